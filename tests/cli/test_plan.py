@@ -219,6 +219,18 @@ def test_advice_names_what_does_not_fit(changes: dict[str, Any], advice: list[st
     assert all(line.startswith(start) for line, start in zip(found, advice, strict=True))
 
 
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_a_model_that_exceeds_the_memory_is_refused_before_it_is_allocated(
+    command: str, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.pipeline.train.make_model", None)
+    size = ("model.d_model=65536", "model.encoder.n_layers=50", "name=huge")
+    assert_user_error(
+        tmt(command, "tiny.yaml", *size), "model: needs ", "TB before the first batch", "lower model.d_mo"
+    )
+    assert not (in_tiny / "runs" / "huge").exists()
+
+
 def test_advice_halves_the_batch_that_auto_chose(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "WARM_UP_STEPS", 1)
     monkeypatch.setattr(planning, "MEASURED_STEPS", 1)

@@ -82,6 +82,17 @@ def test_most_expensive_batches_cost_most_in_every_epoch(make_stream: MakeStream
         assert max(map(cost, batches)) == max(map(cost, all_batches))
 
 
+def test_weights_gradients_and_optimizer_state_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam keeps two values per weight, and the average one more."""
+    free = memory.free_memory(CPU)
+    assert 0 < free <= memory.available_memory(CPU)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 4000)
+    memory.check_weights_fit(1000, 2, CPU)
+    for n_bytes, copies in ((1001, 2), (1000, 3)):
+        with pytest.raises(UserError, match=r"(?s)model: needs .* of cpu are free.*lower model.d_model"):
+            memory.check_weights_fit(n_bytes, copies, CPU)
+
+
 def test_prediction_measures_memory_that_is_freed_again(make_stream: MakeStream) -> None:
     stream = make_stream(300)
     (largest, *_) = memory.most_expensive_batches(stream)

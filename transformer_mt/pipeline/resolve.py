@@ -14,6 +14,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.config import DataConfig
 from transformer_mt.data.mixture import find_unreachable_stage
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import TrainingData, make_stream
@@ -165,6 +166,14 @@ def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
         f"schedule: {config.schedule.kind} ends at step {total:,} (schedule.total_steps); later steps have a learning "
         f"rate of {rate:.2g}"
     )
+
+
+def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair) -> None:
+    """Raise `UserError` if the model cannot be trained in the free memory. Allocates no weights."""
+    with torch.device("meta"):
+        model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+    n_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    memory.check_weights_fit(n_bytes, config.optimizer.state_copies, machine.device)
 
 
 def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:

@@ -20,7 +20,13 @@ from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import training_log
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
-from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
+from transformer_mt.pipeline.resolve import (
+    check_model_fits,
+    predict_memory,
+    resolve_batch_tokens,
+    resolve_config,
+    warn_early_end,
+)
 from transformer_mt.pipeline.run_card import format_next_commands, write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.pipeline.validation import make_validator
@@ -176,6 +182,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     if ranks.is_rank0 and not run.exists():
         data.tokenizers.save(run.tokenizer)
     report = ranks.run_on_rank0(lambda: training_log.report_data(run, resolved, data, warm_start))
+    ranks.run_on_rank0(lambda: check_model_fits(resolved, machine, data.tokenizers))
     model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
     # if the run of the warm start is still in training, ranks may have read different weights
     ranks.broadcast_parameters(parameter.data for parameter in model.parameters())

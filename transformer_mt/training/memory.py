@@ -116,6 +116,31 @@ def available_memory(device: torch.device) -> int:
     return min(limits)
 
 
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that this process can still allocate: free GPU memory, or RAM that no process uses."""
+    available = available_memory(device)
+    if device.type == "cuda":
+        return available
+    with suppress(OSError, KeyError):
+        return min(available, _read_kilobytes("/proc/meminfo", "MemAvailable"))
+    return available
+
+
+def check_weights_fit(n_bytes: int, state_copies: int, device: torch.device) -> None:
+    """Raise `UserError` if weights of `n_bytes`, gradients and optimizer state alone exceed the free memory.
+
+    `state_copies` is the number of values that the optimizer and the average store per weight.
+    """
+    needed, free = (2 + state_copies) * n_bytes, free_memory(device)
+    if needed > free:
+        raise UserError(
+            f"model: needs {format_bytes(needed)} before the first batch (weights and gradients: "
+            f"{format_bytes(n_bytes)} each, optimizer state: {format_bytes(state_copies * n_bytes)}), but "
+            f"{format_bytes(free)} of {device} are free;\nlower model.d_model, model.d_ff, model.encoder.n_layers or "
+            "model.decoder.n_layers, or free memory"
+        )
+
+
 def _reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -129,19 +154,19 @@ def read_peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, KeyError):
-        return _read_status("VmHWM")
+        return _read_kilobytes("/proc/self/status", "VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
 
 def resident_bytes() -> int:
     """Return the resident memory of this process in bytes, or 0 on other systems than Linux."""
     with suppress(OSError, KeyError):
-        return _read_status("VmRSS")
+        return _read_kilobytes("/proc/self/status", "VmRSS")
     return 0
 
 
-def _read_status(key: str) -> int:
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+def _read_kilobytes(file: str, key: str) -> int:
+    lines = dict(line.split(":", 1) for line in Path(file).read_text(encoding="utf-8").splitlines())
     return int(lines[key].split()[0]) * 1024
 
 
