@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -324,6 +325,7 @@ def test_mistakes_end_with_a_message(tiny_run: Path, tmt: Tmt, tmp_path: Path) -
 
 
 def test_a_missing_package_is_named(tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "transformer_mt.serving.app", raising=False)
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    monkeypatch.setattr(
+        "transformer_mt.cli.serve.find_spec", lambda name: None if name == "uvicorn" else find_spec(name)
+    )
     assert_user_error(tmt("serve", tiny_run), "pip install starlette uvicorn prometheus-client")

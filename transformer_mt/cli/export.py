@@ -1,24 +1,27 @@
-"""`tmt export`: write a run's model as a CTranslate2 folder, or as a run folder with weights only."""
+"""`tmt export`: write a run's model as a CTranslate2 folder, or as a run folder with weights only.
+
+Imports of torch are inside functions, so that mistakes in the arguments are reported at once.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from transformer_mt.cli import line_input
 from transformer_mt.cli.table import print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_lines
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.export import ctranslate2_export, weights
-from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import data
-from transformer_mt.pipeline.run_card import render_card
+from transformer_mt.export import ctranslate2_export
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
+
+if TYPE_CHECKING:
+    from transformer_mt.model.transformer import Transformer
 
 
 def run(args: argparse.Namespace) -> None:
@@ -42,6 +45,8 @@ def check_output_is_new(output: Path) -> None:
 
 def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
     info = source.find_checkpoint(checkpoint)
+    from transformer_mt.decoding.translator import Translator
+
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
     size = files.format_bytes(files.folder_bytes(output))
@@ -59,6 +64,9 @@ def write_weights_folder(
     `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
     describes the weights, and `steps` lists the training steps that they come from.
     """
+    from transformer_mt.export import weights
+    from transformer_mt.pipeline.run_card import render_card
+
     record = weights.make_exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None
     readme = render_card(RunFolder(output), configuration.load_run(source), record, scored)
@@ -70,6 +78,8 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     ctranslate2_export.check_quantization(quantization)
     config = configuration.load_run(source)
     _check_supported(source, config)
+    from transformer_mt.decoding.translator import Translator
+
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
     texts = list(read_lines(src)) if src else _read_validation_sources(config)
     parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
@@ -94,6 +104,8 @@ def _check_supported(source: RunFolder, config: Config) -> None:
 
 
 def _read_validation_sources(config: Config) -> list[str]:
+    from transformer_mt.pipeline import data
+
     try:
         return data.load_split(config, "validation").column("src")
     except (UserError, OSError) as error:

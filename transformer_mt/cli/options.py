@@ -76,6 +76,9 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
 
     For `few_texts`, `--precision auto` is fp32 on a CPU: its bf16 products are faster only in batches.
     """
+    from transformer_mt.decoding.config import DecodingConfig
+
+    RunFolder.open(run).read_section("decoding", DecodingConfig).with_options(decoding_options(args))  # before torch
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
     try:
         from transformer_mt.decoding.translator import Translator

@@ -8,10 +8,16 @@ import signal
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import decoding_options, loading_options
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log
+
+if TYPE_CHECKING:
+    from transformer_mt.serving.limits import ApiKeys, Limits
+    from transformer_mt.serving.service import TranslationService
 
 NEEDED = "serve: needs more packages: pip install starlette uvicorn prometheus-client (or transformer-mt[serve])"
 
@@ -23,38 +29,42 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
-    try:
-        from transformer_mt.serving.app import make_app
-        from transformer_mt.serving.server import Address, Server
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "prometheus_client"):
-            raise UserError(NEEDED) from None
-        raise
-    from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
+    """Check packages, keys and the address, and then import torch and load the models."""
+    if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
+        raise UserError(NEEDED)
     from transformer_mt.serving.limits import ApiKeys, Limits
-    from transformer_mt.serving.models import ModelOptions, iterate_language_pairs, load_models
-    from transformer_mt.serving.service import TranslationService
+    from transformer_mt.serving.server import Address, Server
 
     limits = Limits(args.max_characters, args.max_requests, args.timeout, args.max_connections)
     keys = ApiKeys.read(args.api_keys) if args.api_keys else None
-    for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
-        warnings.simplefilter("ignore", category)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
-    options = ModelOptions(loading_options(args), decoding_options(args), args.split_sentences)
     with Address(args.host, args.port).bind() as listener:
-        models = load_models(args.models, options)
-        service = TranslationService(
-            models,
-            limits,
-            keys,
-            window=args.batch_window / 1000,
-            max_batch_lines=args.batch_lines,
-            log_text=args.log_text,
-        )
-        for pair, model in iterate_language_pairs(models):
-            log(f"{pair}: {model.path}, {model.loaded.version}")
+        service = _load_service(args, limits, keys)
+        from transformer_mt.serving.app import make_app
+
         app = make_app(service, args.cors or (), log_requests=args.log_requests)
         Server(app, service, listener, args.reload_every).run_until_stopped()
+
+
+def _load_service(args: argparse.Namespace, limits: Limits, keys: ApiKeys | None) -> TranslationService:
+    """Load the models, and log their language pairs."""
+    from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
+    from transformer_mt.serving.models import ModelOptions, iterate_language_pairs, load_models
+    from transformer_mt.serving.service import TranslationService
+
+    for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
+        warnings.simplefilter("ignore", category)
+    models = load_models(args.models, ModelOptions(loading_options(args), decoding_options(args), args.split_sentences))
+    for pair, model in iterate_language_pairs(models):
+        log(f"{pair}: {model.path}, {model.loaded.version}")
+    return TranslationService(
+        models,
+        limits,
+        keys,
+        window=args.batch_window / 1000,
+        max_batch_lines=args.batch_lines,
+        log_text=args.log_text,
+    )
 
 
 @contextmanager

@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> None:
     is_interactive = bool(args.texts) or is_at_prompt
     texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)
     lines = line_input.add_prefixes(texts, args.prefix, args.errors)
+    if args.texts:
+        lines = iter([*lines])  # check their number before the model is loaded
     provenance, translator = (
         _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args, is_interactive)
     )

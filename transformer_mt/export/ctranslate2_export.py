@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
 
 if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translator
     from transformer_mt.export.parity import Parity
 
 PARITY_SENTENCES = 100

@@ -11,15 +11,18 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
-from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from transformer_mt.errors import UserError
-from transformer_mt.serving.service import TranslationService
 from transformer_mt.system.logging import log
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from transformer_mt.serving.service import TranslationService
 
 HEADER_TIMEOUT = 10.0  # seconds in which a client must send the headers of its first or next request
 WRITE_TIMEOUT = 30.0  # seconds in which a client must receive the sent data
