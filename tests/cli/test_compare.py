@@ -13,6 +13,7 @@ import pytest
 from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.metrics import NO_TER, Scorer
 from transformer_mt.evaluation.significance import compare_systems
@@ -204,3 +205,18 @@ def test_runs_with_different_scoring_are_refused(workspace: Path, tmt: Tmt) -> N
     Path("runs/other/config.yaml").write_text(text.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
     done = tmt("compare", "runs/tiny", "runs/other", "--src", "valid.en", "--ref", "valid.de")
     assert_user_error(done, "runs/other: is scored differently from runs/tiny (data.tgt_lang is fr instead of de);")
+
+
+def test_files_of_different_length_come_with_a_way_to_find_the_shifted_line(
+    tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    references = [tgt for _, tgt in load_pairs("train")[:300]]
+    hypotheses = [line.replace("der", "die") for line in references]
+    del hypotheses[120]
+    for name, lines in (("my hyp.de", hypotheses), ("ref.de", references)):
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    done = tmt("compare", "ref.de", "my hyp.de", "--ref", "ref.de")
+    assert_user_error(done, "my hyp.de has 299 lines", "`tmt check pairs.yaml` finds the first shifted line")
+    Path("pairs.yaml").write_text(done.stderr.splitlines()[-1], encoding="utf-8")
+    assert re.search(r"from (ref.de|my hyp.de):12\d on", tmt("check", "pairs.yaml").stdout)

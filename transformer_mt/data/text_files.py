@@ -7,6 +7,7 @@ A line has a maximum length, so that a file of another kind, or a crafted one, c
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -18,6 +19,9 @@ from transformer_mt.errors import UserError
 Errors = Literal["strict", "replace"]
 Pair = tuple[str, str]
 """Source and target sentence."""
+
+CHECK_ADVICE = "save the last line as pairs.yaml: `tmt check pairs.yaml` finds the first shifted line"
+"""Advice for files of different length; a configuration in one line follows."""
 
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
@@ -89,17 +93,24 @@ def read_lines(path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTE
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
 
 
-def zip_lines(
-    *paths: Path, errors: Errors = "strict", remedy: str = "find the first line that does not"
-) -> Iterator[tuple[str, ...]]:
-    """Yield line N of every file, for each N. Raises `UnequalLengthError` if the files differ in length."""
+def zip_lines(*paths: Path, errors: Errors = "strict", remedy: str | None = None) -> Iterator[tuple[str, ...]]:
+    """Yield line N of every file, for each N. Raises `UnequalLengthError` if the files differ in length.
+
+    The default `remedy` is a configuration with which `tmt check` finds the first shifted line.
+    """
     files = [read_lines(path, errors) for path in paths]
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
             found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-            raise UnequalLengthError(found, remedy)
+            other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
+            raise UnequalLengthError(found, remedy or _advise_check(paths[0], other))
         yield row
+
+
+def _advise_check(path: Path, other: Path) -> str:
+    src, tgt = (json.dumps(str(file), ensure_ascii=False) for file in (path, other))
+    return f"{CHECK_ADVICE}\ndata: {{src_lang: xx, tgt_lang: xx, train: {{src: {src}, tgt: {tgt}}}}}"
 
 
 def read_aligned_files(*paths: Path) -> list[list[str]]:

@@ -20,7 +20,7 @@ from transformer_mt.data.language_detection import (
 )
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
-from transformer_mt.data.text_files import UnequalLengthError, check_is_file, read_lines
+from transformer_mt.data.text_files import CHECK_ADVICE, UnequalLengthError, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.size_presets import (
     BLEU_NOTE,
@@ -261,8 +261,8 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
     data = {"src_lang": src, "tgt_lang": tgt, "train": {"src": source.src[0], "tgt": source.tgt[0]}}
     folder = "pairs-repaired"
     return (
-        "save the last line as pairs.yaml: `tmt check pairs.yaml` finds the first shifted line, and `tmt repair "
-        f"pairs.yaml` pairs the lines again;\nthen `tmt init {folder}/train.{src} {folder}/train.{tgt}`\n"
+        f"{CHECK_ADVICE}, and `tmt repair pairs.yaml` pairs the lines again;\n"
+        f"then `tmt init {folder}/train.{src} {folder}/train.{tgt}`\n"
         f"data: {render_value(data)}"
     )
 
