@@ -94,6 +94,15 @@ def test_wrong_languages_are_to_be_corrected_not_repaired(
     assert "exchange or correct them" in verdict and "tmt repair" not in verdict
 
 
+def test_the_verdict_asks_to_remove_overlap() -> None:
+    overlap, html = (
+        Finding(group, name, Severity.OK, "are found", 1, 2000)
+        for group, name in (("overlap", "held-out text"), ("content", "html"))
+    )
+    verdicts = [CorpusReport("mine", {"train": 2000}, found, []).verdict for found in ([html], [html, overlap])]
+    assert ["remove the overlap" in verdict for verdict in verdicts] == [False, True]
+
+
 def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:
     done = tmt("check", run_copy, "--json")
     assert json.loads(done.stdout)["sizes"] == {"train": 50, "validation": 8, "unseen": 6}

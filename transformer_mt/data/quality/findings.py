@@ -21,6 +21,9 @@ VERDICTS = {
 }
 
 
+OVERLAP_ADVICE = "; but remove the overlap with held-out text (data.filters), because it makes scores too high"
+
+
 @dataclass(frozen=True)
 class Finding:
     """A problem of the corpora, with the number of pairs that have it."""
@@ -83,4 +86,7 @@ class CorpusReport:
         """Return what the findings mean for a training."""
         if self.has_wrong_languages:
             return WRONG_LANGUAGES
-        return VERDICTS[self.severity] if self.findings else "ready to train"
+        if not self.findings:
+            return "ready to train"
+        has_overlap = any(finding.group == "overlap" for finding in self.findings)
+        return VERDICTS[self.severity] + (OVERLAP_ADVICE if has_overlap else "")
