@@ -35,7 +35,7 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
     )
     assert printed[1:5] == [
         "data: learning the vocabulary from 50 pairs",
-        "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
+        "data: 50 training pairs, 150 source and 150 target tokens (mean 3.0 and 3.0 a sentence)",
         "data: 8 pairs in validation",
         "data: 6 pairs in unseen",
     ]

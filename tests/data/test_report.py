@@ -46,7 +46,7 @@ DISTINCT: Pairs = [("a", "x"), ("a b", "x y"), ("a b c", "x y z")]
 
 def test_report_states_the_sizes(report: Report) -> None:
     assert report(DISTINCT, validation=[("b", "y")], test=[("c", "z")] * 2) == [
-        "3 training pairs, 6 source and 6 target tokens (2.0 and 2.0 a sentence)",
+        "3 training pairs, 6 source and 6 target tokens (mean 2.0 and 2.0 a sentence)",
         "1 pairs in validation",
         "2 pairs in test",
     ]

@@ -34,7 +34,7 @@ def build_report(
     n_pairs = max(1, len(train))
     lines = [
         f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
-        f"({n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
+        f"(mean {n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
     ]
     lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
     lines += [report.describe() for report in train.text.filters]

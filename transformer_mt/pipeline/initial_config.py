@@ -271,7 +271,7 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
 
 
 def _describe_side(language: str, side: SideStatistics) -> str:
-    lengths = f"{side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
+    lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
     spaces = "spaces" if side.is_spaced else "no spaces"
     return f"{language}: {side.n_units:,} {side.unit}, {lengths}, {side.script.title()} script, {spaces} between words"
 
