@@ -84,6 +84,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("device: tpu\n", 'x.yaml:2: device: "tpu" is no device; choose from: auto, cpu, cuda, cuda:N, mps'),
         ("threads: 0\n", 'x.yaml:2: threads: "0" is neither a number nor auto'),
         ("loss: {label_smoothing: much}\n", "x.yaml:2: loss.label_smoothing: Input should be a valid number"),
+        ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: Input should be a valid number"),
         ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: Input should be a valid integer"),
         ("seed: -1\n", 'x.yaml:2: seed: Input should be greater than or equal to 0, not "-1"'),
