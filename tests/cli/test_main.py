@@ -44,8 +44,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         (("translate", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt translate --help lists all\n",)),
         (("train", "--config", "nope.yaml"), ("nope.yaml: no such file",)),
         (("train", "--config", "W/folder"), ("W/folder: is a directory; pass a YAML file",)),
-        (("train", "--config", "W/empty"), ("W/empty: is empty",)),
-        (("train", "--config", "W/latin"), ("W/latin: not UTF-8 text",)),
+        (("train", "--config", "W/latin"), ("W/latin: is not a configuration, which ends in .yaml",)),
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
         ((*TRAIN, "model.d_modle=8"), ('command line: model.d_modle: unknown key, did you mean "d_model"?',)),
         (("config", "nope.yaml"), ("nope.yaml: no such file",)),
@@ -103,3 +102,31 @@ def test_texts_may_follow_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt
     before, after = (tmt("translate", tiny_run, *options, "--", "-one") for options in ((), ("--beam", 5)))
     assert (after.returncode, after.stdout) == (0, before.stdout), after.stderr
     assert tmt("translate", tiny_run, "--beem", 5, "one").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "check"])
+def test_text_in_place_of_a_configuration_is_explained(command: str, in_tiny: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt(command, "train.en", "train.de"), "train.en: is not a conf", "`tmt init train.en train.de`")
+    assert_user_error(tmt(command, "train.en"), "train.en: is not a configuration", "`tmt init SRC TGT`")
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "check", "repair"])
+def test_a_configuration_used_from_another_folder_names_its_folder(
+    command: str, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tiny / "tiny.yaml"
+    message = f"train.en: no such file (looked in {tmp_path}), but {tiny}/train.en exists"
+    assert_user_error(tmt(command, config), message, f"run the command in the folder {tiny}")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_training_without_a_configuration_names_the_builtin_corpus(
+    in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+    monkeypatch.setattr("transformer_mt.pipeline.train.train", lambda config, **_: trained.append(config.name))
+    message = "no configuration given: this trains the built-in quickstart corpus"
+    assert tmt("train").stderr.startswith(message)
+    assert message not in tmt("train", "tiny.yaml").stderr
+    assert trained == ["quickstart", "tiny"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.options import list_files, load_run_or_config
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.quality.findings import LABELS
 from transformer_mt.data.quality.normalization import normalize_spaces
@@ -24,7 +23,6 @@ from transformer_mt.system.severity import Severity
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
-    from transformer_mt.data.config import DataConfig
     from transformer_mt.data.quality.findings import CorpusReport, Finding
     from transformer_mt.runs.folder import RunFolder
 
@@ -77,12 +75,6 @@ def run(args: argparse.Namespace) -> None:
             flush=True,
         )
     sys.exit(report.severity)
-
-
-def list_files(data: DataConfig) -> Iterator[str]:
-    """Yield the text files and tables of all sources."""
-    for source in (*data.train_sources, *(source for _, source in data.held_out_sources())):
-        yield from (*source.src, *source.tgt, *source.table)
 
 
 def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:

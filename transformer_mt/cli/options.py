@@ -9,7 +9,7 @@ import argparse
 import gc
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,12 @@ from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
+    from transformer_mt.data.config import DataConfig
     from transformer_mt.data.terminology.memory import TranslationMemory
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.translator import Translator
 
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
 LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
 SEARCH_OPTIONS = (
     "beam",
@@ -126,7 +128,42 @@ def load_config(args: argparse.Namespace) -> Config:
     from transformer_mt.config import root as configuration
 
     path, overrides = config_arguments(args)
+    if path is not None:
+        check_is_config(path, overrides)
     return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
+
+
+def load_training_config(args: argparse.Namespace) -> Config:
+    """Load a configuration like `load_config`. Raises `UserError` if its text is in the folder of the file."""
+    config, (path, _) = load_config(args), config_arguments(args)
+    if path is not None:
+        check_folder(config, path)
+    return config
+
+
+def check_is_config(path: Path, overrides: Sequence[str]) -> None:
+    """Raise `UserError` if a file is given that is no YAML file, such as training text."""
+    if path.suffix not in CONFIG_SUFFIXES and path.is_file():
+        files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
+        raise UserError(
+            f"{path}: is not a configuration, which ends in .yaml; `tmt init {files}` writes one for two text files"
+        )
+
+
+def check_folder(config: Config, path: Path) -> None:
+    """Raise `UserError` if the text of a configuration is in the folder of its file, and not in the current one."""
+    for file in map(Path, list_files(config.data)):
+        if not file.exists() and (path.parent / file).exists():
+            raise UserError(
+                f"{file}: no such file (looked in {Path.cwd()}), but {path.parent / file} exists: files in a "
+                f"configuration are relative to the current folder;\nrun the command in the folder {path.parent}"
+            )
+
+
+def list_files(data: DataConfig) -> Iterator[str]:
+    """Yield the text files and tables of all sources."""
+    for source in (*data.train_sources, *(source for _, source in data.held_out_sources())):
+        yield from (*source.src, *source.tgt, *source.table)
 
 
 def load_run_or_config(
@@ -147,4 +184,7 @@ def load_run_or_config(
         return configuration.load_run(run, overrides), run
     if not path.exists():
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
-    return configuration.load(path, overrides), None
+    check_is_config(path, overrides)
+    config = configuration.load(path, overrides)
+    check_folder(config, path)
+    return config, None

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from transformer_mt.cli.options import load_config
+from transformer_mt.cli.options import load_training_config
 from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     if args.config is not None and RunFolder(args.config).exists():
         path = quote(str(RunFolder(args.config).config))
         raise UserError(f"{args.config}: is a run folder; type `tmt plan {path}` to plan its training again")
-    config = load_config(args)
+    config = load_training_config(args)
     from transformer_mt.pipeline.plan import advise, make_plan
 
     plan = make_plan(config)

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from transformer_mt.cli.options import config_arguments, load_config
+from transformer_mt.cli.options import config_arguments, load_training_config
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt prepare`."""
-    config = load_config(args)
+    config = load_training_config(args)
     from transformer_mt.data.report import build_report
     from transformer_mt.pipeline.data import prepare_data
     from transformer_mt.pipeline.resolve import check_data_settings

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from transformer_mt.cli.options import load_config
+from transformer_mt.cli.options import config_arguments, load_training_config
 from transformer_mt.errors import Interrupted
-from transformer_mt.system.logging import log
+from transformer_mt.system.logging import log, log_rank0
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt train`."""
-    config = load_config(args)
+    config = load_training_config(args)
+    if config_arguments(args)[0] is None:
+        log_rank0(
+            "no configuration given: this trains the built-in quickstart corpus; to train on your own files, write a "
+            "configuration with `tmt init SRC TGT`, then `tmt train --config mine.yaml`"
+        )
     from transformer_mt.pipeline import train
 
     try:
