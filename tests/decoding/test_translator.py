@@ -233,6 +233,28 @@ def test_score_is_the_sum_of_token_scores(translator: Translator) -> None:
             assert not one.text or len(one.token_scores) == len(one.tokens) + one.finished
 
 
+def test_n_best_texts_of_a_beam_differ_and_samples_may_not(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search finds the same text with other subwords."""
+    tokenizer = translator.tokenizers.tgt
+    (ids,) = tokenizer.encode(["Der Hund"])
+    vocabulary = tokenizer.backend.get_vocab()
+    splits = ((i, token[:k], token[k:]) for i, token in enumerate(tokenizer.tokens(ids)) for k in range(1, len(token)))
+    other = next(
+        [*ids[:i], vocabulary[one], vocabulary[two], *ids[i + 1 :]]
+        for i, one, two in splits
+        if one in vocabulary and two in vocabulary
+    )
+    found = [Hypothesis(each, [0.0] * (len(each) + 1), finished=True) for each in (ids, other, ids[:-1])]
+    monkeypatch.setattr(translator, "translate_ids", lambda *_: [found])
+    different = tokenizer.decode([ids, ids[:-1]])
+    assert [each.text for each in translator.n_best(["x"], n_best=2)[0]] == different
+    assert [each.text for each in translator.n_best(["x"], n_best=3)[0]] == different
+    sampled = translator.n_best(["x"], n_best=3, sample=True)[0]
+    assert [each.text for each in sampled] == [different[0], *different]
+
+
 def test_options_apply_to_one_call_and_are_checked(translator: Translator, alone: list[str]) -> None:
     greedy = translator.translate(SENTENCES, beam=1)
     assert greedy != alone

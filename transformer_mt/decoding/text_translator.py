@@ -136,6 +136,8 @@ class TextTranslator(TextScorer):
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
+        Those of a beam search differ. There may be fewer, because other subwords can have the same text.
+
         Each translation contains the elements of a `MarkedText`, and with `markup` those that are found in a text.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `confidence` needs a run with a calibration,
@@ -251,7 +253,7 @@ class TextTranslator(TextScorer):
                     [each for i in batch if (each := automata[i]) is not None] if with_terms else None,
                 )
                 for i, n_best in zip(batch, n_best_lists, strict=True):
-                    hypotheses[i] = n_best[: self.config.n_best]
+                    hypotheses[i] = self.choose_n_best(n_best)
                     automaton = automata[i]
                     if automaton is None or with_terms or all(automaton.accepts(each.ids) for each in hypotheses[i]):
                         n_done += 1
@@ -260,6 +262,16 @@ class TextTranslator(TextScorer):
                 if on_batch is not None:
                     on_batch(n_done)
         return hypotheses
+
+    def choose_n_best(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """Return the best `n_best` hypotheses. Those of a beam have different texts, but samples may be equal."""
+        n_best = self.config.n_best
+        if n_best == 1 or self.config.sample:
+            return [*hypotheses[:n_best]]
+        by_text: dict[str, Hypothesis] = {}
+        for text, each in zip(self.tokenizers.tgt.decode([each.ids for each in hypotheses]), hypotheses, strict=True):
+            by_text.setdefault(text, each)
+        return [*by_text.values()][:n_best]
 
     def _align(
         self,

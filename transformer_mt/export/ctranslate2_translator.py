@@ -139,7 +139,7 @@ class CTranslate2Translator(TextTranslator):
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
         if self.has_scores:
-            return self._add_scores(sources, [hypotheses[: config.n_best] for hypotheses in found])
+            return self._add_scores(sources, [self.choose_n_best(hypotheses) for hypotheses in found])
         return found
 
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
