@@ -101,12 +101,12 @@ def add_markup(parser: argparse.ArgumentParser) -> None:
     description = "Each protected element of a line occurs exactly once in its translation, and tags stay nested."
     add = parser.add_argument_group("protected elements", description).add_argument
     help = (
-        "symbols: the model translates them (trained with data.modifiers.placeholder); align: place them by word "
-        "alignment; auto: symbols if the model has them and an element is more than a tag, otherwise align; none "
-        "(default): they are text"
+        "symbols: the model copies a symbol for each element (trained with data.modifiers.placeholder); align: "
+        "elements are placed by word alignment; auto: symbols if the model has them and an element is not a tag, "
+        "otherwise align; none (default): elements are text"
     )
     add("--markup", choices=("none", "auto", "symbols", "align"), help=help)
-    help = "tags, placeholders ({name}, %%s), urls, emails, files, numbers (default: all except numbers)"
+    help = "kinds of elements: tags, placeholders ({name}, %%s), urls, emails, files, numbers (default: not numbers)"
     add("--protect", nargs="+", choices=ELEMENT_KINDS, metavar="KIND", help=help)
     help = "also protect the matches of a regular expression; may be repeated"
     add("--protect-pattern", action="append", dest="protect_patterns", metavar="REGEX", help=help)

@@ -1,6 +1,6 @@
 """Word alignment from the weights of the cross-attention. Words are separated by white space.
 
-`n` sentences, `S` source length, `T` target length, `H` heads, `W` words.
+`B` sentences, `S` source length, `T` target length, `H` heads, `W` words.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def align(
     batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
     per_model: list[Tensor] = []
     for model in ensemble.models:
-        cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [n, H, T, S]
+        cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [B, H, T, S]
         layers = cross if layer is None else cross[layer - 1 : layer]
-        per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [n, T, S]
-    weights = torch.stack(per_model).mean(0).cpu()  # [n, T, S]
+        per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [B, T, S]
+    weights = torch.stack(per_model).mean(0).cpu()  # [B, T, S]
     alignments: list[WordAlignment] = []
     for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
         has_tag = bool(source) and tokenizers.src.is_tag(source[0])

@@ -32,7 +32,7 @@ class _Transitions(NamedTuple):
     """When the symbol of each element is allowed, and what it changes. [B, E] each.
 
     A state has a bit for each element: whether a single element is present, whether the pair of an opening tag is open,
-    and whether that of a closing tag was closed.
+    and whether that of a closing tag was closed. At most 48 elements have symbols, so a state fits in 64 bits.
     """
 
     ids: Tensor  # of the symbol
@@ -55,7 +55,8 @@ class ElementConstraint(LogitsProcessor):
         device = max_lengths.device
         width = max(1, *(len(each.elements) for each in required))
         term_symbol = self.first_symbol + len(ELEMENT_SYMBOL_NAMES)
-        unused = (term_symbol, 0, 1, 0)  # never allowed
+        # `state & 0 == 1` is never true; a term symbol is forbidden anyway, so no element is overwritten
+        unused = (term_symbol, 0, 1, 0)
         rows = [[self._transition(each, i) for i in range(len(each.elements))] for each in required]
         table = torch.tensor([row + [unused] * (width - len(row)) for row in rows], device=device)  # [B, E, 4]
         self.transitions = _Transitions(*table.unbind(2))
@@ -63,6 +64,7 @@ class ElementConstraint(LogitsProcessor):
         self.states = self.n_present = torch.zeros_like(self.n_elements)  # [B, K], at first [B, 1]
 
     def _transition(self, required: RequiredElements, index: int) -> tuple[int, ...]:
+        """Return the symbol id, the checked bits, their required value and the flipped bits of an element."""
         elements = required.elements
         element = elements[index]
         if element.role is Role.CLOSING:

@@ -23,10 +23,10 @@ MarkupMode = Literal["none", "auto", "symbols", "align"]
 
 @dataclass(frozen=True)
 class MarkedInput:
-    """A source text with its elements, if it has any."""
+    """A source text or a target prefix, with the method for its elements."""
 
     text: MarkedText
-    symbol_numbers: list[int] | None  # of the symbol of each element; None: elements are placed by word alignment
+    symbol_numbers: list[int] | None  # of the symbol of each element; None: no symbols (alignment, or no elements)
 
     @property
     def sentence(self) -> str:
@@ -132,12 +132,15 @@ def _make_translation(
 ) -> Translation:
     """Return the translation of a hypothesis. A line break in its text would split the output line."""
     parts = [part.replace("\n", " ") if isinstance(part, str) else part for part in parts]
-    text, marked = "".join(map(str, parts)), None
+    text, marked = "", None
     if source.is_blank and source.text.elements:
-        marked = source.text
-    elif source.text.elements:
-        placed = place_elements(source.text, text, alignment or []) if source.needs_placement else parts
-        marked = arrange_spaces(placed, source.text)
+        marked = source.text  # only elements and white space: nothing was translated
+    elif source.uses_symbols:
+        marked = arrange_spaces(parts, source.text)
+    else:
+        text = "".join(map(str, parts))  # no part is an element
+        if source.text.elements:
+            marked = arrange_spaces(place_elements(source.text, text, alignment or []), source.text)
     tokens = tokenizer.tokens(hypothesis.ids)
     return Translation(
         text if marked is None else marked.surface,

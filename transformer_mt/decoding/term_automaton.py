@@ -1,8 +1,8 @@
 """Automaton that recognises the terms of a glossary in a translation.
 
 Each required term must have a separate occurrence: one of its phrases, from the start of a word, whose last word is not
-continued by the next token. A state is the set of all ways to assign the tokens so far to phrases, so the automaton is
-exact also if phrases overlap. Transitions are computed when they are first needed.
+continued by the next token. The automaton is nondeterministic and is determinised lazily (subset construction). A
+state is the set of all ways to assign the tokens so far to phrases, so overlapping phrases are recognised too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STARTS_UNSPACED = regex.compile(rf"[{UNSPACED}]")
 
 
 class Ending(IntEnum):
-    """The last character of a token."""
+    """How a token ends, as far as it matters for the next one."""
 
     WORD = 0
     SENTENCE = 1  # punctuation that ends a sentence
@@ -84,15 +84,14 @@ class Phrase(NamedTuple):
     term: int  # index of the required term
     ids: tuple[int, ...]
     contexts: frozenset[Context]  # in which it may start
-    proposed: frozenset[Context]  # in which the search tries it also if it is unlikely
+    proposed: frozenset[Context]  # in which the search tries it even if it is unlikely
     ends_in_word: bool
 
 
 def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[tuple[int, Phrase]]:
-    """Yield the phrases of each variant, with its index as the term.
+    """Encode each variant with a leading space and without one, each also capitalised for the start of a sentence.
 
-    A variant is written as after a space. It is written without a space in scripts that have none, and after
-    punctuation such as an opening bracket. At the start of a sentence it may have a capital.
+    Yields the phrases of each variant, with its index as the term.
     """
     capitals = [variant[0].upper() + variant[1:] for variant in variants]
     encoded = (
@@ -104,9 +103,13 @@ def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[t
         ends_in_word = _ENDS_WITH_WORD.search(variant) is not None
         is_spaced = not _STARTS_UNSPACED.match(variant)
         options = (
+            # after a space
             (_ANYWHERE, _ANYWHERE if is_spaced else _START),
+            # without a space: after punctuation such as a bracket; anywhere in a script without spaces
             (_ANYWHERE - {Context.WORD}, _NOWHERE) if is_spaced else (_ANYWHERE, _ANYWHERE - _START),
+            # with a capital, after a space
             (_START, _START),
+            # with a capital, without a space
             (_START, _NOWHERE),
         )
         phrases: dict[tuple[int, ...], Phrase] = {}
@@ -154,7 +157,7 @@ class State:
 
     assignments: frozenset[Assignment]
     context: Context
-    n_missing_tokens: int  # minimum number of tokens until all terms are present
+    n_missing_tokens: int  # tokens of the missing terms, by the shortest phrases that the search proposes
     proposals: list[int]  # tokens that start or continue a phrase
     is_final: bool  # no token changes the state
     successors: dict[int | TokenClass, State] = field(default_factory=lambda: dict[int | TokenClass, State]())
@@ -164,13 +167,13 @@ class TermAutomaton:
     """The automaton of one sentence."""
 
     def __init__(self, phrases: Sequence[Phrase], counts: Sequence[int], classes: Sequence[TokenClass]) -> None:
-        """`counts` has the required number of occurrences of each term, and `classes` those of the vocabulary."""
+        """`counts[i]` is the required number of occurrences of term i. `classes[t]` is the class of token t."""
         self.phrases, self.classes = phrases, classes
         self._by_first: dict[int, list[Phrase]] = {}
         for phrase in phrases:
             self._by_first.setdefault(phrase.ids[0], []).append(phrase)
         self.alphabet = {i for phrase in phrases for i in phrase.ids}
-        self._lengths = [
+        self._lengths = [  # phrases that are never proposed may be impossible at the next position
             min(len(phrase.ids) for phrase in phrases if phrase.term == term and phrase.proposed)
             for term in range(len(counts))
         ]

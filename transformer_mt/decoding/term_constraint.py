@@ -63,6 +63,7 @@ class TermConstraint(LogitsProcessor):
             automaton, limit = self.automata[rows][row], self.max_lengths[rows][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
             for beam, n_elements in enumerate(beam_elements):
+                # no token can make more tokens missing than at the start, so most positions need no mask
                 if automaton.start.n_missing_tokens + n_elements > n_left:
                     fits = self._fits(automaton, states[row][beam], n_left - n_elements)
                     log_probs[row, beam].masked_fill_(~fits, -torch.inf)
@@ -147,9 +148,10 @@ def _add_proposals(
 
 
 def _mask_repeated(candidates: Candidates, n_tokens: int) -> Candidates:
-    """Set the score of repeated candidates to minus infinity. [b, N] -> [b, N]."""
+    """Sort candidates by beam and token, and set the score of repeated ones to minus infinity. [b, N] -> [b, N]."""
     keys = candidates.parents * n_tokens + candidates.tokens
-    order = candidates.scores.argsort(dim=1, descending=True, stable=True)  # existing ones before padding
+    # padding has token 0 and a score of minus infinity, so a real candidate of token 0 must come first
+    order = candidates.scores.argsort(dim=1, descending=True, stable=True)
     order = order.gather(1, keys.gather(1, order).argsort(dim=1, stable=True))
     ordered = Candidates(*(each.gather(1, order) for each in candidates))
     sorted_keys = keys.gather(1, order)

@@ -36,7 +36,7 @@ class TextEncoder:
 
     @property
     def max_source_tokens(self) -> int:
-        """Maximum length of a source without control symbols."""
+        """Maximum tokens of a source. Symbols of elements and terms count; EOS, BOS and the tag do not."""
         return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
 
     def encode(

@@ -31,13 +31,13 @@ def strip_enclosing_pairs(text: MarkedText) -> MarkedText:
     return text.extract(text.parts[n : len(text.parts) - n]) if n else text
 
 
-def split_into_chunks(text: MarkedText, chunk_texts: Sequence[str]) -> list[MarkedText]:
-    """Split a text where the given chunks of its text without elements end, except inside pairs of tags.
+def split_into_chunks(text: MarkedText, text_chunks: Sequence[str]) -> list[MarkedText]:
+    """Split a text at the ends of `text_chunks`, except inside a pair of tags.
 
-    `chunk_texts` are these chunks; joined, they are `text.text_only`. An element at a boundary belongs to the later
-    chunk, but a closing tag to the earlier one.
+    `text_chunks` are consecutive pieces of `text.text_only`; joined, they are all of it. An element at a boundary
+    belongs to the later chunk, but a closing tag to the earlier one.
     """
-    ends = [*accumulate(map(len, chunk_texts))][:-1]
+    ends = [*accumulate(map(len, text_chunks))][:-1]
     chunks: list[list[Part]] = [[]]
     depth = offset = 0
     for part in text.parts:

@@ -117,9 +117,9 @@ class MarkedText:
 
 
 def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
-    """Return a text with the elements of its source that it repeats, recognised by their surface.
+    """Replace each element of `text` by an unused element of `source` with the same surface.
 
-    Its other elements become text.
+    Elements without a counterpart become text.
     """
     unused = [*range(len(source.elements))]
     parts: list[Part] = []

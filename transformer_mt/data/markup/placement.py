@@ -1,4 +1,4 @@
-"""Placement of elements in a translation by word alignment, for models that do not know symbols of elements.
+"""Placement of elements in a translation by word alignment, for inputs whose elements are not symbols.
 
 The model translates the text without its elements. A pair of tags then encloses the target words that are aligned with
 the source words inside it. A single element goes before the target word that is aligned with the next source word.
@@ -23,10 +23,10 @@ _LEADING, _TRAILING = re.compile(r"\A[^\w\s]+"), re.compile(r"[^\w\s]+\Z")
 
 
 def remove_elements(text: MarkedText) -> str:
-    """Return a text without its elements as a normal sentence, for a model that does not know elements.
+    """Return readable text without elements, as input of the model and for word alignment.
 
-    A space separates words between which a single element was, and no space is left before punctuation. So, unlike in
-    `MarkedText.text_only`, offsets may differ.
+    A single element between words becomes a space; spaces before punctuation are dropped. So offsets may differ from
+    those in `MarkedText.text_only`.
     """
     joined = ""
     for part in text.parts:

@@ -1,8 +1,8 @@
 """Spaces around the elements of a translation.
 
-The token of a word includes the space before it, so text after an element needs no rule. Two rules remain: spaces go
-outside a pair of tags, and a single element after text gets a space, unless the
-source has none there or the script has no spaces.
+A text starts with its own space. Three rules remain: a space goes outside a pair of tags; a single element after text
+gets a space; text after a single element gets one if it would continue a word. The last two do not apply where the
+source has no space, and in scripts without spaces.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> boo
     source_text = MarkedText(source.parts[:position], source.elements).surface
     is_attached = bool(source_text) and not source_text[-1].isspace()
     if is_attached and source_text[-1] == text[-1] and not _LETTER_WITHOUT_SPACES.match(text[-1]):
-        return False
+        return False  # the same character precedes the element in the source, without a space
     return not _NO_SPACE_AFTER.search(text)

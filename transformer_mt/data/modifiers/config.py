@@ -11,27 +11,27 @@ class ModifierConfig(Section):
     """Probabilities of random modifications of training pairs, from 0 (off) to 1."""
 
     upper: float = Field(default=0.0, ge=0, le=1)
-    """batches in upper case, on both sides"""
+    """probability that a batch is in upper case, on both sides"""
     title: float = Field(default=0.0, ge=0, le=1)
-    """batches in which each word starts with a capital, on both sides"""
+    """probability that each word of a batch starts with a capital, on both sides"""
     lower: float = Field(default=0.0, ge=0, le=1)
-    """batches in lower case, on both sides"""
+    """probability that a batch is in lower case, on both sides"""
     join: float = Field(default=0.0, ge=0, le=1)
-    """batches whose pairs are joined two by two, so that the model learns to keep the boundaries of sentences"""
+    """probability that the pairs of a batch are joined two by two; the model learns to keep sentence boundaries"""
     drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
-    """pairs without punctuation at the end, on both sides"""
+    """probability that a pair loses the punctuation at its end, on both sides"""
     typos: float = Field(default=0.0, ge=0, le=1)
-    """pairs with typing errors in the source: exchanged, missing and double letters"""
+    """probability that a source has typing errors: exchanged, missing and double letters"""
     punctuation: float = Field(default=0.0, ge=0, le=1)
-    """pairs with missing, double or displaced punctuation inside the source"""
+    """probability that a source has missing, double or displaced punctuation inside it"""
     replace_numbers: float = Field(default=0.0, ge=0, le=1)
-    """pairs whose numbers are replaced by random ones, the same on both sides"""
+    """probability that the numbers of a pair are replaced by random ones, the same on both sides"""
     replace_names: float = Field(default=0.0, ge=0, le=1)
-    """pairs in which a name, the same on both sides, is replaced by an invented one"""
+    """probability that a name, the same on both sides of a pair, is replaced by an invented one"""
     placeholder: float = Field(default=0.0, ge=0, le=1)
-    """batches with symbols in place of words, between words and around words; the model learns to keep markup"""
+    """probability that a batch has symbols in place of, between and around words; the model learns to keep markup"""
     glossary: float = Field(default=0.0, ge=0, le=1)
-    """batches whose sources have the translations of one to three terms; the model learns to use a glossary"""
+    """probability that the sources of a batch have translations of one to three terms; teaches to use a glossary"""
 
     @model_validator(mode="after")
     def _cases_exclude_each_other(self) -> ModifierConfig:

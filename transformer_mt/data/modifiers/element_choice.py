@@ -24,19 +24,19 @@ _NOT_ONLY_LOWER_CASE = regex.compile(r"\p{Lu}|\d|[^\p{L}\p{M}'’-]")  # as in n
 SPAN_LENGTHS = (1, 2, 3, 4, 6, 8)  # words inside a pair of tags
 SPAN_WEIGHTS = (10, 6, 4, 2, 1, 1)
 TERM_LENGTHS, TERM_WEIGHTS = (1, 2, 3), (6, 3, 1)
-WHOLE_SENTENCE_RATE = 0.08  # pairs of tags that enclose the whole sentence
-EMPTY_PAIR_RATE = 0.1  # insertions between words that are a pair of tags
-COPIED_WORD_RATE = 0.75  # names, numbers and links, the same on both sides, that are replaced
+WHOLE_SENTENCE_RATE = 0.08  # probability that a pair of tags encloses the whole sentence
+EMPTY_PAIR_RATE = 0.1  # probability that an insertion between words is a pair of tags
+COPIED_WORD_RATE = 0.75  # probability that a name, number or link, the same on both sides, is replaced
 DRAWS = 3  # for each element or term that is wanted, because some draws have no counterpart
 
 
 class Spacing(Enum):
     """Spaces around an element that is inserted between two words with a space between them."""
 
-    BEFORE_TEXT = auto()  # `word<x> word`
-    AFTER_TEXT = auto()  # `word <x>word`
-    BOTH = auto()
-    NONE = auto()
+    AFTER_ELEMENT = auto()  # `word<x> word`
+    BEFORE_ELEMENT = auto()  # `word <x>word`
+    BOTH = auto()  # `word <x> word`
+    NONE = auto()  # `word<x>word`
 
 
 class InsertionKind(Enum):
@@ -58,7 +58,7 @@ KIND_MIXTURES = (
 CharacterRange = tuple[int, int]
 """First character, and the end, which is not included."""
 WordRange = tuple[int, int]
-"""First and last word."""
+"""First and last word, both included."""
 
 
 class Insertion(NamedTuple):
@@ -162,7 +162,7 @@ def _draw_between_words(pair: AlignedPair, rng: random.Random) -> Insertion | No
     gaps = (pair.src_words[i][1], pair.src_words[i + 1][0]), (pair.tgt_words[j][1], pair.tgt_words[j + 1][0])
     if spacing is Spacing.NONE and pair.src[slice(*gaps[0])] == pair.tgt[slice(*gaps[1])] == " ":
         return Insertion(kind, *gaps, is_pair)
-    src, tgt = (gap[1] if spacing is Spacing.AFTER_TEXT else gap[0] for gap in gaps)
+    src, tgt = (gap[1] if spacing is Spacing.BEFORE_ELEMENT else gap[0] for gap in gaps)
     return Insertion(kind, (src, src), (tgt, tgt), is_pair, space_before=space)
 
 
