@@ -12,6 +12,7 @@ from transformer_mt.data.markup.elements import ELEMENT_KINDS
 from transformer_mt.data.markup.protection import Protector
 from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.line_chunking import LineChunker
@@ -84,6 +85,19 @@ def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
     assert translation.marked.find_violation(MARK(text)) is None
     if translator.tokenizers.has_symbols:
         assert translation.text.startswith(prefix)
+
+
+def test_n_best_translations_may_differ_only_in_the_place_of_an_element(
+    with_symbols: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = with_symbols.tokenizers.tgt
+    (ids,) = tokenizer.encode(["Der Hund"])
+    symbol = tokenizer.first_symbol_id
+    outputs = [symbol, *ids], [*ids, symbol], [symbol, *ids, *tokenizer.encode([" "])[0]]
+    found = [Hypothesis([*each], [0.0] * (len(each) + 1), finished=True) for each in outputs]
+    monkeypatch.setattr(with_symbols, "translate_ids", lambda *_: [found])
+    texts = [each.text for each in with_symbols.n_best(["{name} dog"], n_best=3)[0]]
+    assert texts == ["{name} Der Hund", "Der Hund {name}"]
 
 
 def test_an_element_that_only_a_prefix_has_is_text(aligning: Translator) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import torch
 
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.decoding.attention_maps import decode_tokens, translate_with_attention
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
@@ -255,6 +255,15 @@ def test_n_best_texts_of_a_beam_differ_and_samples_may_not(
     assert [each.text for each in sampled] == [different[0], *different]
 
 
+def test_n_best_texts_differ_in_more_than_white_space(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = translator.tokenizers.tgt.encode(["Der Hund", "Hund Der"])
+    texts = {tuple(first): "Der Hund", (*first, first[0]): "Der Hund ", tuple(second): "Hund Der"}
+    found = [Hypothesis([*ids], [0.0] * (len(ids) + 1), finished=True) for ids in texts]
+    monkeypatch.setattr(translator, "translate_ids", lambda *_: [found])
+    monkeypatch.setattr(Tokenizer, "decode", lambda _, sequences: [texts[tuple(ids)] for ids in sequences])
+    assert [each.text for each in translator.n_best(["x"], n_best=3)[0]] == ["Der Hund", "Hund Der"]
+
+
 def test_options_apply_to_one_call_and_are_checked(translator: Translator, alone: list[str]) -> None:
     greedy = translator.translate(SENTENCES, beam=1)
     assert greedy != alone
@@ -428,6 +437,11 @@ def test_values_that_are_no_texts_are_refused_with_their_position(translator: Tr
         translator.translate(["The dog", "The cat"], prefixes=["", *wrong[1:]])
     with pytest.raises(UserError, match=r"^targets\[0\] is of type bytes: give a text"):
         translator.score(["The dog"], wrong[2:])
+    for tags in ([None, None], "2de"):
+        with pytest.raises(UserError, match=r"^tags: give a list with a tag, or None, for each of 1 texts"):
+            translator.translate(["a"], tags=tags)
+    with pytest.raises(UserError, match=r"^texts is of type set: give a list of texts"):
+        translator.translate(cast(Any, {"a"}))
     with pytest.raises(UserError, match=r"^texts is of type NoneType: give a list of texts"):
         translator.n_best(wrong[0])
 

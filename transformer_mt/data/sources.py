@@ -72,9 +72,9 @@ class Source(Section):
     reverse: bool = False
     """exchange both sides: the pairs train, or test, the other direction"""
     src_lang: Language | None = None
-    """language of the sources (after reverse) if it is not data.src_lang"""
+    """language of the sources, after reverse (default: data.src_lang, with reverse data.tgt_lang)"""
     tgt_lang: Language | None = None
-    """language of the translations (after reverse) if it is not data.tgt_lang"""
+    """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
     tag: TagName | None = None
     """symbol before each source sentence, such as 2de, which no text can spell; it selects what the model does"""
 

@@ -54,6 +54,9 @@ class MarkedInput:
         return RequiredElements(() if self.symbol_numbers is None else self.text.elements, self.symbol_numbers or ())
 
 
+NO_ELEMENTS = MarkedInput(MarkedText(()), None)
+
+
 def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
     """Choose symbols or word alignment for the elements of a text.
 
@@ -88,6 +91,14 @@ def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, li
         parts = decode_marked(tokenizer, [outputs[i][1] for i in marked], symbol_numbers)
         decoded.update(zip(marked, parts, strict=True))
     return [decoded[i] for i in range(len(outputs))]
+
+
+def output_lines(tokenizer: Tokenizer, source: MarkedInput, outputs: Sequence[list[int]]) -> list[str]:
+    """Return the text of each output, in which outputs that differ only in subwords or white space are equal."""
+    decoded = decode_outputs(tokenizer, [(source, ids) for ids in outputs])
+    if source.uses_symbols:
+        return [arrange_spaces(parts, source.text).surface for parts in decoded]
+    return [" ".join("".join(map(str, parts)).split()) for parts in decoded]
 
 
 def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import cast
 
 from transformer_mt.data.markup.elements import MarkedText
@@ -69,9 +69,11 @@ class TextEncoder:
         """Return the ids before each of some texts: that of its tag, or none.
 
         Raises:
-            UserError: The model does not know a tag, or needs one.
+            UserError: The model does not know a tag, or needs one; or there is not one tag per text.
         """
         chosen = [self.config.tag] * n_texts if tags is None else tags
+        if isinstance(chosen, str) or len(chosen) != n_texts:
+            raise UserError(f"tags: give a list with a tag, or None, for each of {n_texts} texts")
         if self.tokenizers.needs_tag and None in chosen:
             known = ", ".join(self.tokenizers.src.tags)
             raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
@@ -105,10 +107,10 @@ def check_lists(**arguments: object) -> None:
     """
     lengths: dict[str, int] = {}
     for name, texts in arguments.items():
-        if isinstance(texts, str) or not isinstance(texts, Collection):
-            raise UserError(f"{name} is of type {type(texts).__name__}: give a list of texts")
+        if not isinstance(texts, Collection) or isinstance(texts, str | Mapping | Set):
+            raise UserError(f"{name} is of type {type(cast(object, texts)).__name__}: give a list of texts")
         for i, text in enumerate(cast(Collection[object], texts)):
-            if not isinstance(text, str | MarkedText):
+            if not isinstance(text, str) and not (name == "texts" and isinstance(text, MarkedText)):
                 raise UserError(f"{name}[{i}] is of type {type(text).__name__}: give a text")
         lengths[name] = len(cast(Collection[object], texts))
     if len({*lengths.values()}) > 1:

@@ -21,6 +21,7 @@ from transformer_mt.decoding.marked_input import (
     MarkedInput,
     encode_inputs,
     make_translations,
+    output_lines,
     prefix_input,
     prepare_input,
 )
@@ -35,7 +36,7 @@ OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 IsCancelled = Callable[[int], bool]
 """Takes the index of a text or source, and returns whether its translation is no longer needed."""
-PARAMETERS = ("prefixes", "line_numbers", "alignments", "confidence", "tags")
+PARAMETERS = ("prefixes", "line_numbers", "alignments", "confidence", "tags", "on_batch", "is_cancelled")
 """Parameters of `n_best` beside options, to suggest in place of an unknown option."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 
@@ -253,7 +254,7 @@ class TextTranslator(TextScorer):
                     [each for i in batch if (each := automata[i]) is not None] if with_terms else None,
                 )
                 for i, n_best in zip(batch, n_best_lists, strict=True):
-                    hypotheses[i] = self.choose_n_best(n_best)
+                    hypotheses[i] = self.choose_n_best(n_best, inputs[i])
                     automaton = automata[i]
                     if automaton is None or with_terms or all(automaton.accepts(each.ids) for each in hypotheses[i]):
                         n_done += 1
@@ -263,15 +264,16 @@ class TextTranslator(TextScorer):
                     on_batch(n_done)
         return hypotheses
 
-    def choose_n_best(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    def choose_n_best(self, hypotheses: Sequence[Hypothesis], source: MarkedInput) -> list[Hypothesis]:
         """Return the best `n_best` hypotheses. Those of a beam have different texts, but samples may be equal."""
         n_best = self.config.n_best
         if n_best == 1 or self.config.sample:
             return [*hypotheses[:n_best]]
-        by_text: dict[str, Hypothesis] = {}
-        for text, each in zip(self.tokenizers.tgt.decode([each.ids for each in hypotheses]), hypotheses, strict=True):
-            by_text.setdefault(text, each)
-        return [*by_text.values()][:n_best]
+        distinct: dict[str, Hypothesis] = {}
+        lines = output_lines(self.tokenizers.tgt, source, [each.ids for each in hypotheses])
+        for line, each in zip(lines, hypotheses, strict=True):
+            distinct.setdefault(line, each)
+        return [*distinct.values()][:n_best]
 
     def _align(
         self,

@@ -27,6 +27,7 @@ from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.marked_input import NO_ELEMENTS
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
 from transformer_mt.errors import UserError
@@ -139,7 +140,7 @@ class CTranslate2Translator(TextTranslator):
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
         if self.has_scores:
-            return self._add_scores(sources, [self.choose_n_best(hypotheses) for hypotheses in found])
+            return self._add_scores(sources, [self.choose_n_best(hypotheses, NO_ELEMENTS) for hypotheses in found])
         return found
 
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -55,7 +55,8 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
             if finding.has_wrong_languages and find_exchanged_sides(sample, languages):
                 raise UserError(
                     f"data.train: the source seems to be in {languages[1]} and the target in {languages[0]}, such as "
-                    f"{first.location} ({first.reason});\nexchange src_lang and tgt_lang, or the files"
+                    f"{first.location} ({first.reason});\nexchange src_lang and tgt_lang, or the files; "
+                    "reverse: true exchanges both sides of a source"
                 )
             yield (
                 f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {first.location} "
