@@ -36,6 +36,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         ((), ("the following arguments are required: COMMAND",)),
         (("trian",), ("tmt: error: unknown command trian; did you mean train?\n",)),
         (("quickstart",), ("tmt: error: unknown command quickstart; tmt --help lists all\n",)),
+        (("--versoin",), ("tmt: error: unknown option --versoin; did you mean --version?\n",)),
         (("train", "--confg", "tiny.yaml"), ("unknown option --confg; did you mean --config?\n",)),
         ((*TRAIN, "--max-steps", "10"), ("unknown option --max-steps; did you mean train.max_steps=10?\n",)),
         ((*TRAIN, "--train.max_steps=10"), ("unknown option --train.max_steps; did you mean train.max_steps=10?",)),

@@ -60,9 +60,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if not arguments:
         parser.print_help(sys.stderr)
         parser.exit(2, "\ntmt: error: the following arguments are required: COMMAND\n")
-    names = [command.name for command in COMMANDS]
-    if not arguments[0].startswith("-") and arguments[0] not in names:
-        parser.refuse_command(arguments[0], names)
+    parser.check_first(arguments[0], [command.name for command in COMMANDS])
     args, rest = parser.parse_known_args(arguments)
     end = rest.index("--") if "--" in rest else len(rest)
     rest, literal = rest[:end], rest[end + 1 :]  # an argument after "--" is never an option

@@ -16,9 +16,13 @@ MAX_KEYS = 3  # of different sections with the same name, in a suggestion
 class SuggestingParser(argparse.ArgumentParser):
     """A parser of `tmt` or of one of its commands. Its suggestions take one line, without the usage."""
 
-    def refuse_command(self, name: str, commands: Collection[str]) -> NoReturn:
-        """Exit with a message about an unknown command."""
-        self._refuse(f"unknown command {make_visible(name)}", get_close_matches(name, commands, n=1))
+    def check_first(self, argument: str, commands: Collection[str]) -> None:
+        """Exit with a message unless the first argument is a command, or an option of this parser."""
+        if argument in commands or argument in self._option_string_actions:
+            return
+        if argument.startswith("-"):
+            self.refuse_arguments([argument], [argument], has_overrides=False)
+        self._refuse(f"unknown command {make_visible(argument)}", get_close_matches(argument, commands, n=1))
 
     def refuse_arguments(self, rest: Sequence[str], given: Sequence[str], *, has_overrides: bool) -> NoReturn:
         """Exit with a message about the arguments in `rest`, which this command does not know.
