@@ -21,9 +21,11 @@ def encode_marked(
     """Return the ids of texts. `symbol_numbers` has the number of the symbol of each element of each text."""
     words: list[str] = []  # text after a space, or at the start
     continuations: list[str] = []  # text that touches the element before it
-    plans: list[list[int | tuple[list[str], int]]] = []  # ids of symbols, and where texts are in one of both lists
+    plans: list[
+        list[int | tuple[bool, int]]
+    ] = []  # ids of symbols; of texts, `continues_word` and the index in its list
     for text, numbers in zip(texts, symbol_numbers, strict=True):
-        plan: list[int | tuple[list[str], int]] = []
+        plan: list[int | tuple[bool, int]] = []
         has_space = True
         for part in text.parts:
             if isinstance(part, int):
@@ -31,19 +33,16 @@ def encode_marked(
                 has_space &= text.elements[part].role is not Role.SINGLE
                 continue
             if stripped := part.strip():
-                pieces = words if has_space or part[0].isspace() else continuations
-                plan.append((pieces, len(pieces)))
+                continues_word = not has_space and not part[0].isspace()
+                pieces = continuations if continues_word else words
+                plan.append((continues_word, len(pieces)))
                 pieces.append(stripped)
                 has_space = False
             has_space |= part[-1].isspace()
         plans.append(plan)
-    encoded = {
-        id(words): tokenizer.encode(words),
-        id(continuations): tokenizer.encode(continuations, continues_word=True),
-    }
+    encoded = {False: tokenizer.encode(words), True: tokenizer.encode(continuations, continues_word=True)}
     return [
-        [i for part in plan for i in ([part] if isinstance(part, int) else encoded[id(part[0])][part[1]])]
-        for plan in plans
+        [i for part in plan for i in ([part] if isinstance(part, int) else encoded[part[0]][part[1]])] for plan in plans
     ]
 
 
