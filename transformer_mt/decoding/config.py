@@ -105,7 +105,7 @@ class DecodingConfig(Section):
         """Return whether terms of a glossary are annotated in the source."""
         return self.glossary is not None and self.glossary_mode == "soft"
 
-    def for_terms(self) -> DecodingConfig:
+    def with_term_beam(self) -> DecodingConfig:
         """Return the options of a search with required terms: with a beam for several banks."""
         return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})
 

@@ -57,12 +57,12 @@ class MarkedInput:
 NO_ELEMENTS = MarkedInput(MarkedText(()), None)
 
 
-def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
-    """Choose symbols or word alignment for the elements of a text.
+def choose_element_method(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
+    """Decide how the elements of a text are transferred.
 
-    Unless the mode says which, symbols are used only if an element is more than a tag, such as a placeholder or a link,
-    because it may be a part of the sentence. Word alignment places tags equally well, and does not change the words. It
-    also serves texts with more elements than there are symbols.
+    `symbols` and `align` are obeyed. `auto` and `none` use symbols if an element is not a tag: it may be a part of the
+    sentence, while word alignment places tags equally well and does not change the words. Texts with too many elements
+    use alignment, and so do all texts if the model has no symbols.
     """
     is_not_tag = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
     uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(is_not_tag)))

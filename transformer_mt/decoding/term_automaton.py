@@ -34,7 +34,7 @@ class Ending(IntEnum):
     SENTENCE = 1  # punctuation that ends a sentence
     NEUTRAL = 2  # the token has no letters
     OTHER = 3
-    TAG = 4  # an opening or closing tag, which changes nothing
+    TAG_SYMBOL = 4  # of an opening or closing tag; it changes nothing
 
 
 class Context(IntEnum):
@@ -63,9 +63,11 @@ def classify_tokens(tokenizer: Tokenizer) -> list[TokenClass]:
     (anchor_text,) = tokenizer.decode([anchor])
     texts = tokenizer.decode([[*anchor, i] for i in range(tokenizer.pad_id)])
     classes = [_classify(text[len(anchor_text) :]) for text in texts]
-    first_tag = tokenizer.first_symbol_id + SLOTS
-    is_tag = [first_tag <= i < first_tag + 2 * SLOTS for i in range(tokenizer.pad_id, tokenizer.vocab_size)]
-    return classes + [TokenClass(False, Ending.TAG if each else Ending.NEUTRAL) for each in is_tag]
+    first_tag_symbol = tokenizer.first_symbol_id + SLOTS
+    is_tag_symbol = [
+        first_tag_symbol <= i < first_tag_symbol + 2 * SLOTS for i in range(tokenizer.pad_id, tokenizer.vocab_size)
+    ]
+    return classes + [TokenClass(False, Ending.TAG_SYMBOL if each else Ending.NEUTRAL) for each in is_tag_symbol]
 
 
 def _classify(text: str) -> TokenClass:
@@ -159,7 +161,7 @@ class State:
     context: Context
     n_missing_tokens: int  # tokens of the missing terms, by the shortest phrases that the search proposes
     proposals: list[int]  # tokens that start or continue a phrase
-    is_final: bool  # no token changes the state
+    is_absorbing: bool  # no token changes the state
     successors: dict[int | TokenClass, State] = field(default_factory=lambda: dict[int | TokenClass, State]())
 
 
@@ -190,7 +192,7 @@ class TermAutomaton:
 
     def successor(self, state: State, token: int) -> State:
         """Return the state after one more token."""
-        if state.is_final:
+        if state.is_absorbing:
             return state
         key: int | TokenClass = token if token in self.alphabet else self.classes[token]
         found = state.successors.get(key)
@@ -206,7 +208,7 @@ class TermAutomaton:
 
     def _advance(self, state: State, key: int | TokenClass) -> State:
         token, token_class = (key, self.classes[key]) if isinstance(key, int) else (-1, key)
-        if token_class.ending is Ending.TAG:
+        if token_class.ending is Ending.TAG_SYMBOL:
             return state
         assignments = {
             assignment

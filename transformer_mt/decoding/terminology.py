@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.data.markup.terms import Term, annotate_terms
+from transformer_mt.data.markup.terms import TermAnnotation, annotate_terms
 from transformer_mt.data.terminology.glossary import Glossary, GlossaryEntry
 from transformer_mt.data.text_files import file_state
 from transformer_mt.data.tokenizers.marked_text import encode_marked
@@ -49,7 +49,7 @@ class AutomatonBuilder:
 
     def __init__(self, glossary: Glossary, tokenizer: Tokenizer) -> None:
         self.glossary, self.classes = glossary, classify_tokens(tokenizer)
-        variants = [*dict.fromkeys(target for entry in glossary.entries for target in entry.targets)]
+        variants = [*dict.fromkeys(variant for entry in glossary.entries for variant in entry.variants)]
         self._phrases: dict[str, list[Phrase]] = {variant: [] for variant in variants}
         for i, phrase in encode_variants(tokenizer, variants):
             if phrase.ids and tokenizer.unk_id not in phrase.ids:
@@ -60,41 +60,43 @@ class AutomatonBuilder:
             message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
             warnings.warn(UnusableTermWarning(message), stacklevel=2)
 
-    def build(self, text: MarkedText, room: int, line_number: int) -> TermAutomaton | None:
+    def build(self, text: MarkedText, token_budget: int, line_number: int) -> TermAutomaton | None:
         """Return the automaton of the terms in a source; None if it has none.
 
-        `room` is the maximum number of tokens of all terms. If they need more, they are left out, with a warning.
+        `token_budget` is the maximum number of tokens of all terms. If they need more, they are left out, with a
+        warning.
         """
         matches = [match for match in self.glossary.find_in_marked(text) if self._phrases_of(match.entry)]
         if not matches:
             return None
-        counts = Counter(match.entry.targets for match in matches)
+        counts = Counter(match.entry.variants for match in matches)
         phrases = [
             phrase._replace(term=term)
-            for term, targets in enumerate(counts)
-            for target in targets
-            for phrase in self._phrases[target]
+            for term, variants in enumerate(counts)
+            for variant in variants
+            for phrase in self._phrases[variant]
         ]
         automaton = TermAutomaton(phrases, [*counts.values()], self.classes)
-        if (n_tokens := automaton.start.n_missing_tokens) <= room:
+        if (n_tokens := automaton.start.n_missing_tokens) <= token_budget:
             return automaton
-        problem = f"its terms have {n_tokens} tokens, and the model has room for {room}; they are left out"
+        problem = f"its terms have {n_tokens} tokens, and the model has room for {token_budget}; they are left out"
         warnings.warn(UnusableTermWarning(f"{name_line(line_number)}: {problem}"), stacklevel=4)
         return None
 
     def _phrases_of(self, entry: GlossaryEntry) -> list[Phrase]:
-        return [phrase for target in entry.targets for phrase in self._phrases[target]]
+        return [phrase for variant in entry.variants for phrase in self._phrases[variant]]
 
 
-def encode_annotated(tokenizer: Tokenizer, glossary: Glossary | None, inputs: Sequence[MarkedInput]) -> list[list[int]]:
+def encode_annotated(tokenizer: Tokenizer, glossary: Glossary, inputs: Sequence[MarkedInput]) -> list[list[int]]:
     """Return the ids of sources in which each term is annotated with its first variant."""
-    assert glossary is not None
     texts: list[MarkedText] = []
     symbol_numbers: list[list[int]] = []
     for source in inputs:
         text = MarkedText.from_text(source.sentence) if source.symbol_numbers is None else source.text
-        terms = [Term(match.start, match.end, match.entry.targets[0]) for match in glossary.find_in_marked(text)]
-        annotated, numbers, _ = annotate_terms(text, source.symbol_numbers or [], terms)
+        terms = [
+            TermAnnotation(match.start, match.end, match.entry.variants[0]) for match in glossary.find_in_marked(text)
+        ]
+        annotated, numbers = annotate_terms(text, source.symbol_numbers or [], terms)
         texts.append(annotated)
         symbol_numbers.append(numbers)
     return encode_marked(tokenizer, texts, symbol_numbers)

@@ -19,11 +19,11 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.marked_input import (
     MarkedInput,
+    choose_element_method,
     encode_inputs,
     make_translations,
     output_lines,
     prefix_input,
-    prepare_input,
 )
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.terminology import encode_annotated, get_automaton_builder, read_glossary
@@ -81,7 +81,8 @@ class TextTranslator(TextScorer):
         """
         twin = copy.copy(self)
         twin.config = self.config.with_options(options, parameters)
-        vars(twin).pop("glossary", None)
+        for cached in ("glossary", "protector"):
+            vars(twin).pop(cached, None)
         return twin
 
     @cached_property
@@ -89,16 +90,24 @@ class TextTranslator(TextScorer):
         """The glossary, if there is one. Raises `UserError` if its file is invalid."""
         return None if self.config.glossary is None else read_glossary(self.config.glossary)
 
-    def mark(self, text: str | MarkedText) -> MarkedText:
-        """Return a text with its protected elements. Without `decoding.markup`, only protected terms are added."""
+    @cached_property
+    def protector(self) -> Protector | None:
+        """The detector of protected elements; None if none are protected.
+
+        Without `decoding.markup`, it finds only the terms of the glossary with the option keep.
+        """
         config, glossary = self.config, self.glossary
-        find_terms = None
-        if glossary is not None and glossary.has_protected_terms:
-            find_terms = glossary.find_protected_terms
+        find_keep_terms = None
+        if glossary is not None and glossary.has_keep_terms:
+            find_keep_terms = glossary.find_keep_terms
         if config.markup != "none":
-            return Protector(config.protect, config.protect_patterns, find_terms).mark(text)
-        if find_terms is not None:
-            return Protector(find_terms=find_terms).mark(text)
+            return Protector(config.protect, config.protect_patterns, find_keep_terms)
+        return None if find_keep_terms is None else Protector(find_keep_terms=find_keep_terms)
+
+    def mark(self, text: str | MarkedText) -> MarkedText:
+        """Return a text with its protected elements."""
+        if self.protector is not None:
+            return self.protector.mark(text)
         return MarkedText.from_text(text) if isinstance(text, str) else text
 
     def translate(
@@ -162,7 +171,7 @@ class TextTranslator(TextScorer):
         line_numbers = resolve_line_numbers(texts, line_numbers)
         inputs = self._prepare(texts)
         sources = self._encode_sources(inputs, line_numbers, tags)
-        prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, line_numbers)
+        prefix_ids = None if prefixes is None else self._mark_and_encode_prefixes(prefixes, inputs, line_numbers)
         hypotheses = self._search(inputs, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
         aligned = self._align(inputs, sources, hypotheses, tags, alignments)
         n_best_lists = make_translations(self.tokenizers.tgt, inputs, hypotheses, aligned)
@@ -177,13 +186,13 @@ class TextTranslator(TextScorer):
                 "data.modifiers.placeholder"
             )
         marked = [text if isinstance(text, MarkedText) else self.mark(text) for text in texts]
-        return [prepare_input(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
+        return [choose_element_method(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
 
     def _encode_sources(
         self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], tags: Sequence[str | None] | None
     ) -> list[list[int]]:
         """Return the ids of sources. In soft mode, the terms of the glossary are annotated."""
-        if not self.config.annotates_terms:
+        if self.glossary is None or not self.config.annotates_terms:
             return self.cut_and_tag(encode_inputs(self.tokenizers.src, inputs), tags, line_numbers)
         if not self.tokenizers.has_symbols:
             raise UserError(
@@ -192,7 +201,7 @@ class TextTranslator(TextScorer):
             )
         return self.cut_and_tag(encode_annotated(self.tokenizers.src, self.glossary, inputs), tags, line_numbers)
 
-    def _encode_prefixes(
+    def _mark_and_encode_prefixes(
         self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], line_numbers: Sequence[int]
     ) -> list[list[int]]:
         """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.
@@ -212,11 +221,13 @@ class TextTranslator(TextScorer):
         if self.glossary is None or not self.config.requires_terms:
             return [None] * len(inputs)
         builder = get_automaton_builder(self.glossary, self.tokenizers.tgt)
-        rooms = [self.max_positions - 1 - len(each.required_elements.elements) for each in inputs]
+        token_budgets = [self.max_positions - 1 - len(each.required_elements.elements) for each in inputs]
         if prefixes is not None:
-            rooms = [room - len(prefix) for room, prefix in zip(rooms, prefixes, strict=True)]
+            token_budgets = [
+                token_budget - len(prefix) for token_budget, prefix in zip(token_budgets, prefixes, strict=True)
+            ]
         texts = [each.text for each in inputs]
-        return [builder.build(*each) for each in zip(texts, rooms, line_numbers, strict=True)]
+        return [builder.build(*each) for each in zip(texts, token_budgets, line_numbers, strict=True)]
 
     def _search(
         self,
@@ -235,10 +246,10 @@ class TextTranslator(TextScorer):
         automata = self._build_automata(inputs, line_numbers, prefixes)
         lengths = {i: len(sources[i]) for i, each in enumerate(inputs) if not each.is_blank and sources[i]}
         n_done = len(inputs) - len(lengths)
-        lacking: dict[int, int] = {}
+        lengths_of_rejected: dict[int, int] = {}
         for with_terms in (False, True):
-            config = self.config.for_terms() if with_terms else self.config
-            rows = lacking if with_terms else lengths
+            config = self.config.with_term_beam() if with_terms else self.config
+            rows = lengths_of_rejected if with_terms else lengths
             for batch in batch_by_length(rows, config.batch_tokens // config.n_beams):
                 if is_cancelled is not None:
                     batch = [i for i in batch if not is_cancelled(i)]
@@ -259,7 +270,7 @@ class TextTranslator(TextScorer):
                     if automaton is None or with_terms or all(automaton.accepts(each.ids) for each in hypotheses[i]):
                         n_done += 1
                     else:
-                        lacking[i] = lengths[i]
+                        lengths_of_rejected[i] = lengths[i]
                 if on_batch is not None:
                     on_batch(n_done)
         return hypotheses

@@ -107,15 +107,18 @@ class _PageReader:
 
     def read(self) -> Document:
         for event, end in _with_ends(_EventParser(self.text).events, len(self.text)):
-            if self.untranslated is None or self._has_left_untranslated(self.untranslated, event, end):
+            if self.untranslated is None or self._advance_untranslated(self.untranslated, event, end):
                 self._read_event(event, end)
         if self.untranslated is not None:
             self._end_untranslated(self.untranslated, len(self.text))
         self._flush()
         return Document(self.text, self.splices, self.attribute_splices)
 
-    def _has_left_untranslated(self, element: OpenElement, event: _Event, end: int) -> bool:
-        """Return whether an event follows the element whose content is not translated."""
+    def _advance_untranslated(self, element: OpenElement, event: _Event, end: int) -> bool:
+        """Pass an event to the element whose content is not translated, and end the element if the event ends it.
+
+        Returns whether the event is after the element, so that it must be read.
+        """
         where = End.LATER
         if event.kind == "opening":
             where = element.read_opening(event.tag, event.is_closed)

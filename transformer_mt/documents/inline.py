@@ -41,8 +41,8 @@ def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) 
 
     Text without a letter has no segment.
     """
-    if _has_text(tokens):
-        for part in _split_links(document, _trim(document, tokens)):
+    if _has_letters_outside_tags(tokens):
+        for part in _split_links(document, _drop_outer_tags(document, tokens)):
             if (segment := make_segment(document, part, render)) is not None:
                 yield segment
 
@@ -52,9 +52,9 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
 
     It excludes tags and white space at its ends, and pairs of tags that enclose all of it.
     """
-    if not _has_text(tokens):
+    if not _has_letters_outside_tags(tokens):
         return None
-    tokens = _strip(document, _trim(document, tokens))
+    tokens = _strip_outer_spaces(document, _drop_outer_tags(document, tokens))
     marked = _mark(document, tokens)
     element_tokens = [token for token in tokens if token.text is None]
     elements: list[DocumentElement] = []
@@ -63,7 +63,7 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
     return Segment(MarkedText(marked.parts, tuple(elements)), tokens[0].start, tokens[-1].end, render)
 
 
-def _has_text(tokens: Sequence[InlineToken]) -> bool:
+def _has_letters_outside_tags(tokens: Sequence[InlineToken]) -> bool:
     return any(token.text is not None and _has_letter(token.text) for token in tokens)
 
 
@@ -84,7 +84,7 @@ def _mark(document: str, tokens: Sequence[InlineToken]) -> MarkedText:
     return mark("".join(texts), spans)
 
 
-def _trim(document: str, tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
+def _drop_outer_tags(document: str, tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
     """Return the tokens without white space and tags at both ends. At least one has text that is not blank."""
     elements = iter(enumerate(_mark(document, tokens).elements))
     positions = [i for i, token in enumerate(tokens) if token.text is None]
@@ -121,14 +121,18 @@ def _split_links(document: str, tokens: Sequence[InlineToken]) -> Sequence[Seque
             links[-1].append(token)
         elif element is not None and element.role is Role.OPENING and token.name in _LINKS:
             links.append([])
-        elif (element is not None and element.role is Role.OPENING) or _has_text([token]) or token.is_content:
+        elif (
+            (element is not None and element.role is Role.OPENING)
+            or _has_letters_outside_tags([token])
+            or token.is_content
+        ):
             return [tokens]
         if element is not None and element.role is Role.OPENING:
             depth += 1
     return links
 
 
-def _strip(document: str, tokens: Sequence[InlineToken]) -> list[InlineToken]:
+def _strip_outer_spaces(document: str, tokens: Sequence[InlineToken]) -> list[InlineToken]:
     """Return the tokens without white space at both ends."""
     stripped = [*tokens]
     if (text := stripped[0].text) is not None:

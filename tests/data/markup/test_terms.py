@@ -6,7 +6,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import Role, Span, mark
 from transformer_mt.data.markup.symbols import SYMBOL_NAMES, TERM_SYMBOL_NAMES, assign_symbol_numbers
-from transformer_mt.data.markup.terms import Term, annotate_terms
+from transformer_mt.data.markup.terms import TermAnnotation, annotate_terms
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.marked_text import encode_marked
@@ -15,8 +15,8 @@ from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
 TEXT = "An old dog sleeps in the house."
 
 
-def find(term: str, translation: str, text: str = TEXT) -> Term:
-    return Term(text.index(term), text.index(term) + len(term), translation)
+def find(term: str, translation: str, text: str = TEXT) -> TermAnnotation:
+    return TermAnnotation(text.index(term), text.index(term) + len(term), translation)
 
 
 def test_terms_are_annotated_inside_and_outside_tags() -> None:
@@ -25,26 +25,25 @@ def test_terms_are_annotated_inside_and_outside_tags() -> None:
         [Span(3, 6, Role.OPENING, "b"), Span(13, 17, Role.CLOSING, "b"), Span(28, 35)],
     )
     dog, sleeps = find("dog", "Hund", marked.text_only), find("sleeps", "schläft", marked.text_only)
-    text, numbers, annotated = annotate_terms(marked, assign_symbol_numbers(marked.elements) or [], [dog, sleeps])
+    text, numbers = annotate_terms(marked, assign_symbol_numbers(marked.elements) or [], [dog, sleeps])
     assert text.surface == (
         "An <b>old <term>dog<translation> Hund</term></b> <term>sleeps<translation> schläft</term> in {place}."
     )
-    assert annotated == [dog, sleeps]
     assert text.elements[: len(marked.elements)] == marked.elements
     assert [SYMBOL_NAMES[numbers[i]] for i in text.order if i >= len(marked.elements)] == [*TERM_SYMBOL_NAMES] * 2
 
 
 def test_a_term_that_contains_an_element_is_left_out() -> None:
     marked = mark("An old<br/> dog", [Span(6, 11)])
-    text, numbers, annotated = annotate_terms(marked, [0], [find("old dog", "alter Hund", marked.text_only)])
-    assert (text, numbers, annotated) == (marked, [0], [])
+    text, numbers = annotate_terms(marked, [0], [find("old dog", "alter Hund", marked.text_only)])
+    assert (text, numbers) == (marked, [0])
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "byte_bpe", "unigram"])
 def test_an_annotation_adds_only_the_tokens_of_its_symbols_and_translations(kind: TokenizerKind) -> None:
     tokenizer = build_tokenizers(TokenizerConfig(kind=kind, vocab_size=400), [(TEXT, TEXT)] * 3).with_symbols().src
     terms = [find("An", "Ein"), find("old dog", "alter Hund"), find("house", "Haus")]
-    text, numbers, _ = annotate_terms(mark(TEXT, []), [], terms)
+    text, numbers = annotate_terms(mark(TEXT, []), [], terms)
     (ids,) = encode_marked(tokenizer, [text], [numbers])
     start, translation, end = (tokenizer.first_symbol_id + SYMBOL_NAMES.index(name) for name in TERM_SYMBOL_NAMES)
     source: list[int] = []

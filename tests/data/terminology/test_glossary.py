@@ -26,9 +26,9 @@ def found(glossary: Glossary, text: str) -> list[str]:
 def test_a_glossary_has_variants_and_options(tmp_path: Path) -> None:
     glossary = read(tmp_path, "dog\tHund | Hunde", "", "Apple\tApple\tcase", "Windows  XP\t\tkeep,case")
     dog, apple, windows = glossary.entries
-    assert dog.targets == ("Hund", "Hunde") and not dog.is_case_sensitive
-    assert apple.is_case_sensitive and not apple.is_protected
-    assert (windows.source, windows.targets, windows.is_protected) == ("Windows XP", ("Windows XP",), True)
+    assert dog.variants == ("Hund", "Hunde") and not dog.is_case_sensitive
+    assert apple.is_case_sensitive and not apple.is_keep
+    assert (windows.source, windows.variants, windows.is_keep) == ("Windows XP", ("Windows XP",), True)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_terms_match_whole_words(tmp_path: Path, text: str, expected: list[str])
 
 def test_a_case_sensitive_term_goes_before_another_one(tmp_path: Path) -> None:
     glossary = read(tmp_path, "apple\tApfel", "Apple\tApple\tcase")
-    assert [match.entry.targets[0] for match in glossary.find("Apple apple APPLE")] == ["Apple", "Apfel", "Apfel"]
+    assert [match.entry.variants[0] for match in glossary.find("Apple apple APPLE")] == ["Apple", "Apfel", "Apfel"]
 
 
 def test_matching_equals_a_regular_expression(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import regex
 
@@ -14,7 +15,7 @@ MATCH_SECONDS = 2.0  # for one pattern of the user and one text
 VOID_TAGS = frozenset(
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"]
 )  # HTML tags without a closing tag
-SUFFIXES = (
+FILE_SUFFIXES = (
     "bat bmp c cfg conf cpp css csv doc docx exe gif gz h htm html ini ipynb jpeg jpg js json log md mp3 mp4 odt pdf "
     "php png po ppt pptx py rar rb rs rst rtf sh sql svg tar tex tgz toml ts tsv txt wav webp xls xlsx xml yaml yml zip"
 )
@@ -31,7 +32,9 @@ _PLACEHOLDER = regex.compile(
 _URL = regex.compile(r"(?<!\w)(?:(?:https?|ftp)://|www\.)[^\s<>\"'`{}]++")
 _EMAIL = regex.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}(?!\w)")
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
-_FILE_NAME = regex.compile(rf"[\w./\\:~-]*\w\.(?:{'|'.join(SUFFIXES.split())})|(?:~|\.{{1,2}})?/\w[\w.-]*(?:/[\w.-]*)+")
+_FILE_NAME = regex.compile(
+    rf"[\w./\\:~-]*\w\.(?:{'|'.join(FILE_SUFFIXES.split())})|(?:~|\.{{1,2}})?/\w[\w.-]*(?:/[\w.-]*)+"
+)
 _NUMBER = regex.compile(
     r"(?<![\w.,])[-+]?\d+(?:[.,:]\d+)*(?:\s?(?:%|°[CF]?|€|\$|£|(?:[kKMGTmcµn]?(?:m|g|s|B|Hz|W|V|A|b)|km/h|kg|mph|dB|px)\b))?"
 )
@@ -97,7 +100,7 @@ class Protector:
 
     kinds: Sequence[ElementKind] = ()
     patterns: Sequence[str] = ()  # regular expressions of the user, which come before all kinds
-    find_terms: Callable[[str], Spans] | None = None  # finds terms that are not translated; they come after all kinds
+    find_keep_terms: Callable[[str], Spans] | None = None  # finds glossary terms with the option keep, after all kinds
 
     def mark(self, text: str | MarkedText) -> MarkedText:
         """Return a text with its elements.
@@ -122,11 +125,16 @@ class Protector:
             end += len(element.surface)
         return mark(text.surface, spans)
 
+    @cached_property
+    def _pattern_finders(self) -> list[Callable[[str], Spans]]:
+        """Functions that find the matches of the user's patterns."""
+        return [_find_matches(regex.compile(pattern)) for pattern in self.patterns]
+
     def _find(self, text: str, kinds: Sequence[ElementKind]) -> list[Span]:
         """Return spans that do not overlap. The leftmost is taken, and at one position that of the first finder."""
-        finders = [_find_matches(regex.compile(pattern)) for pattern in self.patterns]
+        finders = [*self._pattern_finders]
         finders += [finder for kind, finder in _FINDERS.items() if kind in kinds]
-        finders += [] if self.find_terms is None else [self.find_terms]
+        finders += [] if self.find_keep_terms is None else [self.find_keep_terms]
         spans: list[Span] = []
         for span in sorted((span for find in finders for span in find(text)), key=lambda span: span.start):
             if not spans or span.start >= spans[-1].end:

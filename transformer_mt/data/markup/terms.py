@@ -15,7 +15,7 @@ from transformer_mt.data.markup.symbols import SYMBOL_NAMES, TERM_END, TERM_STAR
 _ROLES = {TERM_START: Role.OPENING, TERM_TRANSLATION: Role.OPENING, TERM_END: Role.CLOSING}  # for their spaces
 
 
-class Term(NamedTuple):
+class TermAnnotation(NamedTuple):
     """A span of a source and the translation that a glossary has for it."""
 
     start: int  # first character of the source without its elements, see `MarkedText.text_only`
@@ -24,8 +24,8 @@ class Term(NamedTuple):
 
 
 def annotate_terms(
-    text: MarkedText, symbol_numbers: Sequence[int], terms: Sequence[Term]
-) -> tuple[MarkedText, list[int], list[Term]]:
+    text: MarkedText, symbol_numbers: Sequence[int], terms: Sequence[TermAnnotation]
+) -> tuple[MarkedText, list[int]]:
     """Annotate a source with terms. A term that contains an element of the source is left out.
 
     Args:
@@ -35,10 +35,10 @@ def annotate_terms(
 
     Returns:
         The annotated source, whose first elements are those of the source; the number of the symbol of each of its
-        elements; the terms that were not left out.
+        elements.
     """
     parts: list[Part] = []
-    elements, numbers, annotated = [*text.elements], [*symbol_numbers], list[Term]()
+    elements, numbers = [*text.elements], [*symbol_numbers]
     start = 0  # of the part in the text without elements
     for part in text.parts:
         if isinstance(part, int):
@@ -53,8 +53,7 @@ def annotate_terms(
                 numbers += map(SYMBOL_NAMES.index, TERM_SYMBOL_NAMES)
                 parts += [part[done - start : term.start - start], first, part[term.start - start : term.end - start]]
                 parts += [first + 1, f" {term.translation.strip()}", first + 2]
-                annotated.append(term)
                 done = term.end
         parts.append(part[done - start :])
         start = end
-    return MarkedText.make(parts, elements), numbers, annotated
+    return MarkedText.make(parts, elements), numbers

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import regex
 
-from transformer_mt.data.markup.terms import Term
+from transformer_mt.data.markup.terms import TermAnnotation
 from transformer_mt.data.quality.scripts import UNSPACED
 from transformer_mt.data.quality.word_alignment import AlignedPair
 
@@ -187,7 +187,7 @@ def _find_relation(new: Insertion, other: Insertion, side: int) -> str | None:
     return None
 
 
-def choose_terms(pair: AlignedPair, max_count: int, rng: random.Random) -> list[Term]:
+def choose_terms(pair: AlignedPair, max_count: int, rng: random.Random) -> list[TermAnnotation]:
     """Return at most `max_count` terms of the source, in order, with the words of the target that translate them."""
     chosen: list[tuple[WordRange, WordRange]] = []
     for _ in range(DRAWS * max_count):
@@ -200,4 +200,4 @@ def choose_terms(pair: AlignedPair, max_count: int, rng: random.Random) -> list[
         if is_short and _has_content(pair, words[0]) and all(last < src[0] or first > src[1] for src, _ in chosen):
             chosen.append(words)
     ranges = (_find_characters(pair, *words) for words in sorted(chosen))
-    return [Term(*src, pair.tgt[slice(*tgt)]) for src, tgt in ranges]
+    return [TermAnnotation(*src, pair.tgt[slice(*tgt)]) for src, tgt in ranges]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.markup.elements import Element, MarkedText, Role
 from transformer_mt.data.markup.symbols import assign_symbol_numbers
-from transformer_mt.data.markup.terms import Term, annotate_terms
+from transformer_mt.data.markup.terms import TermAnnotation, annotate_terms
 from transformer_mt.data.modifiers.element_choice import Insertion, InsertionKind, choose_insertions, choose_terms
 from transformer_mt.data.quality.word_alignment import AlignedPair, WordDictionary
 from transformer_mt.data.text_files import Pair
@@ -52,7 +52,7 @@ class SymbolInserter:
         src_symbol_numbers: list[list[int]] = []
         tgt_symbol_numbers: list[list[int]] = []
         for pair, rng in zip(pairs, map(random.Random, seeds), strict=True):
-            terms: list[Term] = []
+            terms: list[TermAnnotation] = []
             aligned = self.dictionary.align(*pair)
             if max_terms:
                 aligned, terms = self._choose_terms(aligned, rng.randint(1, max_terms), rng)
@@ -60,7 +60,7 @@ class SymbolInserter:
             source, target, terms = insert_elements(aligned, insertions, terms)
             symbol_numbers = assign_symbol_numbers(source.elements, rng)
             assert symbol_numbers is not None
-            annotated, annotated_symbol_numbers, _ = annotate_terms(source, symbol_numbers, terms)
+            annotated, annotated_symbol_numbers = annotate_terms(source, symbol_numbers, terms)
             sources.append(annotated)
             targets.append(target)
             src_symbol_numbers.append(annotated_symbol_numbers)
@@ -70,7 +70,9 @@ class SymbolInserter:
             encode_marked(self.tokenizers.tgt, targets, tgt_symbol_numbers),
         )
 
-    def _choose_terms(self, pair: AlignedPair, max_count: int, rng: random.Random) -> tuple[AlignedPair, list[Term]]:
+    def _choose_terms(
+        self, pair: AlignedPair, max_count: int, rng: random.Random
+    ) -> tuple[AlignedPair, list[TermAnnotation]]:
         """Choose terms of a pair, and exchange some of those of one word."""
         terms = choose_terms(pair, max_count, rng)
         for i, term in enumerate(terms):
@@ -81,15 +83,17 @@ class SymbolInserter:
                     word = word.capitalize()
                 pair = pair.with_word(pair.src_words.index(characters), word)
                 shift = len(word) - (term.end - term.start)
-                terms[i] = Term(term.start, term.end + shift, term.translation)
+                terms[i] = TermAnnotation(term.start, term.end + shift, term.translation)
                 later = terms[i + 1 :]
-                terms[i + 1 :] = [Term(other.start + shift, other.end + shift, other.translation) for other in later]
+                terms[i + 1 :] = [
+                    TermAnnotation(other.start + shift, other.end + shift, other.translation) for other in later
+                ]
         return pair, terms
 
 
 def insert_elements(
-    pair: AlignedPair, insertions: Sequence[Insertion], terms: Sequence[Term] = ()
-) -> tuple[MarkedText, MarkedText, list[Term]]:
+    pair: AlignedPair, insertions: Sequence[Insertion], terms: Sequence[TermAnnotation] = ()
+) -> tuple[MarkedText, MarkedText, list[TermAnnotation]]:
     """Return both sides with elements, and the terms with their offsets in the source without elements.
 
     A term that an insertion cuts or replaces is left out.
@@ -117,17 +121,17 @@ def insert_elements(
 
 
 def _insert(
-    text: str, insertions: Sequence[Insertion], side: int, terms: Sequence[Term] = ()
-) -> tuple[list[str | _InsertedElement], list[Term]]:
+    text: str, insertions: Sequence[Insertion], side: int, terms: Sequence[TermAnnotation] = ()
+) -> tuple[list[str | _InsertedElement], list[TermAnnotation]]:
     """Return the parts of a text with elements, and the terms with their offsets in these parts without elements."""
     parts: list[str | _InsertedElement] = []
-    moved: list[Term] = []
+    moved: list[TermAnnotation] = []
     n_read = n_written = 0  # characters
     for start, end, inserted in [*_list_edits(insertions, side), (len(text), len(text), [])]:
         if piece := text[n_read : max(start, 0)]:
             shift = n_written - n_read
             moved += [
-                Term(term.start + shift, term.end + shift, term.translation)
+                TermAnnotation(term.start + shift, term.end + shift, term.translation)
                 for term in terms
                 if n_read <= term.start and term.end <= n_read + len(piece)
             ]

@@ -36,10 +36,10 @@ class GlossaryEntry:
     """An entry of a glossary."""
 
     source: str
-    targets: tuple[str, ...]  # alternatives; of a protected term: the source
+    variants: tuple[str, ...]  # alternative translations; with the option keep: only the source
     line_number: int
     is_case_sensitive: bool = False
-    is_protected: bool = False  # option keep: it is not translated
+    is_keep: bool = False  # it has the option keep: it is not translated
 
     @property
     def key(self) -> str:
@@ -82,7 +82,7 @@ class Glossary:
             entry = _parse(line, number, f"{path}:{number}")
             other = entries.setdefault((entry.is_case_sensitive, entry.key), entry)
             if other is not entry:
-                is_same = (other.targets, other.is_protected) == (entry.targets, entry.is_protected)
+                is_same = (other.variants, other.is_keep) == (entry.variants, entry.is_keep)
                 problem = "is on line {} already" if is_same else "has another translation on line {}"
                 remedy = "remove one of them" if is_same else "keep one line, with variants separated by |"
                 raise UserError(
@@ -110,13 +110,13 @@ class Glossary:
             first += n_units
 
     @property
-    def has_protected_terms(self) -> bool:
-        """Return whether the glossary has terms that are not translated."""
-        return any(entry.is_protected for entry in self.entries)
+    def has_keep_terms(self) -> bool:
+        """Return whether the glossary has terms with the option keep."""
+        return any(entry.is_keep for entry in self.entries)
 
-    def find_protected_terms(self, text: str) -> Iterator[Span]:
-        """Yield the terms in a text that are not translated, as protected elements."""
-        return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_protected)
+    def find_keep_terms(self, text: str) -> Iterator[Span]:
+        """Yield the terms in a text that have the option keep, as protected elements."""
+        return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_keep)
 
     def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
         """Yield the terms in a text with elements. A term may have tags inside, but no single element.
@@ -130,9 +130,9 @@ class Glossary:
 
     def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
         """Return how many terms of a source have an occurrence of their own in its translation, and how many it has."""
-        needed = Counter(match.entry.targets for match in self.find_in_marked(source))
+        needed = Counter(match.entry.variants for match in self.find_in_marked(source))
         text = normalise(_mask_elements(translation))
-        used = sum(min(n, len(_pattern_of(targets).findall(text))) for targets, n in needed.items())
+        used = sum(min(n, len(_pattern_of(variants).findall(text))) for variants, n in needed.items())
         return used, needed.total()
 
     def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
@@ -156,16 +156,16 @@ def _mask_elements(text: MarkedText) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _pattern_of(targets: tuple[str, ...]) -> regex.Pattern[str]:
+def _pattern_of(variants: tuple[str, ...]) -> regex.Pattern[str]:
     """Return a pattern of the variants of a term as whole words. The first letter may be a capital."""
 
-    def pattern(target: str) -> str:
+    def pattern(variant: str) -> str:
         before, after = (rf"(?<!{WORD})", rf"(?!{WORD})")
-        first = f"(?:{regex.escape(target[0])}|{regex.escape(target[0].upper())})"
-        is_start, is_end = (regex.match(WORD, letter) for letter in (target[0], target[-1]))
-        return f"{before if is_start else ''}{first}{regex.escape(target[1:])}{after if is_end else ''}"
+        first = f"(?:{regex.escape(variant[0])}|{regex.escape(variant[0].upper())})"
+        is_start, is_end = (regex.match(WORD, letter) for letter in (variant[0], variant[-1]))
+        return f"{before if is_start else ''}{first}{regex.escape(variant[1:])}{after if is_end else ''}"
 
-    return regex.compile("|".join(map(pattern, sorted(targets, key=len, reverse=True))))
+    return regex.compile("|".join(map(pattern, sorted(variants, key=len, reverse=True))))
 
 
 def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
@@ -180,18 +180,18 @@ def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
     for option in options:
         if option not in OPTIONS:
             raise UserError(f"{location}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
-    is_protected = KEEP in options
-    targets = tuple(dict.fromkeys(target.strip() for target in translation.split("|")))
+    is_keep = KEEP in options
+    variants = tuple(dict.fromkeys(variant.strip() for variant in translation.split("|")))
     if not source:
         raise UserError(f"{location}: the source is empty; write a term before the tab, or remove the line")
-    if is_protected:
-        if targets not in (("",), (source,)):
+    if is_keep:
+        if variants not in (("",), (source,)):
             problem = f"the term {source!r} has the option keep and another translation"
             raise UserError(f"{location}: {problem}; remove one of them")
-        targets = (source,)
-    if "" in targets:
+        variants = (source,)
+    if "" in variants:
         raise UserError(f"{location}: the term {source!r} has an empty translation; write one, or the option keep")
-    if max(map(len, (source, *targets))) > MAX_TERM_CHARACTERS:
+    if max(map(len, (source, *variants))) > MAX_TERM_CHARACTERS:
         shown = f"{source[:20]!r}..."
         raise UserError(f"{location}: {shown}: a term has at most {MAX_TERM_CHARACTERS} characters; is it a sentence?")
-    return GlossaryEntry(source, targets, line_number, CASE in options, is_protected)
+    return GlossaryEntry(source, variants, line_number, CASE in options, is_keep)
