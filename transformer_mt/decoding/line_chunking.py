@@ -15,6 +15,7 @@ from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import (
     CountTokens,
     restore_spaces,
+    spaces_before,
     split_long_sentences,
     split_sentences,
 )
@@ -63,8 +64,7 @@ class LineChunker:
         joined: list[Translation] = []
         lines = self.join(chunk_surfaces, translations)
         for line, parts in zip(lines, _by_rank(translations), strict=True):
-            texts = restore_spaces(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
-            spaces = [text.removesuffix(part.text) for text, part in zip(texts, parts, strict=True)]
+            spaces = spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
             chunks = [part.marked_text.prepend(space) for space, part in zip(spaces, parts, strict=True)]
             marked = join_chunks(source, chunks)
             joined.append(replace(line, text=marked.surface, marked=marked))

@@ -80,17 +80,25 @@ def split_sentences(text: str, language: str | None = None) -> list[str]:
     return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
 
-def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
-    """Prefix each translation with the white space that precedes its source chunk.
+def spaces_before(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Return the white space before each translation: the white space that precedes its source chunk.
 
     Chinese and Japanese have no space between sentences. An empty translation adds none.
     """
     has_spaces = _rule_language(language) not in ("zh", "ja")
-    texts: list[str] = []
+    spaces: list[str] = []
+    has_text = False  # a translation before is not empty
     for before, translation in zip(["", *chunks], translations, strict=False):
         space = before[len(before.rstrip()) :].replace("\u3000", " ") or " "
-        texts.append((space if has_spaces and translation and any(texts) else "") + translation)
-    return texts
+        spaces.append(space if has_spaces and translation and has_text else "")
+        has_text |= bool(translation)
+    return spaces
+
+
+def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Prefix each translation with the white space of `spaces_before`."""
+    spaces = spaces_before(chunks, translations, language)
+    return [space + translation for space, translation in zip(spaces, translations, strict=True)]
 
 
 def split_long_sentences(chunks: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
