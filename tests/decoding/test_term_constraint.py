@@ -318,3 +318,8 @@ def test_tags_do_not_interrupt_a_term_but_placeholders_do() -> None:
     symbol = tokenizer.with_symbols().tgt.first_symbol_id
     for number, expected in ((0, False), (16, True), (32, True)):
         assert automaton.accepts([*others, symbol + number, last]) == expected
+
+
+def test_a_shorter_form_for_the_start_of_a_sentence_reserves_no_positions() -> None:
+    automaton = TermAutomaton([phrase(0, 1, 2), phrase(0, 3, contexts=START)], [1], CLASSES)
+    assert automaton.start.n_missing_tokens == 2

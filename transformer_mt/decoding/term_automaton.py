@@ -175,8 +175,8 @@ class TermAutomaton:
         for phrase in phrases:
             self._by_first.setdefault(phrase.ids[0], []).append(phrase)
         self.alphabet = {i for phrase in phrases for i in phrase.ids}
-        self._lengths = [  # phrases that are never proposed may be impossible at the next position
-            min(len(phrase.ids) for phrase in phrases if phrase.term == term and phrase.proposed)
+        self._lengths = [  # the form with a capital may be shorter, but is proposed only at the start of a sentence
+            min(len(phrase.ids) for phrase in phrases if phrase.term == term and Context.WORD in phrase.proposed)
             for term in range(len(counts))
         ]
         self._complete = Assignment((0,) * len(counts))
