@@ -18,7 +18,7 @@ import os
 import time
 from pathlib import Path
 if __name__ != "__main__":  # a worker imports this file when it has read its arguments
-    Path(f"worker-{os.getpid()}").touch()
+    Path(__file__).with_name(f"worker-{os.getpid()}").touch()
 from transformer_mt.cli.main import main
 from transformer_mt.data.worker_pool import open_pool
 from transformer_mt.pipeline import check
@@ -70,7 +70,7 @@ def test_a_signal_ends_all_processes_without_a_traceback(
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, tmp_path / "program.py", "check", in_tiny / "tiny.yaml"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2)
         workers = [int(path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
         time.sleep(wait)

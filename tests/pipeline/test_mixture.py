@@ -118,7 +118,7 @@ def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> Non
     assert any("(in train.fr)" in message for message in overlaps)
     assert_succeeded(tmt("prepare", path))
     all_overlap = tmt("repair", path)
-    assert_user_error(all_overlap, "no pair of 64 lines of the source de is left")
+    assert_user_error(all_overlap, "would keep only 0 pairs of 64 lines of the source de (removed: overlap")
 
 
 def test_stage_ends_stay_fixed_when_max_steps_changes(folder: Path, tmt: Tmt) -> None:
