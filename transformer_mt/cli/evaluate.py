@@ -209,7 +209,7 @@ def _choose_test_sets(args: argparse.Namespace, config: Config) -> list[str]:
             f"evaluate: --output needs a single test set; choose one with --set (this run has {', '.join(names)})"
         )
     for source in (config.data.test[name] for name in names):
-        check_output(args.output, *map(Path, (*source.src, *source.tgt, *source.table)))
+        check_output(args.output, *map(Path, source.files))
     return names
 
 

@@ -163,7 +163,7 @@ def check_folder(config: Config, path: Path) -> None:
 def list_files(data: DataConfig) -> Iterator[str]:
     """Yield the text files and tables of all sources."""
     for source in (*data.train_sources, *(source for _, source in data.held_out_sources())):
-        yield from (*source.src, *source.tgt, *source.table)
+        yield from source.files
 
 
 def load_run_or_config(

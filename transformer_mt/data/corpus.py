@@ -207,7 +207,7 @@ def is_split_differently(fingerprint: str, other: str) -> bool:
 
 
 def _source_name(source: Source) -> str:
-    name = source.builtin or source.dataset or ", ".join((*source.src, *source.tgt, *source.table))
+    name = source.builtin or source.dataset or ", ".join(source.files)
     return name + (f" ({source.split})" if source.split else "")
 
 

@@ -83,6 +83,11 @@ class Source(Section):
         default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
         return self.src_lang or default[0], self.tgt_lang or default[1]
 
+    @property
+    def files(self) -> Sequence[str]:
+        """Return all text files and tables."""
+        return (*self.src, *self.tgt, *self.table)
+
     def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the text files of the sources and of the translations, after `reverse`."""
         return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)

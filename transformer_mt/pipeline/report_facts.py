@@ -177,8 +177,7 @@ def _list_corpora(run: ReportedRun) -> Iterator[Corpus]:
 
 
 def _describe_source(source: Source) -> str:
-    files = [*source.src, *source.tgt, *source.table]
-    name = source.dataset or (f"builtin {source.builtin}" if source.builtin else ", ".join(files))
+    name = source.dataset or (f"builtin {source.builtin}" if source.builtin else ", ".join(source.files))
     return name + (" (reversed)" if source.reverse else "")
 
 

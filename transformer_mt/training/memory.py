@@ -122,7 +122,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return available
     with suppress(OSError, KeyError):
-        return min(available, _read_kilobytes("/proc/meminfo", "MemAvailable"))
+        return min(available, _read_memory("/proc/meminfo", "MemAvailable"))
     return available
 
 
@@ -154,18 +154,19 @@ def read_peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, KeyError):
-        return _read_kilobytes("/proc/self/status", "VmHWM")
+        return _read_memory("/proc/self/status", "VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
 
 def resident_bytes() -> int:
     """Return the resident memory of this process in bytes, or 0 on other systems than Linux."""
     with suppress(OSError, KeyError):
-        return _read_kilobytes("/proc/self/status", "VmRSS")
+        return _read_memory("/proc/self/status", "VmRSS")
     return 0
 
 
-def _read_kilobytes(file: str, key: str) -> int:
+def _read_memory(file: str, key: str) -> int:
+    """Return a value of a file of the proc file system, which has it in kB, in bytes."""
     lines = dict(line.split(":", 1) for line in Path(file).read_text(encoding="utf-8").splitlines())
     return int(lines[key].split()[0]) * 1024
 

@@ -244,12 +244,12 @@ def explain_wrong_languages(finding: Finding, corpus: ParallelCorpus, languages:
     """Return the finding about other languages. If most pairs have them, its remedy is to correct the languages."""
     if not finding.has_wrong_languages:
         return finding
-    is_exchanged = find_exchanged_sides(corpus, languages)
+    is_exchanged = has_exchanged_sides(corpus, languages)
     remedy = "exchange src_lang and tgt_lang, or the files" if is_exchanged else "correct src_lang and tgt_lang"
     return replace(finding, remedy=remedy)
 
 
-def find_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
+def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
     """Return whether the source of a sample is in the target language, and the target in the source language."""
     sample = corpus.select_evenly(SAMPLE_LINES)
     return are_exchanged(languages, sample.column("src"), sample.column("tgt"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.check_runner import CheckTask, find_exchanged_sides, make_finding, run_checks
+from transformer_mt.data.quality.check_runner import CheckTask, has_exchanged_sides, make_finding, run_checks
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
@@ -52,7 +52,7 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
         finding = make_finding(check, found, len(sample))
         if finding is not None and finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             first = finding.examples[0]
-            if finding.has_wrong_languages and find_exchanged_sides(sample, languages):
+            if finding.has_wrong_languages and has_exchanged_sides(sample, languages):
                 raise UserError(
                     f"data.train: the source seems to be in {languages[1]} and the target in {languages[0]}, such as "
                     f"{first.location} ({first.reason});\nexchange src_lang and tgt_lang, or the files; "
