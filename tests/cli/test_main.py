@@ -45,7 +45,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         (("translate", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt translate --help lists all\n",)),
         (("train", "--config", "nope.yaml"), ("nope.yaml: no such file",)),
         (("train", "--config", "W/folder"), ("W/folder: is a directory; pass a YAML file",)),
-        (("train", "--config", "W/latin"), ("W/latin: is not a configuration, which ends in .yaml",)),
+        (("train", "--config", "W/latin"), ("W/latin: not a configuration (.yaml, .yml or .json)",)),
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
         ((*TRAIN, "model.d_modle=8"), ('command line: model.d_modle: unknown key, did you mean "d_model"?',)),
         (("config", "nope.yaml"), ("nope.yaml: no such file",)),
@@ -107,8 +107,8 @@ def test_texts_may_follow_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt
 
 @pytest.mark.parametrize("command", ["train", "plan", "check"])
 def test_text_in_place_of_a_configuration_is_explained(command: str, in_tiny: Path, tmt: Tmt) -> None:
-    assert_user_error(tmt(command, "train.en", "train.de"), "train.en: is not a conf", "`tmt init train.en train.de`")
-    assert_user_error(tmt(command, "train.en"), "train.en: is not a configuration", "`tmt init SRC TGT`")
+    assert_user_error(tmt(command, "train.en", "train.de"), "train.en: not a conf", "`tmt init train.en train.de`")
+    assert_user_error(tmt(command, "train.en"), "train.en: not a configuration", "`tmt init SRC TGT`")
 
 
 @pytest.mark.parametrize("command", ["train", "plan", "check", "repair"])

@@ -132,7 +132,7 @@ def test_text_that_normalises_to_nothing_is_blank(make_model: MakeModel) -> None
 
 def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None:
     for call in (translator.translate, lambda texts, line_numbers: translator.score(texts, texts, line_numbers)):
-        with pytest.raises(UserError, match="texts: 3, line_numbers: 2; give one for each"):
+        with pytest.raises(UserError, match="line_numbers: 2 for 3 texts; give one for each"):
             call(["x"] * 3, line_numbers=[1, 2])
 
 

@@ -89,7 +89,7 @@ def test_weights_gradients_and_optimizer_state_must_fit(monkeypatch: pytest.Monk
     monkeypatch.setattr(memory, "free_memory", lambda _: 4000)
     memory.check_weights_fit(1000, 2, CPU)
     for n_bytes, copies in ((1001, 2), (1000, 3)):
-        with pytest.raises(UserError, match=r"(?s)model: needs .* of cpu are free.*lower model.d_model"):
+        with pytest.raises(UserError, match=r"(?s)model: needs .* are free on cpu.*lower model.d_model"):
             memory.check_weights_fit(n_bytes, copies, CPU)
 
 

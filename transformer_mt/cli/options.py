@@ -134,7 +134,7 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def load_training_config(args: argparse.Namespace) -> Config:
-    """Load a configuration like `load_config`. Raises `UserError` if its text is in the folder of the file."""
+    """Load a configuration like `load_config`. Raises `UserError` if its paths are relative to that file."""
     config, (path, _) = load_config(args), config_arguments(args)
     if path is not None:
         check_folder(config, path)
@@ -142,16 +142,16 @@ def load_training_config(args: argparse.Namespace) -> Config:
 
 
 def check_is_config(path: Path, overrides: Sequence[str]) -> None:
-    """Raise `UserError` if a file is given that is no YAML file, such as training text."""
+    """Raise `UserError` if a file is given that is not a configuration, such as training text."""
     if path.suffix not in CONFIG_SUFFIXES and path.is_file():
         files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
         raise UserError(
-            f"{path}: is not a configuration, which ends in .yaml; `tmt init {files}` writes one for two text files"
+            f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
         )
 
 
 def check_folder(config: Config, path: Path) -> None:
-    """Raise `UserError` if the text of a configuration is in the folder of its file, and not in the current one."""
+    """Raise `UserError` if a file of the configuration exists beside `path`, but not in the current folder."""
     for file in map(Path, list_files(config.data)):
         if not file.exists() and (path.parent / file).exists():
             raise UserError(

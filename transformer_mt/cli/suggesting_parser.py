@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from transformer_mt.system.display import make_visible
 
-MAX_KEYS = 3  # of different sections with the same name, in a suggestion
+MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
 
 
 class SuggestingParser(argparse.ArgumentParser):
@@ -27,8 +27,8 @@ class SuggestingParser(argparse.ArgumentParser):
     def refuse_arguments(self, rest: Sequence[str], given: Sequence[str], *, has_overrides: bool) -> NoReturn:
         """Exit with a message about the arguments in `rest`, which this command does not know.
 
-        An unknown option alone is named, because everything after it may be in `rest` too. `given` is the command line,
-        in which its value follows. `has_overrides` says that the command accepts keys of the configuration.
+        Only an unknown option is named, because argparse also puts later arguments into `rest`. `given` is the whole
+        command line, in which the value of the option is found. `has_overrides`: the command accepts keys.
         """
         for argument in rest:
             if re.match("--?[A-Za-z]", argument):

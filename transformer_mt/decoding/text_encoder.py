@@ -102,8 +102,8 @@ def name_line(line_number: int) -> str:
 def check_lists(**arguments: object) -> None:
     """Check the lists of texts that a caller gives, by the names of the parameters.
 
-    Raises `UserError` for a value that is no list of texts, and for lists of different lengths. A string is no list,
-    because its letters would be translated one by one.
+    Raises `UserError` for a value that is not a list of texts, and for lists of different lengths. A string is not a
+    list, because its letters would be translated one by one.
     """
     lengths: dict[str, int] = {}
     for name, texts in arguments.items():
@@ -118,8 +118,8 @@ def check_lists(**arguments: object) -> None:
         raise UserError(f"{counts}; give one for each")
 
 
-def resolve_line_numbers(texts: Sequence[str | MarkedText], line_numbers: Sequence[int] | None) -> Sequence[int]:
+def resolve_line_numbers(n_texts: int, line_numbers: Sequence[int] | None) -> Sequence[int]:
     """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
-    if line_numbers is not None and len(line_numbers) != len(texts):
-        raise UserError(f"texts: {len(texts)}, line_numbers: {len(line_numbers)}; give one for each")
-    return range(1, len(texts) + 1) if line_numbers is None else line_numbers
+    if line_numbers is not None and len(line_numbers) != n_texts:
+        raise UserError(f"line_numbers: {len(line_numbers)} for {n_texts} texts; give one for each")
+    return range(1, n_texts + 1) if line_numbers is None else line_numbers

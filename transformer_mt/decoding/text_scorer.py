@@ -32,7 +32,7 @@ class TextScorer(TextEncoder, ABC):
         for warnings, by default 1, 2, ...
         """
         check_lists(sources=sources, targets=targets)
-        line_numbers = resolve_line_numbers(sources, line_numbers)
+        line_numbers = resolve_line_numbers(len(sources), line_numbers)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
         first = self.tag_ids(None, 1)[0]
         scored = [

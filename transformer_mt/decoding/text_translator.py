@@ -146,7 +146,8 @@ class TextTranslator(TextScorer):
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
-        Those of a beam search differ. There may be fewer, because other subwords can have the same text.
+        Those of a beam search have different texts. There may be fewer than `n_best`, because hypotheses with the same
+        text are merged.
 
         Each translation contains the elements of a `MarkedText`, and with `markup` those that are found in a text.
 
@@ -168,7 +169,7 @@ class TextTranslator(TextScorer):
             )
         check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
         calibration = self.load_calibration(tags) if confidence else None
-        line_numbers = resolve_line_numbers(texts, line_numbers)
+        line_numbers = resolve_line_numbers(len(texts), line_numbers)
         inputs = self._prepare(texts)
         sources = self._encode_sources(inputs, line_numbers, tags)
         prefix_ids = None if prefixes is None else self._mark_and_encode_prefixes(prefixes, inputs, line_numbers)
@@ -297,7 +298,7 @@ class TextTranslator(TextScorer):
         """Return the word alignments of the hypotheses of the inputs that need them, by their index."""
         if is_requested and any(each.text.elements for each in inputs):
             raise UserError(
-                "alignments: they are not available for text with protected elements; leave them out, or set "
+                "alignments: they are not available for text with protected elements; leave out --alignments, or set "
                 "decoding.markup: none and use no glossary with the option keep"
             )
         rows = [i for i, each in enumerate(inputs) if is_requested or each.needs_placement]

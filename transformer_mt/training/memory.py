@@ -136,8 +136,8 @@ def check_weights_fit(n_bytes: int, state_copies: int, device: torch.device) -> 
         raise UserError(
             f"model: needs {format_bytes(needed)} before the first batch (weights and gradients: "
             f"{format_bytes(n_bytes)} each, optimizer state: {format_bytes(state_copies * n_bytes)}), but "
-            f"{format_bytes(free)} of {device} are free;\nlower model.d_model, model.d_ff, model.encoder.n_layers or "
-            "model.decoder.n_layers, or free memory"
+            f"only {format_bytes(free)} are free on {device};\nlower model.d_model, model.d_ff, "
+            "model.encoder.n_layers or model.decoder.n_layers, or end other programs"
         )
 
 

@@ -19,9 +19,7 @@ VERDICTS = {
     Severity.WARNING: "ready to train, but look at the warnings first: they may cost quality",
     Severity.ERROR: "not ready to train: repair the errors first, because they spoil the training",
 }
-
-
-OVERLAP_ADVICE = "; but remove the overlap with held-out text (data.filters), because it makes scores too high"
+OVERLAP_ADVICE = "; always remove overlap with held-out text (data.filters): it makes scores too high"
 
 
 @dataclass(frozen=True)

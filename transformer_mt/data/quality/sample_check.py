@@ -1,7 +1,4 @@
-"""Check a sample of the training pairs at the start of each training, and return only warnings.
-
-Exchanged languages are an error.
-"""
+"""Check a sample of the training pairs at the start of each training: return warnings, refuse exchanged languages."""
 
 from __future__ import annotations
 
