@@ -80,7 +80,11 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
     """
     from transformer_mt.decoding.config import DecodingConfig
 
-    RunFolder.open(run).read_section("decoding", DecodingConfig).with_options(decoding_options(args))  # before torch
+    ensemble = getattr(args, "ensemble", None) or ()
+    folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
+    folders[0].read_section("decoding", DecodingConfig).with_options(decoding_options(args))
+    for folder in folders:
+        folder.find_checkpoint(args.checkpoint or "best")
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
     try:
         from transformer_mt.decoding.translator import Translator
@@ -90,7 +94,6 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
         if few_texts and options["precision"] == "auto":
             machine = resolve_machine(options["device"], "auto", options["threads"])
             options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        ensemble = getattr(args, "ensemble", None) or ()
         return Translator.load(run, **options, ensemble=ensemble, **decoding_options(args))
     finally:
         gc.freeze()
@@ -137,7 +140,7 @@ def load_training_config(args: argparse.Namespace) -> Config:
     """Load a configuration like `load_config`. Raises `UserError` if its paths are relative to that file."""
     config, (path, _) = load_config(args), config_arguments(args)
     if path is not None:
-        check_folder(config, path)
+        check_current_folder(config, path)
     return config
 
 
@@ -150,8 +153,8 @@ def check_is_config(path: Path, overrides: Sequence[str]) -> None:
         )
 
 
-def check_folder(config: Config, path: Path) -> None:
-    """Raise `UserError` if a file of the configuration exists beside `path`, but not in the current folder."""
+def check_current_folder(config: Config, path: Path) -> None:
+    """Raise `UserError` if a file of the configuration is missing in the current folder, but exists beside `path`."""
     for file in map(Path, list_files(config.data)):
         if not file.exists() and (path.parent / file).exists():
             raise UserError(
@@ -186,5 +189,5 @@ def load_run_or_config(
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
     check_is_config(path, overrides)
     config = configuration.load(path, overrides)
-    check_folder(config, path)
+    check_current_folder(config, path)
     return config, None
