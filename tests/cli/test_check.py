@@ -100,7 +100,8 @@ def test_the_verdict_asks_to_remove_overlap() -> None:
         for group, name in (("overlap", "held-out text"), ("content", "html"))
     )
     verdicts = [CorpusReport("mine", {"train": 2000}, found, []).verdict for found in ([html], [html, overlap])]
-    assert ["always remove overlap" in verdict for verdict in verdicts] == [False, True]
+    assert ["remove overlap" in verdict for verdict in verdicts] == [False, True]
+    assert ["need no action" in verdict for verdict in verdicts] == [True, False]
 
 
 def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:

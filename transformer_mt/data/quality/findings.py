@@ -19,6 +19,8 @@ VERDICTS = {
     Severity.WARNING: "ready to train, but look at the warnings first: they may cost quality",
     Severity.ERROR: "not ready to train: repair the errors first, because they spoil the training",
 }
+OVERLAP_VERDICT = "ready to train, but remove overlap with held-out text first (data.filters): it makes scores too high"
+"""In place of the verdict `OK`."""
 OVERLAP_ADVICE = "; always remove overlap with held-out text (data.filters): it makes scores too high"
 
 
@@ -87,4 +89,6 @@ class CorpusReport:
         if not self.findings:
             return "ready to train"
         has_overlap = any(finding.group == "overlap" for finding in self.findings)
-        return VERDICTS[self.severity] + (OVERLAP_ADVICE if has_overlap else "")
+        if not has_overlap:
+            return VERDICTS[self.severity]
+        return OVERLAP_VERDICT if self.severity is Severity.OK else VERDICTS[self.severity] + OVERLAP_ADVICE
