@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from transformer_mt.data.languages import primary_language
+
+if TYPE_CHECKING:
+    from transformer_mt.data.corpus import ParallelCorpus
 
 SAMPLE_LINES = 1000  # spread evenly over the text
 WRITTEN_AS = {"yue": "zh", "wuu": "zh"}
@@ -17,6 +20,7 @@ LANGUAGE_THRESHOLD = 0.99
 """Probability at which a text of many lines counts as written in another language than the expected one."""
 MARGIN = 50  # a detected language must be this many times as likely as the expected one
 NO_LANGUAGE = "zxx"  # the code for text without words, such as numbers
+EXCHANGE_REMEDY = "exchange src_lang and tgt_lang, or the files"
 
 
 def detect_language(lines: Sequence[str]) -> str | None:
@@ -37,6 +41,12 @@ def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[
     if expected[0] == expected[1]:
         return False
     return tuple(_canonical(detect_language(lines) or NO_LANGUAGE) for lines in (src, tgt)) == expected
+
+
+def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
+    """Return whether the sides of a corpus are exchanged, as a sample shows."""
+    sample = corpus.select_evenly(SAMPLE_LINES)
+    return are_exchanged(languages, sample.column("src"), sample.column("tgt"))
 
 
 class LanguageDetector:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
-from transformer_mt.data.quality.check_runner import has_exchanged_sides
+from transformer_mt.data.language_detection import EXCHANGE_REMEDY, has_exchanged_sides
 from transformer_mt.data.quality.corpus_filters import OverlapFilter, UnrelatedFilter
 from transformer_mt.data.quality.filter_base import Block, Filter
 from transformer_mt.data.quality.filter_pipeline import FilterPipeline
@@ -187,7 +187,7 @@ class _SourceRepair:
     def advise(self, pairs: AlignedPairs) -> str:
         """Return what to do if most pairs would be removed."""
         if has_exchanged_sides(pairs.corpus, self.languages):
-            return "the source seems to be in the target language: exchange src_lang and tgt_lang, or the files"
+            return f"the source seems to be in the target language: {EXCHANGE_REMEDY}"
         return "check the files and languages of data.train; if so many pairs are bad, remove them with data.filters"
 
     def filter_pairs(

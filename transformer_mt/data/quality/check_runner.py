@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.language_detection import SAMPLE_LINES, LanguageDetector, are_exchanged
+from transformer_mt.data.language_detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import Segment
 from transformer_mt.data.quality.checks import CHECKS, CorpusCheck
@@ -245,14 +245,7 @@ def explain_wrong_languages(finding: Finding, corpus: ParallelCorpus, languages:
     if not finding.has_wrong_languages:
         return finding
     is_exchanged = has_exchanged_sides(corpus, languages)
-    remedy = "exchange src_lang and tgt_lang, or the files" if is_exchanged else "correct src_lang and tgt_lang"
-    return replace(finding, remedy=remedy)
-
-
-def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
-    """Return whether the source of a sample is in the target language, and the target in the source language."""
-    sample = corpus.select_evenly(SAMPLE_LINES)
-    return are_exchanged(languages, sample.column("src"), sample.column("tgt"))
+    return replace(finding, remedy=EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang")
 
 
 def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:

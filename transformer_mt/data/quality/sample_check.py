@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.check_runner import CheckTask, has_exchanged_sides, make_finding, run_checks
+from transformer_mt.data.language_detection import EXCHANGE_REMEDY, has_exchanged_sides
+from transformer_mt.data.quality.check_runner import CheckTask, make_finding, run_checks
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
@@ -52,8 +53,8 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
             if finding.has_wrong_languages and has_exchanged_sides(sample, languages):
                 raise UserError(
                     f"data.train: the source seems to be in {languages[1]} and the target in {languages[0]}, such as "
-                    f"{first.location} ({first.reason});\nexchange src_lang and tgt_lang, or the files; "
-                    "reverse: true exchanges both sides of a source"
+                    f"{first.location} ({first.reason});\n"
+                    f"{EXCHANGE_REMEDY}; reverse: true exchanges both sides of a source"
                 )
             yield (
                 f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {first.location} "
