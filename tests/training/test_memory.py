@@ -84,9 +84,9 @@ def test_most_expensive_batches_cost_most_in_every_epoch(make_stream: MakeStream
 
 def test_weights_gradients_and_optimizer_state_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adam keeps two values per weight, and the average one more."""
-    free = memory.free_memory(CPU)
-    assert 0 < free <= memory.available_memory(CPU)
-    monkeypatch.setattr(memory, "free_memory", lambda _: 4000)
+    free = memory.read_free_memory(CPU)
+    assert 0 < free <= memory.read_memory_limit(CPU)
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: 4000)
     memory.check_weights_fit(1000, 2, CPU)
     for n_bytes, copies in ((1001, 2), (1000, 3)):
         with pytest.raises(UserError, match=r"(?s)model: needs .* are free on cpu.*lower model.d_model"):
@@ -113,7 +113,7 @@ def test_prediction_measures_memory_that_is_freed_again(make_stream: MakeStream)
 
 def test_prediction_advises_if_the_largest_batch_does_not_fit(make_stream: MakeStream) -> None:
     stream = make_stream(300)
-    for device, step_bytes in ((Device(most_cells(stream) - 1), 0), (Device(10**9), memory.available_memory(CPU))):
+    for device, step_bytes in ((Device(most_cells(stream) - 1), 0), (Device(10**9), memory.read_memory_limit(CPU))):
         message = memory.predict_memory(stream, device, CPU, step_bytes).describe()
         assert re.search(r"does not fit into .* split.* lower batches\.tokens or data\.max_length", message)
     assert memory.predict_memory(stream, Device(most_cells(stream)), CPU).fits
@@ -195,7 +195,7 @@ def test_auto_fails_if_the_smallest_batch_does_not_fit(
     make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "measure_peak", lambda *_: None)
-    monkeypatch.setattr(memory, "available_memory", lambda _: 1000)
+    monkeypatch.setattr(memory, "read_memory_limit", lambda _: 1000)
     with pytest.raises(UserError, match="not even batches of 256 tokens fit"):
         memory.choose_batch_tokens(make_stream, lambda _: None, torch.device("cuda"))
 
@@ -211,10 +211,10 @@ def test_auto_fills_nine_tenths_of_a_gpu(make_stream: MakeStream, monkeypatch: p
 
     monkeypatch.setattr(memory, "measure_peak", measure_peak)
     monkeypatch.setattr(memory, "MIN_TOKENS", 16)
-    monkeypatch.setattr(memory, "available_memory", lambda _: 1000)
+    monkeypatch.setattr(memory, "read_memory_limit", lambda _: 1000)
     tokens = choose(step_bytes=500)
     assert most_cells(make_stream(tokens)) <= 400 < most_cells(make_stream(tokens + tokens // 16 + 2))
-    monkeypatch.setattr(memory, "available_memory", lambda _: 10**9)
+    monkeypatch.setattr(memory, "read_memory_limit", lambda _: 10**9)
     assert 50 <= len(make_stream(choose())) <= 75
 
 

@@ -265,8 +265,8 @@ def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
     config, model = setup.config, setup.model
     if can_pack(config.model, config.loss.consistency, setup.machine.device):
         # the size of the GPU, not its free memory: a resumed training packs the same batches
-        available = gpu_bytes(setup.machine.device) or setup.memory.available
-        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions(available))
+        memory_bytes = gpu_bytes(setup.machine.device) or setup.memory.available
+        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions(memory_bytes))
         batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_positions)
     return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches
 

@@ -39,15 +39,17 @@ class MemoryPrediction:
 
     largest_batch: tuple[int, int, int]  # pairs, source length, target length
     n_bytes: int | None  # None: the trial ran out of memory
-    available: int
+    available: int  # bytes that the process may use in total
     device: str
     start_bytes: int = 0
     """Resident memory of the process before the trial; 0 on a CUDA GPU."""
 
-    def max_positions(self, available: int) -> int:
-        """Return how many padded source and target positions fit into memory, if it grows in proportion to them."""
+    def max_positions(self, memory_bytes: int) -> int:
+        """Return how many padded source and target positions fit into memory, which grows in proportion to them."""
         pairs, src_length, tgt_length = self.largest_batch
-        return int(MEMORY_SHARE * available / self.n_bytes * pairs * (src_length + tgt_length)) if self.n_bytes else 0
+        if not self.n_bytes:
+            return 0
+        return int(MEMORY_SHARE * memory_bytes / self.n_bytes * pairs * (src_length + tgt_length))
 
     @property
     def fits(self) -> bool:
@@ -72,10 +74,10 @@ def predict_memory(
     """Try the most expensive batches, and return the peak memory of a step."""
     batches = most_expensive_batches(stream)
     start_bytes = 0 if device.type == "cuda" else resident_bytes()
-    peak, available = measure_peak(batches, try_batch, device), available_memory(device)
+    peak, limit = measure_peak(batches, try_batch, device), read_memory_limit(device)
     shape = len(batches[0].src), batches[0].src.size(1), batches[0].labels.size(1)
     n_bytes = None if peak is None else peak + step_bytes
-    return MemoryPrediction(shape, n_bytes, available, str(device), start_bytes)
+    return MemoryPrediction(shape, n_bytes, limit, str(device), start_bytes)
 
 
 def most_expensive_batches(stream: BatchStream) -> list[Batch]:
@@ -103,8 +105,11 @@ def measure_peak(batches: list[Batch], try_batch: TryBatch, device: torch.device
     return None
 
 
-def available_memory(device: torch.device) -> int:
-    """Return the bytes that this process may use: free GPU memory, or RAM within the limits of container and ulimit."""
+def read_memory_limit(device: torch.device) -> int:
+    """Return the bytes that this process may use in total, with those that it uses already.
+
+    On a CUDA GPU, this is memory that other processes leave; otherwise RAM within the limits of container and ulimit.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
@@ -116,14 +121,14 @@ def available_memory(device: torch.device) -> int:
     return min(limits)
 
 
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that this process can still allocate: free GPU memory, or RAM that no process uses."""
-    available = available_memory(device)
+def read_free_memory(device: torch.device) -> int:
+    """Return the bytes within the limit that no process uses."""
+    limit = read_memory_limit(device)
     if device.type == "cuda":
-        return available
+        return limit
     with suppress(OSError, KeyError):
-        return min(available, _read_memory("/proc/meminfo", "MemAvailable"))
-    return available
+        return min(limit, _read_memory("/proc/meminfo", "MemAvailable"))
+    return limit
 
 
 def check_weights_fit(n_bytes: int, state_copies: int, device: torch.device) -> None:
@@ -131,7 +136,7 @@ def check_weights_fit(n_bytes: int, state_copies: int, device: torch.device) -> 
 
     `state_copies` is the number of values that the optimizer and the average store per weight.
     """
-    needed, free = (2 + state_copies) * n_bytes, free_memory(device)
+    needed, free = (2 + state_copies) * n_bytes, read_free_memory(device)
     if needed > free:
         raise UserError(
             f"model: needs {format_bytes(needed)} before the first batch (weights and gradients: "
@@ -186,7 +191,7 @@ def choose_batch_tokens(
 
     def fits(tokens: int) -> bool:
         peak = measure_peak(most_expensive_batches(make_stream(tokens)), try_batch, device)
-        return peak is not None and peak + step_bytes <= MEMORY_SHARE * available_memory(device)
+        return peak is not None and peak + step_bytes <= MEMORY_SHARE * read_memory_limit(device)
 
     if not fits(MIN_TOKENS):
         raise UserError(
