@@ -21,7 +21,7 @@ from transformer_mt.decoding.attention_maps import decode_tokens, translate_with
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
-from transformer_mt.decoding.text_translator import PARAMETERS
+from transformer_mt.decoding.text_translator import TRANSLATION_PARAMETERS
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import LOADING_PARAMETERS, Translator
 from transformer_mt.errors import UserError
@@ -452,6 +452,6 @@ def test_misspelt_parameters_are_suggested_like_options(translator: Translator, 
         Translator.load(tiny_run, **wrong)
     with pytest.raises(UserError, match='prefix: unknown key, did you mean "prefixes"'):
         translator.n_best(["The dog"], prefix=["Der"])
-    names = {*LOADING_PARAMETERS}, {*PARAMETERS}
+    names = {*LOADING_PARAMETERS}, {*TRANSLATION_PARAMETERS}
     for function, known in zip((Translator.load, Translator.n_best), names, strict=True):
         assert known <= signature(function).parameters.keys()

@@ -1,1 +1,0 @@
-"""Translation: beam search, sampling, ensembles, scoring of given translations and word alignment."""

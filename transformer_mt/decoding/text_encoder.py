@@ -83,12 +83,13 @@ class TextEncoder:
         """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
         encoded = encode_inputs(self.tokenizers.tgt, prefixes)
         for number, ids in zip(line_numbers, encoded, strict=True):
+            line = name_line(number)
             if self.tokenizers.tgt.unk_id in ids:
-                message = f"line {number}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
+                message = f"{line}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
                 warnings.warn(UnknownWordWarning(message), stacklevel=4)
             if len(ids) >= self.max_positions:
                 raise UserError(
-                    f"line {number}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
+                    f"{line}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
                     "positions: shorten it"
                 )
         return encoded

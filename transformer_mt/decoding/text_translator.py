@@ -36,8 +36,8 @@ OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 IsCancelled = Callable[[int], bool]
 """Takes the index of a text or source, and returns whether its translation is no longer needed."""
-PARAMETERS = ("prefixes", "line_numbers", "alignments", "confidence", "tags", "on_batch", "is_cancelled")
-"""Parameters of `n_best` beside options, to suggest in place of an unknown option."""
+TRANSLATION_PARAMETERS = ("prefixes", "line_numbers", "alignments", "confidence", "tags", "on_batch", "is_cancelled")
+"""Parameters of `n_best` that are no options of `decoding`, to suggest in place of an unknown option."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 
 
@@ -156,7 +156,7 @@ class TextTranslator(TextScorer):
         this text are not needed, and its search ends soon.
         """
         if options:
-            twin = self.with_options(options, PARAMETERS)
+            twin = self.with_options(options, TRANSLATION_PARAMETERS)
             return twin.n_best(
                 texts,
                 prefixes,

@@ -1,1 +1,0 @@
-"""Quality of parallel text: signals of single pairs, duplicates, and the filters of `data.filters`."""

@@ -1,1 +1,0 @@
-"""Tokenizers: training, loading, text to ids and back, and subword sampling."""
