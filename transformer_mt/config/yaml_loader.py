@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -118,7 +119,7 @@ def read_value(text: str, source: str) -> Value:
 
 def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
     try:
-        root = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
+        root = _compose(text)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         advice = " (indent with spaces, never with tabs)" if "'\\t'" in str(error.problem) else ""
@@ -129,6 +130,11 @@ def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
         raise UserError(f"{source}: is nested too deeply") from None
     locations: dict[KeyPath, Location] = {}
     return _construct(root, (), source, locations, ()), locations
+
+
+@lru_cache(maxsize=1)  # the sections of a run are read one by one, and most of the time goes here
+def _compose(text: str) -> yaml.Node | None:
+    return cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
 
 
 def _construct(
