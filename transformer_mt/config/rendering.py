@@ -9,7 +9,7 @@ from typing import cast
 
 import yaml
 
-from transformer_mt.config.section import Section
+from transformer_mt.config.section import Section, key_docstrings
 
 
 def render_yaml(config: Section) -> str:
@@ -23,9 +23,10 @@ def render_yaml(config: Section) -> str:
 def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> Iterator[str]:
     is_repeated = type(section) in seen
     seen.add(type(section))
-    for key, about in type(section).model_fields.items():
+    docstrings = key_docstrings(type(section))
+    for key in type(section).model_fields:
         value = getattr(section, key)
-        comment = f"  # {about.description}"
+        comment = f"  # {docstrings.get(key)}"
         if is_repeated and value in (None, ()):
             continue
         if isinstance(value, Section):

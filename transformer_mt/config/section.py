@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import json
 import os.path
 import re
+import sys
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 MAX_SHOWN = 200  # characters of a wrong value in a message
 
@@ -20,7 +25,35 @@ class Section(BaseModel):
     The docstring of a key becomes its comment in configs/reference.yaml and its description in the JSON schema.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for key, text in key_docstrings(cls).items():
+            properties[key]["description"] = text
+        return schema
+
+
+def key_docstrings(section: type[Section]) -> dict[str, str]:
+    """Return the docstrings of the keys of a section.
+
+    They are read from the source code, because pydantic would read them at every import, which takes longer.
+    """
+    docstrings: dict[str, str] = {}
+    for base in reversed([base for base in section.__mro__ if issubclass(base, Section)]):
+        for key, docstring in pairwise(_class_bodies(base.__module__).get(base.__name__, ())):
+            if isinstance(key, ast.AnnAssign) and isinstance(docstring, ast.Expr):
+                docstrings[ast.unparse(key.target)] = inspect.cleandoc(ast.literal_eval(docstring.value))
+    return {key: docstrings[key] for key in section.model_fields if key in docstrings}
+
+
+@cache
+def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the statements of each class of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 class MayChange:
