@@ -198,7 +198,7 @@ def watch_memory(folder: Path, precision: str, steps: int) -> None:
         tokens += batch.n_tgt
         shapes.add((*batch.src.shape, batch.tgt_in.size(1)))
         if number in MEMORY_STEPS or number == steps:
-            resident[number] = resident_bytes()
+            resident[number] = read_resident_bytes()
             print(
                 f"step {number:5,}: {resident[number] / 2**20:8,.1f} MiB resident, {len(shapes):,} shapes", flush=True
             )
@@ -210,7 +210,7 @@ def watch_memory(folder: Path, precision: str, steps: int) -> None:
         print(f"step {steps:,} over step 500: {resident[steps] / resident[500]:.3f}")
 
 
-def resident_bytes() -> int:
+def read_resident_bytes() -> int:
     """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

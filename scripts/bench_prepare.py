@@ -29,7 +29,7 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.pipeline import data as pipeline
 from transformer_mt.pipeline.check import check_corpus
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import folder_bytes, format_bytes
+from transformer_mt.system.files import format_bytes, measure_folder
 
 BILLION = 1_000_000_000
 
@@ -112,7 +112,7 @@ def report(workers: int, stages: dict[str, list[float]], cache: Path, n_pairs: i
         hours = cpu * BILLION / n_pairs / 3600
         print(f"{name:22} {wall:7.1f} {cpu:6.1f} {hours:18.1f}  {format_bytes(peak):>11}")
     for path in sorted(cache.iterdir()):
-        if path.is_dir() and (size := folder_bytes(path)) > n_pairs:
+        if path.is_dir() and (size := measure_folder(path)) > n_pairs:
             kind = path.name.split("-")[0]
             print(f"{kind:22} {size / n_pairs:.0f} bytes a pair, {format_bytes(size * BILLION / n_pairs)} per billion")
 

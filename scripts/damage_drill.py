@@ -84,8 +84,8 @@ def trial(
     shutil.rmtree(runs_dir, ignore_errors=True)
     shutil.copytree(base, runs_dir)
     run, reference = RunFolder(runs_dir / "run"), RunFolder(base / "run")
-    steps = list(run.checkpoint_folders())
-    newest = run.checkpoint_folders()[steps[-1]]
+    steps = list(run.list_checkpoint_folders())
+    newest = run.list_checkpoint_folders()[steps[-1]]
     victim = rng.choice(sorted(newest.iterdir()))
     done = damage(victim, rng)
     status, stderr = train(runs_dir, in_subprocess)

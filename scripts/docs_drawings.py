@@ -28,7 +28,7 @@ from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.config import ModelConfig, StackConfig
 from transformer_mt.model.layers import EncoderLayer, make_activation
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.plotting.figures import BRIGHT, COLOUR_MAP, DARK, LINE_STYLES, MIDDLE, RED, new_figure, plot_style
+from transformer_mt.plotting.figures import BRIGHT, COLOUR_MAP, DARK, LINE_STYLES, MIDDLE, RED, make_figure, plot_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,7 @@ def draw_grid(axes: Any, values: NDArray[Any], rows: Sequence[str], columns: Seq
 @plot_style()
 def draw_architecture() -> Figure:
     """Draw encoder and decoder with their sub-layers."""
-    figure = new_figure(8.0, 5.6)
+    figure = make_figure(8.0, 5.6)
     axes = blank_axes(figure, (0, 10), (0, 8.2))
     for left, title in ((0.3, "encoder layer, N times"), (5.3, "decoder layer, N times")):
         height = 2.6 if left < 1 else 3.9
@@ -126,7 +126,7 @@ def _frame(x: float, y: float, width: float, height: float) -> Any:
 @plot_style()
 def draw_attention_by_hand() -> Figure:
     """Draw scores and weights of the worked example, without and with the causal mask."""
-    figure = new_figure(8.0, 2.9)
+    figure = make_figure(8.0, 2.9)
     scores = scaled_scores().numpy()
     masked = np.where(causal_mask(len(WORDS))[0, 0].numpy(), scores, np.nan)
     panels: list[tuple[str, NDArray[Any], str]] = [
@@ -147,7 +147,7 @@ def draw_attention_by_hand() -> Figure:
 @plot_style()
 def draw_grouped_heads() -> Figure:
     """Draw which key/value head each query head uses, for multi-head, grouped-query and multi-query attention."""
-    figure = new_figure(8.0, 2.2)
+    figure = make_figure(8.0, 2.2)
     axes = blank_axes(figure, (0, 15.6), (-0.4, 2.6))
     n_heads = 4
     for panel, (groups, title) in enumerate(
@@ -180,7 +180,7 @@ PLACEMENTS = {
 @plot_style()
 def draw_norms(n_layers: int = 24) -> Figure:
     """Draw the size of the residual stream by depth, in untrained encoders with each placement of the norm."""
-    figure = new_figure(8.0, 3.6)
+    figure = make_figure(8.0, 3.6)
     axes = figure.subplots()
     for (placement, label), colour, line_style in zip(
         PLACEMENTS.items(), (DARK, RED, MIDDLE), LINE_STYLES, strict=False
@@ -222,7 +222,7 @@ def make_encoder_layers(config: ModelConfig, n_layers: int) -> list[EncoderLayer
 @plot_style()
 def draw_activations() -> Figure:
     """Draw the activations, and the product that a gate makes of them."""
-    figure = new_figure(8.0, 3.2)
+    figure = make_figure(8.0, 3.2)
     plain, gated = figure.subplots(1, 2)
     x = torch.linspace(-4, 4, 161)
     for name, colour, line_style in zip(("relu", "gelu", "silu"), (DARK, RED, BRIGHT), LINE_STYLES, strict=False):
@@ -243,7 +243,7 @@ def draw_activations() -> Figure:
 @plot_style()
 def draw_label_smoothing(vocabulary: int = 2000) -> Figure:
     """Draw the loss of one label by the probability that the model gives it."""
-    figure = new_figure(8.0, 3.4)
+    figure = make_figure(8.0, 3.4)
     axes = figure.subplots()
     odds = np.linspace(-4, 9, 200)
     probabilities = 1 / (1 + np.exp(-odds))
@@ -280,7 +280,7 @@ def draw_beam_tree() -> Figure:
     found, beams = search(2)
     kept = beams | {each.words for each in found}
     best, greedy = found[0].words, search(1)[0][0].words
-    figure = new_figure(8.6, 3.9)
+    figure = make_figure(8.6, 3.9)
     axes = blank_axes(figure, (-0.7, MAX_LENGTH - 0.4), (0.4, 11.1))
     rows = _rows_of_tree()
     draw_box(axes, 0, rows[()], 0.64, "<s>", fill=PALE)
@@ -322,7 +322,7 @@ def _rows_of_tree() -> dict[tuple[str, ...], float]:
 @plot_style()
 def draw_bleu() -> Figure:
     """Draw the precisions of the worked example and the brevity penalty."""
-    figure = new_figure(8.0, 3.2)
+    figure = make_figure(8.0, 3.2)
     bars, curve = figure.subplots(1, 2)
     for n in range(1, 5):
         found, total = matches(n)

@@ -32,7 +32,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.pipeline import data
 from transformer_mt.pipeline import figures as pipeline_figures
-from transformer_mt.plotting.figures import COLOUR_MAP, DARK, MIDDLE, RED, new_figure, plot_style
+from transformer_mt.plotting.figures import COLOUR_MAP, DARK, MIDDLE, RED, make_figure, plot_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def sharpest_head(maps: AttentionMaps) -> tuple[int, int]:
 def draw_segmentations(config: Config, sentence: str) -> Figure:
     """Draw the tokens of a sentence with byte-pair vocabularies of several sizes, learned from the training pairs."""
     train = data.load_split(config, "train")
-    figure = new_figure(8.6, 2.0)
+    figure = make_figure(8.6, 2.0)
     axes = blank_axes(figure, (-9.5, 1.05 * len(sentence) + 4), (-0.6, len(VOCABULARY_SIZES) - 0.4))
     for row, size in enumerate(reversed(VOCABULARY_SIZES)):
         settings = {"kind": "bpe", "vocab_size": size, "merges": None, "file": None}
@@ -150,7 +150,7 @@ def draw_embeddings(translator: Translator, words: Sequence[str]) -> Figure:
     tokenizer = translator.tokenizers.src
     ids = [encoded[0] for encoded in tokenizer.encode(list(words))]
     vectors: Any = normalize(translator.model.encoder.embedding.tokens.weight[ids].detach().float())
-    figure = new_figure(6.4, 5.4)
+    figure = make_figure(6.4, 5.4)
     axes = figure.subplots()
     similarity: NDArray[Any] = (vectors @ vectors.T).numpy()
     highest = float(np.max(similarity - np.eye(len(words)))) if len(words) > 1 else 1.0
@@ -172,7 +172,7 @@ def draw_masks(translator: Translator, examples: Examples) -> Figure:
     pairs = (examples.pair, examples.short)
     src, tgt = (tokenizers.src.encode([pair[0] for pair in pairs]), tokenizers.tgt.encode([pair[1] for pair in pairs]))
     batch = collate_pairs(src, tgt, tokenizers)
-    figure = new_figure(10.0, 3.6)
+    figure = make_figure(10.0, 3.6)
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     visible = padding_mask(batch.src, tokenizers.src.pad_id)[:, 0, 0].numpy()
     left.imshow(visible, cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
@@ -199,7 +199,7 @@ def draw_teacher_forcing(translator: Translator, pair: tuple[str, str]) -> Figur
     batch = collate_pairs(src, tgt, tokenizers)
     probabilities = np.exp(translator.target_log_probs(src, tgt)[0])
     inputs, labels = (_labels(tokenizers.tgt, ids) for ids in (batch.tgt_in[0], batch.labels[0]))
-    figure = new_figure(8.6, 2.8)
+    figure = make_figure(8.6, 2.8)
     axes = blank_axes(figure, (-2.2, len(labels) - 0.4), (-0.5, 4.4))
     for y, name in ((0.0, "decoder input"), (1.6, "label"), (2.9, "its probability")):
         axes.text(-2.1, y, name, va="center", fontsize=9, color=MIDDLE)

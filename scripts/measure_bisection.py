@@ -92,7 +92,7 @@ def make_config(name: str, work: Path, settings: dict[str, object]) -> Config:
         "threads": 1,
     }
     overrides = [f"{key}={value}" for key, value in {**fixed, **settings}.items()]
-    return configuration.load(configuration.builtin_path("quickstart"), overrides)
+    return configuration.load(configuration.find_builtin_config("quickstart"), overrides)
 
 
 if __name__ == "__main__":

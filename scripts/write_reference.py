@@ -176,5 +176,5 @@ def _limit(number: float) -> str:
 
 if __name__ == "__main__":
     (CONFIGS / "reference.yaml").write_text(reference(), encoding="utf-8")
-    (CONFIGS / "schema.json").write_text(configuration.json_schema(), encoding="utf-8")
+    (CONFIGS / "schema.json").write_text(configuration.make_json_schema(), encoding="utf-8")
     PAGE.write_text(reference_page(), encoding="utf-8")

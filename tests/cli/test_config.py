@@ -20,7 +20,7 @@ def test_config_prints_yaml_that_loads_to_the_same_configuration(in_tiny: Path, 
 
 
 def test_config_without_a_file_prints_the_quickstart(tmt: Tmt) -> None:
-    quickstart = configuration.load(configuration.builtin_path("quickstart"))
+    quickstart = configuration.load(configuration.find_builtin_config("quickstart"))
     assert tmt("config").stdout == render_yaml(quickstart)
     assert tmt("config", "seed=7").stdout == render_yaml(quickstart.model_copy(update={"seed": 7}))
 
@@ -31,4 +31,4 @@ def test_an_override_may_be_longer_than_a_file_name(tmt: Tmt) -> None:
 
 
 def test_config_prints_the_json_schema(tmt: Tmt) -> None:
-    assert tmt("config", "--schema").stdout == configuration.json_schema()
+    assert tmt("config", "--schema").stdout == configuration.make_json_schema()

@@ -14,8 +14,8 @@ from transformer_mt.cli.line_input import (
     add_prefixes,
     check_same_length,
     decode_argument,
+    group_windows,
     read_input,
-    windows,
 )
 from transformer_mt.errors import UserError
 
@@ -27,19 +27,19 @@ Write = Callable[[bytes], None]
 
 @pytest.mark.parametrize("size", [1, 5, 64, 1000])
 def test_all_windows_but_the_last_are_full(size: int) -> None:
-    found = list(windows(iter(range(130)), size))
+    found = list(group_windows(iter(range(130)), size))
     assert [n for window in found for n in window] == list(range(130))
     assert all(len(window) == size for window in found[:-1])
 
 
 def test_a_window_ends_if_no_item_is_available() -> None:
-    assert list(windows([None, 1, 2, None, None, 3, 4, 5, 6], 3)) == [[1, 2], [3, 4, 5], [6]]
-    assert list(windows([], 3)) == []
+    assert list(group_windows([None, 1, 2, None, None, 3, 4, 5, 6], 3)) == [[1, 2], [3, 4, 5], [6]]
+    assert list(group_windows([], 3)) == []
 
 
 def test_a_window_reads_only_its_own_items() -> None:
     items = iter(range(9))
-    assert next(windows(items, 3)) == [0, 1, 2]
+    assert next(group_windows(items, 3)) == [0, 1, 2]
     assert list(items) == [3, 4, 5, 6, 7, 8]
 
 
@@ -50,7 +50,7 @@ def test_items_before_an_error_are_yielded_before_it_is_raised() -> None:
 
     found: list[list[int]] = []
     with pytest.raises(UserError, match="line 8"):
-        found.extend(windows(items(), 5))
+        found.extend(group_windows(items(), 5))
     assert found == [[0, 1, 2, 3, 4], [5, 6]]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.cli.line_input import Line, windows
+from transformer_mt.cli.line_input import Line, group_windows
 from transformer_mt.cli.line_output import Settings, check_output, open_output
 from transformer_mt.errors import UserError
 
@@ -37,7 +37,7 @@ def process(
     """
     count = 0
     with open_output(path, settings, resume) as output:
-        for window in windows(output.skip_finished(iter(lines)), 5):
+        for window in group_windows(output.skip_finished(iter(lines)), 5):
             if error and output.progress.lines == stop_after:
                 output.file.write(b"HALF A WIN")
                 raise error
@@ -169,7 +169,7 @@ def test_output_without_settings_has_no_record(tmp_path: Path, capsys: pytest.Ca
 def test_the_record_counts_input_lines(tmp_path: Path) -> None:
     """The output may have another number of lines, for example n-best lists."""
     with pytest.raises(RuntimeError), open_output(tmp_path / "g", SETTINGS) as output:
-        for window in windows(output.skip_finished(iter(LINES[:7])), 2):
+        for window in group_windows(output.skip_finished(iter(LINES[:7])), 2):
             if output.progress.lines == 4:
                 raise RuntimeError
             output.write(window, upper(window) * 3)

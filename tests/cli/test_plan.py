@@ -21,17 +21,17 @@ from transformer_mt.pipeline.plan import (
     Plan,
     advise,
     count_events,
-    event_steps,
     find_ctranslate2_problems,
+    list_event_steps,
     predict_training_memory,
 )
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import folder_bytes
+from transformer_mt.system.files import measure_folder
 from transformer_mt.training import memory
 from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.progress import Milestone
 
-QUICKSTART = configuration.builtin_path("quickstart")
+QUICKSTART = configuration.find_builtin_config("quickstart")
 MEASURED = Measurements(
     setup_seconds=1,
     cache_bytes=10,
@@ -91,7 +91,7 @@ def tiny_plan(tiny: Path, scratch: Path) -> Plan:
 def test_the_plan_agrees_with_the_training(tiny_plan: Plan, tiny_run: Path, in_tiny: Path) -> None:
     run = RunFolder(tiny_run)
     assert sum(tiny_plan.parameters.values()) == run.read_metadata()["parameters"]
-    saved = [folder_bytes(path) for path in run.checkpoint_folders().values()]
+    saved = [measure_folder(path) for path in run.list_checkpoint_folders().values()]
     assert max(saved) - min(saved) < 1000
     assert abs(tiny_plan.measured.checkpoint_bytes - saved[0]) < 1000
     assert (tiny_plan.steps, tiny_plan.n_validations, tiny_plan.n_checkpoints) == (12, 3, 3)
@@ -166,7 +166,7 @@ def test_events_are_those_of_the_training_loop(interval: str, batches: int, accu
 
     milestones = (Milestone(step, epochs(step - 1), epochs(step)) for step in range(1, 1001))
     expected = [milestone.step for milestone in milestones if milestone.is_due(interval)]
-    assert sorted(event_steps(interval, 1000, batches / accumulate)) == expected
+    assert sorted(list_event_steps(interval, 1000, batches / accumulate)) == expected
 
 
 def test_keys_that_prevent_an_export_to_ctranslate2_are_printed(
@@ -197,7 +197,7 @@ def test_keys_that_prevent_an_export_to_ctranslate2_are_printed(
 def test_fragmentation_of_glibc_is_added_to_what_the_training_allocates(
     device: str, allocator: str, largest: int | None, measured: int, predicted: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "allocator_name", lambda: allocator)
+    monkeypatch.setattr(planning, "detect_allocator", lambda: allocator)
     trial = MemoryPrediction((1, 1, 1), largest, 10**6, device, start_bytes=100)
     assert predict_training_memory(trial, measured).n_bytes == predicted
 

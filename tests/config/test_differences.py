@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from transformer_mt.config.differences import format_value, list_changes, list_differences, mix
-from transformer_mt.config.root import Config, builtin_path, flatten, load
+from transformer_mt.config.root import Config, find_builtin_config, flatten, load
 from transformer_mt.config.yaml_loader import read_value
 from transformer_mt.model.config import ModelConfig
 
@@ -47,7 +47,7 @@ def test_configurations_of_two_runs_differ_in_no_key_if_only_name_and_folder_dif
 @pytest.mark.parametrize("name", ["quickstart", "multi30k_en_de", "low_resource"])
 def test_differences_are_the_flat_keys_that_differ(name: str) -> None:
     """Compare with the flat keys of two files, which have no list of sources."""
-    one, other = load(builtin_path("quickstart")), load(builtin_path(name))
+    one, other = load(find_builtin_config("quickstart")), load(find_builtin_config(name))
     here, there = flatten(one), flatten(other)
     sections = ("data.train.", "data.validation", "data.test")  # a source of one side only is one difference
     expected = {key for key in {**here, **there} if here.get(key) != there.get(key) and not key.startswith(sections)}

@@ -228,7 +228,7 @@ def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monk
     ],
 )
 def test_compatible_sections_are_accepted(sections: dict[str, Any]) -> None:
-    assert list(make(**sections).conflicts()) == []
+    assert list(make(**sections).find_conflicts()) == []
 
 
 @pytest.mark.parametrize("name", ["train", "validation"])
@@ -450,7 +450,7 @@ def leaves(tree: Tree) -> set[tuple[str | int, ...]]:
 def test_reference_and_schema_are_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "write_reference.py"))
     assert (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8") == script["reference"]()
-    assert (ROOT / "configs" / "schema.json").read_text(encoding="utf-8") == configuration.json_schema()
+    assert (ROOT / "configs" / "schema.json").read_text(encoding="utf-8") == configuration.make_json_schema()
     page = ROOT / "docs" / "configuration_reference.md"
     assert page.read_text(encoding="utf-8") == script["reference_page"]()
 
@@ -468,16 +468,16 @@ def test_every_key_of_the_reference_has_a_comment() -> None:
 
 
 def test_schema_has_every_key_and_base() -> None:
-    schema = json.loads(configuration.json_schema())
+    schema = json.loads(configuration.make_json_schema())
     assert set(schema["properties"]) == {*Config.model_fields, "base"}
-    assert '"required"' not in configuration.json_schema()  # a file may inherit what it lacks
+    assert '"required"' not in configuration.make_json_schema()  # a file may inherit what it lacks
     for name, definition in schema["$defs"].items():
         assert definition["additionalProperties"] is False, name
         assert all("description" in about for about in definition["properties"].values()), name
 
 
 def test_builtin_quickstart_equals_the_file_in_configs() -> None:
-    assert load(configuration.builtin_path("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
+    assert load(configuration.find_builtin_config("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
 
 
 # --- keys that may change on resume -----------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from transformer_mt.data import blocks
-from transformer_mt.data.blocks import in_blocks
+from transformer_mt.data.blocks import split_into_blocks
 from transformer_mt.system import progress_report
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8])
 def test_blocks_hold_all_items_in_order(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", size)
-    found = list(in_blocks(iter(range(7)), "read"))
+    found = list(split_into_blocks(iter(range(7)), "read"))
     assert [item for block in found for item in block] == list(range(7))
     assert {len(block) for block in found[:-1]} <= {size}
 
@@ -20,8 +20,8 @@ def test_blocks_hold_all_items_in_order(size: int, monkeypatch: pytest.MonkeyPat
 def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 1000)
     monkeypatch.setattr(progress_report, "FIRST_WAIT", 0)
-    list(in_blocks(iter(range(1500)), "encoded", 1500))
-    list(in_blocks(iter(range(1000)), "read"))
+    list(split_into_blocks(iter(range(1500)), "encoded", 1500))
+    list(split_into_blocks(iter(range(1000)), "read"))
     assert capsys.readouterr().err.splitlines() == [
         "data: encoded 1,000 of 1,500 pairs",
         "data: encoded 1,500 of 1,500 pairs",
@@ -30,5 +30,5 @@ def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_short_run_logs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    list(in_blocks(iter(range(5000)), "read"))
+    list(split_into_blocks(iter(range(5000)), "read"))
     assert not capsys.readouterr().err

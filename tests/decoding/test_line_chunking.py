@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.line_chunking import LineChunker, strip_chunks, word_offsets
+from transformer_mt.decoding.line_chunking import LineChunker, iterate_word_offsets, strip_chunks
 from transformer_mt.decoding.translation import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
@@ -89,7 +89,7 @@ def test_word_offsets_equal_counts_in_the_joined_text() -> None:
     """Compare with counting words in the joined text, for all combinations of texts."""
     for texts in itertools.product(["", " ", "a", " a", "b ", " b c ", "d e"], repeat=4):
         wanted = [len("".join(texts[: n + 1]).split()) - len(text.split()) for n, text in enumerate(texts)]
-        assert list(word_offsets(texts)) == wanted, texts
+        assert list(iterate_word_offsets(texts)) == wanted, texts
 
 
 def test_stripped_chunks_have_no_space_around_them() -> None:

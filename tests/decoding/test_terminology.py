@@ -18,7 +18,7 @@ from transformer_mt.decoding.terminology import UnusableTermWarning
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.export.ctranslate2_support import unsupported_search
+from transformer_mt.export.ctranslate2_support import find_unsupported_search_keys
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
@@ -134,7 +134,7 @@ def test_random_samples_with_required_terms_are_refused(
 
 
 def test_ctranslate2_refuses_a_glossary() -> None:
-    assert [key for key, _ in unsupported_search(DecodingConfig(glossary="terms.tsv"))] == ["glossary"]
+    assert [key for key, _ in find_unsupported_search_keys(DecodingConfig(glossary="terms.tsv"))] == ["glossary"]
 
 
 # --- soft mode --------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from transformer_mt.evaluation.metrics import (
     Score,
     Scorer,
     ScoringConfig,
-    corpus_score,
     resolve_bleu_tokenizer,
+    score_corpus,
 )
 
 REFERENCES = [tgt for _, tgt in load_pairs("test")[:40]]
@@ -76,13 +76,13 @@ def test_an_explicit_tokenizer_applies_to_every_language(tokenize: BleuTokenizer
 
 
 def test_ter_counts_chinese_characters_as_words() -> None:
-    metric = Scorer("zh", "zh").all_metrics()["TER"]
-    assert 0 < corpus_score(metric, ["他昨天买了三本书。", *CHINESE[1:]], CHINESE).value < 6
+    metric = Scorer("zh", "zh").make_metrics()["TER"]
+    assert 0 < score_corpus(metric, ["他昨天买了三本书。", *CHINESE[1:]], CHINESE).value < 6
 
 
 @pytest.mark.parametrize("language", ["th", "lo", "km-KH", "my", "bo"])
 def test_ter_is_left_out_for_languages_without_spaces(language: str) -> None:
-    assert list(Scorer("char", language).all_metrics()) == ["BLEU", "chrF", "chrF++"]
+    assert list(Scorer("char", language).make_metrics()) == ["BLEU", "chrF", "chrF++"]
 
 
 def test_sentence_chrf_is_that_of_sacrebleu() -> None:

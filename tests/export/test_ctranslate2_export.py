@@ -253,7 +253,7 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     before = read_folder(run)
     output = assert_succeeded(tmt("export", run, "--to", "weights", "--output", out))
     best = RunFolder.open(run).find_checkpoint("best")
-    assert f"{files.folder_bytes(out) / 1000:.1f} kB" in output
+    assert f"{files.measure_folder(out) / 1000:.1f} kB" in output
     (folder,) = (out / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))

@@ -23,7 +23,7 @@ from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2_model
-from transformer_mt.export.ctranslate2_support import unsupported_model
+from transformer_mt.export.ctranslate2_support import find_unsupported_model_keys
 from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 from transformer_mt.export.parity import Parity, compare
 from transformer_mt.model.config import ModelConfig
@@ -106,7 +106,7 @@ def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
         pair = TokenizerPair(src, tgt, source_bos)
         sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
         model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
-        return Translator([model], pair, configuration.load(configuration.builtin_path("quickstart")).decoding)
+        return Translator([model], pair, configuration.load(configuration.find_builtin_config("quickstart")).decoding)
 
     return make_translator
 
@@ -133,7 +133,7 @@ def load_exported(folder: Path, translator: Translator) -> CTranslate2Translator
 )
 def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
-    assert not list(unsupported_model(translator.model.config))
+    assert not list(find_unsupported_model_keys(translator.model.config))
     outputs = {tuple(best.ids) for best, *_ in translator.translate_ids(sources(), translator.config.for_validation())}
     assert len(outputs) > 3, "the model must distinguish sentences, or the comparison is void"
     found = compare(translator, export(translator, tmp_path / "model"), sources())
@@ -148,14 +148,14 @@ def test_every_enumerated_model_setting_is_either_tested_or_refused() -> None:
     for key, field in ModelConfig.model_json_schema()["properties"].items():
         values = field.get("enum") or ([True, False] if field.get("type") == "boolean" else [])
         for value in values:
-            refused = [found for found, _ in unsupported_model(ModelConfig.model_validate({key: value}))]
+            refused = [found for found, _ in find_unsupported_model_keys(ModelConfig.model_validate({key: value}))]
             is_tested = value == getattr(default, key) or (key, str(value)) in tested or key == "init"
             assert refused == ([] if is_tested else [key]), f"{key}: {value}"
 
 
 @pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", True)])
 def test_a_refusal_names_key_and_value(key: str, value: object) -> None:
-    ((found, reason),) = unsupported_model(ModelConfig.model_validate({key: value}))
+    ((found, reason),) = find_unsupported_model_keys(ModelConfig.model_validate({key: value}))
     assert found == key
     assert reason.startswith(f"{str(value).lower()}: CTranslate2 ")
 
@@ -236,9 +236,9 @@ def test_the_pad_token_has_no_probability(make_translator: MakeTranslator, tmp_p
 
 def test_unsupported_settings_are_found_without_ctranslate2_and_torch() -> None:
     code = (
-        "import sys; from transformer_mt.export.ctranslate2_support import unsupported_model\n"
+        "import sys; from transformer_mt.export.ctranslate2_support import find_unsupported_model_keys\n"
         "from transformer_mt.model.config import ModelConfig\n"
-        "assert list(unsupported_model(ModelConfig(qk_norm=True)))\n"
+        "assert list(find_unsupported_model_keys(ModelConfig(qk_norm=True)))\n"
         "sys.exit('torch' in sys.modules or 'ctranslate2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -57,7 +57,7 @@ def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
     tokenizer = {"kind": "char", "min_frequency": 1} | settings.get("tokenizer", {})
     sections = {**settings, "data": data, "tokenizer": tokenizer, "decoding": {"max_source_length": 5}}
     config = Config.model_validate(sections)
-    assert not [*config.conflicts()]
+    assert not [*config.find_conflicts()]
     pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
     found = encode_validation(config, corpus, pair)
     assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]

@@ -121,7 +121,7 @@ def test_linked_run_folders_stay_links(workspace: Path, tiny_run: Path, tmp_path
     (aside,) = workspace.glob("runs/tiny.*")
     assert aside.is_symlink()
     assert_same_weights(aside, tiny_run)
-    assert list(RunFolder(run).checkpoint_folders()) == [4]
+    assert list(RunFolder(run).list_checkpoint_folders()) == [4]
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_training(workspace: Path, tiny_run: Path) -> None:

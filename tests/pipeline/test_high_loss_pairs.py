@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config.root import Config, builtin_path, load, load_run
+from transformer_mt.config.root import Config, find_builtin_config, load, load_run
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -178,7 +178,7 @@ def write_corpus(folder: Path, pairs: list[tuple[str, str]], name: str = "a") ->
 
 def load_text(folder: Path, train: str) -> tuple[Config, ParallelCorpus]:
     overrides = (f"data.train={train}", "data.test={}", f"data.cache_dir={folder}/cache")
-    config = load(builtin_path("quickstart"), overrides)
+    config = load(find_builtin_config("quickstart"), overrides)
     return config, load_split(config, "train")
 
 

@@ -38,7 +38,7 @@ def write(src: Sequence[str], tgt: Sequence[str]) -> Config:
     for language, lines in (("en", src), ("de", tgt)):
         Path(f"train.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     overrides = ("name=mine", "data.train={src: train.en, tgt: train.de}", "data.test={}", "data.cache_dir=cache")
-    return configuration.load(configuration.builtin_path("quickstart"), overrides)
+    return configuration.load(configuration.find_builtin_config("quickstart"), overrides)
 
 
 def read(folder: str) -> list[Pair]:
@@ -116,7 +116,7 @@ def test_moderate_excess_loss_needs_a_second_reason(pairs: list[Pair]) -> None:
 def test_losses_are_found_however_the_file_is_named(pairs: list[Pair]) -> None:
     write(*zip(*pairs, strict=True))
     overrides = ("data.train={src: ./train.en, tgt: ./train.de}", "data.test={}", "data.cache_dir=cache")
-    config = configuration.load(configuration.builtin_path("quickstart"), overrides)
+    config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
     losses = [PairLoss("train.en", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
     assert repair_corpus(config, Path("new"), losses).totals.changes["drop", "ledger"] == 1
     others = [loss._replace(file="other.en") for loss in losses]
@@ -130,7 +130,7 @@ def test_losses_are_found_however_the_file_is_named(pairs: list[Pair]) -> None:
 def test_losses_are_found_if_the_sides_are_exchanged(pairs: list[Pair]) -> None:
     write(*zip(*pairs, strict=True))
     overrides = ("data.train={src: train.en, tgt: train.de, reverse: true}", "data.test={}", "data.cache_dir=cache")
-    config = configuration.load(configuration.builtin_path("quickstart"), overrides)
+    config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
     losses = [PairLoss("train.de", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
     repair_corpus(config, Path("new"), losses)
     dropped = [row for row in read_changes() if row["reason"] == "ledger"]
@@ -227,7 +227,7 @@ def test_the_new_configuration_trains_on_the_repaired_text(pairs: list[Pair]) ->
 def test_a_corpus_that_is_not_text_files_is_repaired() -> None:
     train = "data.train={builtin: quickstart, split: validation}"
     overrides = (train, "data.validation=null", "data.cache_dir=cache", "data.test={}")
-    config = configuration.load(configuration.builtin_path("quickstart"), overrides)
+    config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
     report = repair_corpus(config, Path("new"), None)
     assert report.totals.n_pairs > 0.9 * len(quickstart.load_pairs("validation"))
 

@@ -43,7 +43,7 @@ def make_model(value: float) -> nn.Linear:
 
 
 def info_of(run: RunFolder, step: int, stopped: bool = False, **scores: float) -> CheckpointInfo:
-    return CheckpointInfo(run.checkpoint_folder(step), step, "loss", scores, stopped)
+    return CheckpointInfo(run.locate_checkpoint(step), step, "loss", scores, stopped)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def damage(run: RunFolder, step: int, name: str = "model.safetensors") -> Path:
-    path = run.checkpoint_folders()[step] / name
+    path = run.list_checkpoint_folders()[step] / name
     path.write_bytes(path.read_bytes()[:-1])
     return path
 
@@ -123,7 +123,7 @@ def test_checkpoint_deleted_while_loading_is_chosen_again(
     function = getattr(module, name)
 
     def delete_first(*arguments: Any) -> Any:
-        if (doomed := run.checkpoint_folder(5)).exists():
+        if (doomed := run.locate_checkpoint(5)).exists():
             files.delete_folder(doomed)
         return function(*arguments)
 
@@ -152,9 +152,9 @@ def test_resume_checkpoint_is_found_and_later_ones_are_deleted_on_request(
     """Finding it deletes nothing yet: this version may not be able to read its state."""
     info = find_resume_checkpoint(run, which)
     assert info is not None and info.step == step
-    assert list(run.checkpoint_folders()) == [5, 10, 100]
+    assert list(run.list_checkpoint_folders()) == [5, 10, 100]
     delete_later_checkpoints(run, info.step)
-    assert list(run.checkpoint_folders()) == left
+    assert list(run.list_checkpoint_folders()) == left
 
 
 def test_run_without_checkpoints_starts_from_none(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_damaged_last_checkpoint_is_set_aside_and_the_one_before_used(
     info = find_resume_checkpoint(run, "last")
     assert info is not None and info.step == 10
     assert f"{path}: was truncated" in capsys.readouterr().err
-    assert list(run.checkpoint_folders()) == [5, 10]
+    assert list(run.list_checkpoint_folders()) == [5, 10]
     shutil.copytree(info.path, run.checkpoints / "step-000100")
     find_resume_checkpoint(run, "last")
     aside = {path.name for path in run.checkpoints.glob("*.damaged*")}
@@ -180,7 +180,7 @@ def test_damaged_last_checkpoint_is_set_aside_and_the_one_before_used(
 
 def test_earlier_checkpoint_without_description_is_set_aside(run: RunFolder) -> None:
     """Its score is unknown, so that the best checkpoint would be unknown too."""
-    (run.checkpoint_folder(5) / "checkpoint.json").unlink()
+    (run.locate_checkpoint(5) / "checkpoint.json").unlink()
     assert find_resume_checkpoint(run, "last") == run.find_checkpoint("100")
     assert [info.step for info in run.list_checkpoints()] == [10, 100]
     assert (run.checkpoints / "step-000005.damaged" / "model.safetensors").exists()
@@ -191,7 +191,7 @@ def test_resume_is_refused_without_an_intact_checkpoint(run: RunFolder) -> None:
         damage(run, step)
     with pytest.raises(UserError, match=r"(?s)step-000100/.*step-000010/.*step-000005/.*no checkpoint is intact"):
         find_resume_checkpoint(run, "last")
-    assert list(run.checkpoint_folders()) == [5, 10, 100]
+    assert list(run.list_checkpoint_folders()) == [5, 10, 100]
 
 
 @pytest.mark.parametrize("which", ["best", "5"])
@@ -199,7 +199,7 @@ def test_resume_is_refused_from_a_chosen_checkpoint_that_is_damaged(which: str, 
     damage(run, 5, "training.pt")
     with pytest.raises(UserError, match=r"step-000005/training.pt: was truncated"):
         find_resume_checkpoint(run, which)
-    assert list(run.checkpoint_folders()) == [5, 10, 100]
+    assert list(run.list_checkpoint_folders()) == [5, 10, 100]
 
 
 def test_rollback_checkpoint_is_the_last_intact_one_of_no_stop(run: RunFolder) -> None:
@@ -227,7 +227,7 @@ def test_rollback_checkpoint_is_the_last_intact_one_of_no_stop(run: RunFolder) -
 )
 def test_pruning_keeps_the_best_and_the_newest(keep: KeepConfig, left: list[int], run: RunFolder) -> None:
     checkpoints.prune(run, keep)
-    assert list(run.checkpoint_folders()) == left
+    assert list(run.list_checkpoint_folders()) == left
 
 
 def test_pruning_keeps_a_checkpoint_of_a_stop_only_while_it_is_the_newest(run: RunFolder) -> None:
@@ -239,20 +239,20 @@ def test_pruning_keeps_a_checkpoint_of_a_stop_only_while_it_is_the_newest(run: R
         info = info_of(run, step, stopped)
         save(info, make_model(step), {})
         checkpoints.prune(run, KeepConfig())
-        assert list(run.checkpoint_folders()) == left
+        assert list(run.list_checkpoint_folders()) == left
         assert CheckpointInfo.read(info.path) == info
 
 
 def test_pruning_keeps_two_checkpoints_by_default_if_the_newest_is_the_best(run: RunFolder) -> None:
     save(info_of(run, 200, loss=0.1), make_model(200.0), {})
     checkpoints.prune(run, KeepConfig())
-    assert list(run.checkpoint_folders()) == [100, 200]
+    assert list(run.list_checkpoint_folders()) == [100, 200]
 
 
 def test_pruning_leaves_unreadable_checkpoints_alone(run: RunFolder) -> None:
     damage(run, 10, "checkpoint.json")
     checkpoints.prune(run, KeepConfig(last=1))
-    assert list(run.checkpoint_folders()) == [5, 10, 100]
+    assert list(run.list_checkpoint_folders()) == [5, 10, 100]
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------------
@@ -308,13 +308,13 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
     present = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
     line = None
     for free, warns in ((4 * each - present, False), (4 * each - present - 1, True)):
-        monkeypatch.setattr(files, "free_bytes", lambda _, free=free: free)
-        line = checkpoints.disk_space_warning(run, KeepConfig(), model, optimizer_copies=2)
+        monkeypatch.setattr(files, "read_free_disk_bytes", lambda _, free=free: free)
+        line = checkpoints.describe_disk_shortage(run, KeepConfig(), model, optimizer_copies=2)
         assert (line is not None) == warns
     assert line is not None
     assert all(part in line for part in ("47.9 MB are free", "need up to 47.9 MB more", "12.0 MB each"))
-    assert checkpoints.disk_space_warning(run, KeepConfig(last=1), model, optimizer_copies=2) is None
-    assert checkpoints.disk_space_warning(run, KeepConfig(last=1), model, optimizer_copies=3) is not None
+    assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=2) is None
+    assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=3) is not None
 
 
 @pytest.mark.slow

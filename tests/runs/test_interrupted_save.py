@@ -107,7 +107,7 @@ def test_second_signal_ends_a_save_at_once(
     _, log = process.communicate(timeout=60)
     assert process.returncode == status
     assert "Traceback" not in log
-    assert list(RunFolder(workspace / "runs" / "tiny").checkpoint_folders()) == [4]
+    assert list(RunFolder(workspace / "runs" / "tiny").list_checkpoint_folders()) == [4]
     assert_resumes(workspace, tiny_run, after=4)
 
 

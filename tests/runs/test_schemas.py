@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RunFolder:
     run.path.mkdir()
     run.config.write_text("model: {}\n")
     run.metadata.write_text(json.dumps(RECORD))
-    info = CheckpointInfo(run.checkpoint_folder(5), 5, "loss", {"loss": float("nan")}, is_rejected=True)
+    info = CheckpointInfo(run.locate_checkpoint(5), 5, "loss", {"loss": float("nan")}, is_rejected=True)
     save(info, nn.Linear(3, 2), {"progress": {"step": 5}})
     return run
 
@@ -108,11 +108,11 @@ def test_a_run_that_no_parser_reads_is_refused(text: str, run: RunFolder) -> Non
     ],
 )
 def test_a_checkpoint_with_a_wrong_value_is_refused(key: str, value: Any, run: RunFolder) -> None:
-    path = run.checkpoint_folder(5) / "checkpoint.json"
+    path = run.locate_checkpoint(5) / "checkpoint.json"
     write_manifest(path, {**read_manifest(path), key: value})  # with a valid checksum
     with pytest.raises(UserError, match=rf"checkpoint.json: {key}.*\n.*restore it"):
         run.find_checkpoint("last")
-    assert run.readable_checkpoints() == []
+    assert run.list_readable_checkpoints() == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_checkpoint_with_a_wrong_value_is_refused(key: str, value: Any, run: R
 def test_a_checkpoint_that_lists_wrong_files_is_refused(
     files: Any, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = run.checkpoint_folder(5) / "checkpoint.json"
+    path = run.locate_checkpoint(5) / "checkpoint.json"
     content = {**read_manifest(path), "files": files}
     monkeypatch.setattr("transformer_mt.runs.manifest._size_and_checksum", lambda _: None)
     from transformer_mt.runs import manifest

@@ -21,7 +21,7 @@ from transformer_mt.system.device import (
     Machine,
     bf16_is_faster,
     configure_process,
-    hardware_name,
+    describe_hardware,
     resolve_machine,
 )
 
@@ -105,8 +105,8 @@ def test_device_name_is_invalid(name: object) -> None:
 
 
 def test_hardware_is_described() -> None:
-    assert hardware_name(torch.device("cpu")).endswith(" cores")
-    assert hardware_name(torch.device("mps")).startswith("Apple GPU, ")
+    assert describe_hardware(torch.device("cpu")).endswith(" cores")
+    assert describe_hardware(torch.device("mps")).startswith("Apple GPU, ")
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_warning_is_returned_only_if_busy_cores_delay_threads(
     running: tuple[int, ...], threads: int, warning: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_processes_run(running, monkeypatch)
-    found = device.busy_cores_warning(device.Machine(torch.device("cpu"), "fp32", threads))
+    found = device.describe_busy_cores(device.Machine(torch.device("cpu"), "fp32", threads))
     assert (found is None) if warning is None else (found is not None and warning in found)
 
 

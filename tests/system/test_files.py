@@ -22,9 +22,9 @@ from transformer_mt.system.files import (
     atomic_new_folder,
     atomic_shared_folder,
     delete_folder,
+    find_existing_parent,
     find_link_out,
     format_bytes,
-    nearest_existing_folder,
     remove_leftovers,
     remove_stale_folders,
     write_text,
@@ -249,10 +249,10 @@ def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
 
 
 def test_nearest_existing_folder_is_where_a_path_would_be_created(tmp_path: Path, monkeypatch) -> None:
-    assert nearest_existing_folder(tmp_path) == tmp_path
-    assert nearest_existing_folder(tmp_path / "a" / "b") == tmp_path
+    assert find_existing_parent(tmp_path) == tmp_path
+    assert find_existing_parent(tmp_path / "a" / "b") == tmp_path
     monkeypatch.chdir(tmp_path)
-    assert nearest_existing_folder(Path("runs")) == tmp_path
+    assert find_existing_parent(Path("runs")) == tmp_path
 
 
 def test_bytes_are_formatted() -> None:

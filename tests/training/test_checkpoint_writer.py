@@ -74,7 +74,7 @@ def test_weights_are_those_that_safetensors_saves(
 ) -> None:
     model = make_model(tie_embeddings=tie, rough=0.3)
     save_model(model, str(tmp_path / "expected"))
-    expected, found = load_file(tmp_path / "expected"), checkpoints.distinct_weights(model)
+    expected, found = load_file(tmp_path / "expected"), checkpoints.list_distinct_weights(model)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
@@ -117,9 +117,9 @@ def test_training_continues_during_a_write_and_changes_nothing_in_it(
     assert_succeeded(tmt(*TRAIN))
     assert during == [5, 6, 7, 8, 9, 10, 11, 12]
     ours, reference = RunFolder(here / "runs" / "tiny"), RunFolder(tiny_run)
-    assert [*ours.checkpoint_folders()] == [*reference.checkpoint_folders()]
-    for step in ours.checkpoint_folders():
-        left, right = (load_file(run.checkpoint_folder(step) / "model.safetensors") for run in (ours, reference))
+    assert [*ours.list_checkpoint_folders()] == [*reference.list_checkpoint_folders()]
+    for step in ours.list_checkpoint_folders():
+        left, right = (load_file(run.locate_checkpoint(step) / "model.safetensors") for run in (ours, reference))
         assert all(torch.equal(left[name], right[name]) for name in right)
 
 
@@ -129,4 +129,4 @@ def test_failed_write_ends_the_training(here: Path, tmt: Tmt, monkeypatch: pytes
 
     monkeypatch.setattr(checkpoints, "write_manifest", refuse)
     assert_user_error(tmt(*TRAIN), "the checkpoint cannot be written: No space left on device")
-    assert not RunFolder(here / "runs" / "tiny").checkpoint_folders()
+    assert not RunFolder(here / "runs" / "tiny").list_checkpoint_folders()

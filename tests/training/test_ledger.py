@@ -17,7 +17,7 @@ from transformer_mt.model import chunked_logits
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ledger import DECAY, Ledger, mean_per_pair
+from transformer_mt.training.ledger import DECAY, Ledger, average_per_pair
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.train_step import TrainStep
 
@@ -168,5 +168,5 @@ def test_records_of_several_ranks_are_averaged_in_the_order_of_epochs(order: Seq
 
 def test_padding_does_not_count_in_the_mean() -> None:
     is_label = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
-    means = mean_per_pair(torch.tensor([1.0, 3.0, 5.0, 1.0, 2.0, 6.0]), is_label)
+    means = average_per_pair(torch.tensor([1.0, 3.0, 5.0, 1.0, 2.0, 6.0]), is_label)
     assert means.tolist() == [2.0, 5.0, 3.0]

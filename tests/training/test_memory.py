@@ -66,7 +66,7 @@ def most_cells(stream: BatchStream) -> int:
 
 def fits(make_stream: MakeStream, device: Device) -> Callable[[int], bool]:
     return lambda tokens: (
-        memory.measure_peak(memory.most_expensive_batches(make_stream(tokens)), device, CPU) is not None
+        memory.measure_peak(memory.select_most_expensive_batches(make_stream(tokens)), device, CPU) is not None
     )
 
 
@@ -76,7 +76,7 @@ def fits(make_stream: MakeStream, device: Device) -> Callable[[int], bool]:
 @pytest.mark.parametrize("tokens", [50, 300, 2000])
 def test_most_expensive_batches_cost_most_in_every_epoch(make_stream: MakeStream, tokens: int) -> None:
     stream = make_stream(tokens)
-    batches = memory.most_expensive_batches(stream)
+    batches = memory.select_most_expensive_batches(stream)
     all_batches, _ = stream.take(StreamPosition(5), 2 * len(stream))
     for cost in (cells, attention_scores):
         assert max(map(cost, batches)) == max(map(cost, all_batches))
@@ -95,7 +95,7 @@ def test_weights_gradients_and_optimizer_state_must_fit(monkeypatch: pytest.Monk
 
 def test_prediction_measures_memory_that_is_freed_again(make_stream: MakeStream) -> None:
     stream = make_stream(300)
-    (largest, *_) = memory.most_expensive_batches(stream)
+    (largest, *_) = memory.select_most_expensive_batches(stream)
 
     def allocate(_: Batch) -> None:
         torch.ones(1_000_000_000 // 4)
@@ -172,7 +172,7 @@ def make_model(tokenizers: TokenizerPair) -> Transformer:
 
 @pytest.mark.parametrize("limit", [700, 4001, 16_000])
 def test_largest_batch_size_fits_and_a_sixteenth_more_does_not(make_stream: MakeStream, limit: int) -> None:
-    tokens = memory.largest_that_fits(fits(make_stream, Device(limit)), 64, 2**18)
+    tokens = memory.find_largest_that_fits(fits(make_stream, Device(limit)), 64, 2**18)
     assert most_cells(make_stream(tokens)) <= limit
     assert most_cells(make_stream(tokens + tokens // 16 + 64)) > limit
 
@@ -185,7 +185,7 @@ def test_search_stays_within_its_bounds(limit: int) -> None:
         tried.append(tokens)
         return tokens <= limit
 
-    found = memory.largest_that_fits(fits, 64, 1000)
+    found = memory.find_largest_that_fits(fits, 64, 1000)
     assert limit * 15 / 16 - 1 <= found <= limit
     assert max(tried) <= 1000
     assert len(tried) < 15

@@ -303,10 +303,10 @@ def test_resume_deletes_checkpoints_that_a_killed_run_left_undeleted(
         with pytest.raises(Killed):
             pipeline.train(config)
     run = RunFolder(tmp_path / "run")
-    before = [*run.checkpoint_folders()]
+    before = [*run.list_checkpoint_folders()]
     pipeline.train(config)
     kept = {run.find_checkpoint("best").step, STEPS}
-    assert set(run.checkpoint_folders()) == kept < {*before}
+    assert set(run.list_checkpoint_folders()) == kept < {*before}
 
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:

@@ -160,19 +160,19 @@ def test_curve_equals_the_schedulers_of_torch(kind: str, final: float) -> None:
 )
 def test_curve_must_fit_the_run(kind: str, settings: dict[str, Any], max_steps: int | None, key: str | None) -> None:
     config = ScheduleConfig.model_validate({"kind": kind, **settings})
-    assert [where for where, _ in config.problems(max_steps)] == [key] * (key is not None)
+    assert [where for where, _ in config.find_problems(max_steps)] == [key] * (key is not None)
 
 
 @pytest.mark.parametrize(("decay", "fits"), [(90, True), (91, False)])
 def test_wsd_decay_must_fit_after_the_warm_up(decay: int, fits: bool) -> None:
     config = ScheduleConfig(kind="wsd", warmup_steps=10, decay_steps=decay)
-    assert [where for where, _ in config.problems(100)] == [] if fits else ["decay_steps"]
+    assert [where for where, _ in config.find_problems(100)] == [] if fits else ["decay_steps"]
 
 
 @pytest.mark.parametrize("kind", ["inverse_sqrt", "noam", "constant"])
 def test_schedule_without_an_end_fits_every_run(kind: Any) -> None:
     config = ScheduleConfig(kind=kind, warmup_steps=100)
-    assert not list(config.problems(50))
+    assert not list(config.find_problems(50))
     assert config.with_end(50) == config
 
 

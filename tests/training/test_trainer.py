@@ -134,7 +134,7 @@ def test_checkpoints_are_kept_while_steps_are_skipped(here, tmt, poison) -> None
     assert done.returncode == 0, done.stderr
     assert "from step 4 on: rolled back to step 2 with half the learning rate" in done.stderr
     run = RunFolder(here / "runs" / "tiny")
-    assert len(run.checkpoint_folders()) <= 2
+    assert len(run.list_checkpoint_folders()) <= 2
 
 
 def test_checkpoints_are_kept_before_a_rollback(here, tmt, poison) -> None:
@@ -227,8 +227,8 @@ def test_stop_does_not_change_which_checkpoints_are_kept(here, tmt, poison, monk
     monkeypatch.undo()
     monkeypatch.chdir(here)
     assert tmt(*settings).returncode == 0
-    assert [*run.checkpoint_folders()][-2:] == [10, 12]
-    assert 9 not in run.checkpoint_folders()
+    assert [*run.list_checkpoint_folders()][-2:] == [10, 12]
+    assert 9 not in run.list_checkpoint_folders()
 
 
 def test_third_divergence_ends_the_run_with_advice(here, tmt, poison) -> None:

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     scored = [*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]
     rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
     print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))
-    size = files.format_bytes(files.folder_bytes(output))
+    size = files.format_bytes(files.measure_folder(output))
     print_text(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from transformer_mt import __version__
-from transformer_mt.cli.line_input import WINDOW_LINES, check_files, windows
+from transformer_mt.cli.line_input import WINDOW_LINES, check_files, group_windows
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
@@ -151,7 +151,7 @@ def _compare(args: argparse.Namespace) -> Comparison:
 def _read_training_text(args: argparse.Namespace, configs: Mapping[RunFolder, Config]) -> Iterator[Texts] | None:
     """Return blocks of target sentences from --train, or from the training data of the first run if there is one."""
     if args.train:
-        return windows(read_lines(args.train), WINDOW_LINES)
+        return group_windows(read_lines(args.train), WINDOW_LINES)
     if not configs:
         return None
 

@@ -54,10 +54,10 @@ def run_checks() -> Iterator[Check]:
         yield Check("training", "self-test", Severity.ERROR, "not run, because packages are missing")
         return
     from transformer_mt.config.root import Config
-    from transformer_mt.runs.metadata import git_commit
+    from transformer_mt.runs.metadata import read_git_commit
     from transformer_mt.system.device import configure_process, resolve_machine
 
-    if commit := git_commit():
+    if commit := read_git_commit():
         yield Check("program", "commit", Severity.OK, commit)
     machine = resolve_machine("auto", "auto", "auto")
     configure_process(machine)

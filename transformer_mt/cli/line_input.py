@@ -123,7 +123,7 @@ def check_same_length(src: Path | None, tgt: Path | None, errors: Errors = "stri
             pass
 
 
-def windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
+def group_windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
     """Group items into lists of `size`. A None, an error or the end of the items ends a list early."""
     window: list[T] = []
     try:

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from transformer_mt.cli.line_input import WINDOW_LINES, Line, windows
+from transformer_mt.cli.line_input import WINDOW_LINES, Line, group_windows
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.logging import log
@@ -50,11 +50,11 @@ def process_lines(
     is_quiet = is_interactive or (sys.stdout.isatty() and not output)
     with open_output(output, settings, resume) as file:
         with nullcontext() if is_quiet else progress.show(file.progress.lines, messages=output is not None):
-            for window in windows(file.skip_finished(lines), WINDOW_LINES):
+            for window in group_windows(file.skip_finished(lines), WINDOW_LINES):
                 file.write(window, process(window, file.progress.lines + 1))
                 progress.update(file.progress.lines)
         if finish and output:
-            finish(part_of(output))
+            finish(make_part_path(output))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
             yield LineOutput(file, Progress({}))
         return
     path = path.resolve()
-    part, record = part_of(path), path.with_name(f"{path.name}.part.json")
+    part, record = make_part_path(path), path.with_name(f"{path.name}.part.json")
     with part.open("ab", buffering=0) as file:
         _lock(file)
         start = _find_start(part, record, settings or {}, resume)
@@ -161,7 +161,7 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
     record.unlink(missing_ok=True)
 
 
-def part_of(path: Path) -> Path:
+def make_part_path(path: Path) -> Path:
     """Return the path of the partial output."""
     return path.with_name(f"{path.name}.part")
 

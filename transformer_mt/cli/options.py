@@ -44,12 +44,12 @@ def flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def loading_options(args: argparse.Namespace) -> dict[str, Any]:
+def get_loading_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the given options that select a checkpoint and a device."""
     return {option: getattr(args, option) for option in LOADING_OPTIONS if getattr(args, option) is not None}
 
 
-def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
+def get_decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the given options as keys of the configuration section `decoding`. Some commands lack some options."""
     names = (*SEARCH_OPTIONS, *MARKUP_OPTIONS, "sample", *SAMPLING_OPTIONS)
     options: dict[str, Any] = {name: getattr(args, name, None) for name in names}
@@ -82,7 +82,7 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
 
     ensemble = getattr(args, "ensemble", None) or ()
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
-    folders[0].read_section("decoding", DecodingConfig).with_options(decoding_options(args))
+    folders[0].read_section("decoding", DecodingConfig).with_options(get_decoding_options(args))
     for folder in folders:
         folder.find_checkpoint(args.checkpoint or "best")
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
@@ -90,11 +90,11 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
         from transformer_mt.decoding.translator import Translator
         from transformer_mt.system.device import resolve_machine
 
-        options = {"device": "auto", "threads": "auto", "precision": "auto", **loading_options(args)}
+        options = {"device": "auto", "threads": "auto", "precision": "auto", **get_loading_options(args)}
         if few_texts and options["precision"] == "auto":
             machine = resolve_machine(options["device"], "auto", options["threads"])
             options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        return Translator.load(run, **options, ensemble=ensemble, **decoding_options(args))
+        return Translator.load(run, **options, ensemble=ensemble, **get_decoding_options(args))
     finally:
         gc.freeze()
         gc.enable()
@@ -109,7 +109,7 @@ def load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMe
     return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
 
 
-def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
+def split_config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
     """Return the configuration file, or None, and the overrides. The first override may be in place of the file."""
     path, overrides = args.config, args.overrides
     if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
@@ -123,22 +123,22 @@ def list_config_keys() -> list[str]:
     """Return the dotted keys of the configuration."""
     from transformer_mt.config import root as configuration
 
-    return list(configuration.flatten(configuration.load(configuration.builtin_path("quickstart"))))
+    return list(configuration.flatten(configuration.load(configuration.find_builtin_config("quickstart"))))
 
 
 def load_config(args: argparse.Namespace) -> Config:
     """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
     from transformer_mt.config import root as configuration
 
-    path, overrides = config_arguments(args)
+    path, overrides = split_config_arguments(args)
     if path is not None:
         check_is_config(path, overrides)
-    return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
+    return configuration.load(path or configuration.find_builtin_config("quickstart"), overrides)
 
 
 def load_training_config(args: argparse.Namespace) -> Config:
     """Load a configuration like `load_config`. Raises `UserError` if its paths are relative to that file."""
-    config, (path, _) = load_config(args), config_arguments(args)
+    config, (path, _) = load_config(args), split_config_arguments(args)
     if path is not None:
         check_current_folder(config, path)
     return config
@@ -165,7 +165,7 @@ def check_current_folder(config: Config, path: Path) -> None:
 
 def list_files(data: DataConfig) -> Iterator[str]:
     """Yield the text files and tables of all sources."""
-    for source in (*data.train_sources, *(source for _, source in data.held_out_sources())):
+    for source in (*data.train_sources, *(source for _, source in data.iterate_held_out_sources())):
         yield from source.files
 
 

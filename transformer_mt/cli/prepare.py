@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from transformer_mt.cli.options import config_arguments, load_training_config
+from transformer_mt.cli.options import load_training_config, split_config_arguments
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
@@ -25,15 +25,15 @@ def run(args: argparse.Namespace) -> None:
     from transformer_mt.data.report import build_report
     from transformer_mt.pipeline.data import prepare_data
     from transformer_mt.pipeline.resolve import check_data_settings
-    from transformer_mt.system.device import available_cores
+    from transformer_mt.system.device import count_available_cores
 
     run = RunFolder(Path(config.runs_dir) / str(config.name))
     check_data_settings(run, config)
-    data = prepare_data(run, config, args.workers or available_cores())
+    data = prepare_data(run, config, args.workers or count_available_cores())
     for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
         log(f"data: {line}")
     print_table((), [*_make_rows(config, data)])
-    path, overrides = config_arguments(args)
+    path, overrides = split_config_arguments(args)
     command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
     print_text(f"\nthe data is ready; next: {command}")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from transformer_mt.cli.options import decoding_options, loading_options
+from transformer_mt.cli.options import get_decoding_options, get_loading_options
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log
 
@@ -54,7 +54,9 @@ def _load_service(args: argparse.Namespace, limits: Limits, keys: ApiKeys | None
 
     for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
         warnings.simplefilter("ignore", category)
-    models = load_models(args.models, ModelOptions(loading_options(args), decoding_options(args), args.split_sentences))
+    models = load_models(
+        args.models, ModelOptions(get_loading_options(args), get_decoding_options(args), args.split_sentences)
+    )
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")
     return TranslationService(

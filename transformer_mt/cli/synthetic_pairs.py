@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_mt import __version__
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, part_of, process_lines
-from transformer_mt.cli.options import check_sampling_options, load_translator, loading_options
+from transformer_mt.cli.line_output import Settings, make_part_path, process_lines
+from transformer_mt.cli.options import check_sampling_options, get_loading_options, load_translator
 from transformer_mt.cli.synthetic_parsers import MIN_CHRF
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import check_is_file, read_lines
@@ -80,7 +80,7 @@ def _check_output(folder: Path) -> None:
     candidates = folder / CANDIDATES
     if candidates.exists():
         raise UserError(f"{folder}: exists, and its pairs are complete; pass a new folder, or delete it")
-    if folder.is_dir() and any(folder.iterdir()) and not part_of(candidates).exists():
+    if folder.is_dir() and any(folder.iterdir()) and not make_part_path(candidates).exists():
         raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
 
 
@@ -173,7 +173,7 @@ def _load_back(args: argparse.Namespace) -> Translator:
         options["tag"] = args.round_trip_tag
     if args.batch_tokens is not None:
         options["batch_tokens"] = args.batch_tokens
-    return Translator.load(args.round_trip, **{**loading_options(args), "checkpoint": "best"}, **options)
+    return Translator.load(args.round_trip, **{**get_loading_options(args), "checkpoint": "best"}, **options)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

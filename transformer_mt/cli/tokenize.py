@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformer_mt.cli.line_input import WINDOW_LINES, check_input, read_input, windows
+from transformer_mt.cli.line_input import WINDOW_LINES, check_input, group_windows, read_input
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_text
 from transformer_mt.config.root import Config
@@ -82,7 +82,7 @@ class VocabularyStatistics:
 def measure(tokenizer: Tokenizer, lines: Iterable[str | None]) -> VocabularyStatistics:
     """Count over any number of lines, in constant memory."""
     counts = VocabularyStatistics(tokenizer.vocab_size)
-    for window in windows(lines, WINDOW_LINES):
+    for window in group_windows(lines, WINDOW_LINES):
         encoded = tokenizer.encode(window)
         for line, ids, decoded in zip(window, encoded, tokenizer.decode(encoded), strict=True):
             counts.lines += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from transformer_mt.cli.options import config_arguments, load_training_config
+from transformer_mt.cli.options import load_training_config, split_config_arguments
 from transformer_mt.errors import Interrupted
 from transformer_mt.system.logging import log, log_rank0
 
@@ -12,7 +12,7 @@ from transformer_mt.system.logging import log, log_rank0
 def run(args: argparse.Namespace) -> None:
     """Run `tmt train`."""
     config = load_training_config(args)
-    if config_arguments(args)[0] is None:
+    if split_config_arguments(args)[0] is None:
         log_rank0(
             "no configuration given: this trains the built-in quickstart corpus; to train on your own files, write a "
             "configuration with `tmt init SRC TGT`, then `tmt train --config mine.yaml`"

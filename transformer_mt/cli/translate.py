@@ -21,10 +21,10 @@ from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import (
     check_sampling_options,
-    decoding_options,
+    get_decoding_options,
+    get_loading_options,
     load_memory,
     load_translator,
-    loading_options,
 )
 from transformer_mt.cli.translate_document import find_document_format, translate_document
 from transformer_mt.errors import UserError
@@ -118,7 +118,7 @@ def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTr
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
     scores = args.scores or args.format != "text"  # the engine computes them only if they are written
-    options = {**loading_options(args), **decoding_options(args)}
+    options = {**get_loading_options(args), **get_decoding_options(args)}
     translator = ctranslate2_translator.CTranslate2Translator.load(args.run, scores=scores, **options)
     return ctranslate2_metadata.read_provenance(args.run, translator.engine.compute_type), translator
 

@@ -19,7 +19,7 @@ from transformer_mt.config.section import (
     PathName,
     Section,
     describe_error,
-    error_keys,
+    list_error_keys,
 )
 from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, read_value
 from transformer_mt.data.batches import BatchConfig
@@ -32,7 +32,7 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import ScoringConfig
-from transformer_mt.export.ctranslate2_support import unsupported_model, unsupported_search
+from transformer_mt.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import RunFolder
@@ -93,9 +93,9 @@ class Config(Section):
     keep: KeepConfig = KeepConfig()
     """checkpoints to keep"""
 
-    def conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+    def find_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield each contradiction between sections: the key to blame, and a message with the remedy."""
-        yield from self._model_conflicts()
+        yield from self._find_model_conflicts()
         if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
             yield (
                 ("train", "max_steps"),
@@ -105,19 +105,19 @@ class Config(Section):
             yield from self._tag_conflicts()
         sources = self.data.validation if isinstance(self.data.validation, tuple) else ()
         is_warm_start = self.train.init_from is not None
-        for path, message in self.validation.problems([source.name for source in sources], is_warm_start):
+        for path, message in self.validation.find_problems([source.name for source in sources], is_warm_start):
             yield ("validation", *path), message
-        yield from self._data_conflicts()
-        for key, message in self.scoring.problems(self.data.tgt_lang):
+        yield from self._find_data_conflicts()
+        for key, message in self.scoring.find_problems(self.data.tgt_lang):
             yield ("scoring", key), message
-        if message := self.loss.problem(self.model.has_dropout):
+        if message := self.loss.find_problem(self.model.has_dropout):
             yield ("loss", "consistency"), message
         for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
             yield (section, key), f"{message}, or leave out export: {self.export}"
-        for key, message in self.schedule.problems(self.train.max_steps):
+        for key, message in self.schedule.find_problems(self.train.max_steps):
             yield ("schedule", key), message
 
-    def _model_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+    def _find_model_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield settings of the model that do not fit the vocabulary, the lengths or the search."""
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             yield (
@@ -138,7 +138,7 @@ class Config(Section):
                 f"{self.decoding.alignment_layer}: the decoder has only {self.model.decoder.n_layers} layers",
             )
 
-    def _data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+    def _find_data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield modifiers, stages and filters of the training pairs that have no effect or are impossible."""
         if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
@@ -161,7 +161,7 @@ class Config(Section):
 
         A behaviour test without a tag is left out if `decoding.tag` is set, which it then uses.
         """
-        for keys, source in self.data.held_out_sources():
+        for keys, source in self.data.iterate_held_out_sources():
             yield ("data", *keys, "tag"), source.tag
         for number, test in enumerate(self.validation.expect):
             if test.tag is not None or self.decoding.tag is None:
@@ -188,8 +188,8 @@ class Config(Section):
 
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""
-        yield from (("model", key, reason) for key, reason in unsupported_model(self.model))
-        yield from (("decoding", key, reason) for key, reason in unsupported_search(self.decoding))
+        yield from (("model", key, reason) for key, reason in find_unsupported_model_keys(self.model))
+        yield from (("decoding", key, reason) for key, reason in find_unsupported_search_keys(self.decoding))
 
 
 SCHEMA = Schema(Config, {FILTER_LIST: FILTERS})
@@ -235,13 +235,13 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
         place: KeyPath = (*FILTER_LIST, number, filter_.name)
         locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
         filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}))
-    conflicts = [_error_line(tree, key_path, message) for key_path, message in config.conflicts()]
+    conflicts = [_error_line(tree, key_path, message) for key_path, message in config.find_conflicts()]
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))
     return config
 
 
-def builtin_path(name: str) -> Path:
+def find_builtin_config(name: str) -> Path:
     """Return the path of a configuration that ships with the program, installed or in a checkout."""
     inside = Path(str(resources.files("transformer_mt"))) / "configs" / f"{name}.yaml"
     return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
@@ -261,7 +261,7 @@ def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
     """Return a line for each mistake, in the order of the file."""
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
-        path = (*SCHEMA.path_in_file(detail["loc"], tree), *error_keys(cast(dict[str, Any], detail)))
+        path = (*SCHEMA.path_in_file(detail["loc"], tree), *list_error_keys(cast(dict[str, Any], detail)))
         message = describe_error(cast(dict[str, Any], detail), SCHEMA.keys_to_suggest(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
@@ -297,7 +297,7 @@ def list_changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
 # --- JSON schema ------------------------------------------------------------------------------------------------------
 
 
-def json_schema() -> str:
+def make_json_schema() -> str:
     """Return the JSON schema that editors use to complete and check configuration files."""
     schema = Config.model_json_schema()
     schema["properties"]["base"] = {

@@ -119,7 +119,7 @@ def section_error(key: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("section_error", "{message}", {"key": key, "message": message})
 
 
-def error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
+def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
     """Return the keys that a `section_error` names, below the section that pydantic reports."""
     keys = detail["ctx"]["key"].split(".") if detail["type"] == "section_error" else ()
     return tuple(int(key) if key.isdigit() else key for key in keys if key)

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from transformer_mt.config.section import Section, describe_error, error_keys, expand_path, section_error
+from transformer_mt.config.section import Section, describe_error, expand_path, list_error_keys, section_error
 from transformer_mt.config.yaml_loader import read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.system.display import cut_list
@@ -141,7 +141,7 @@ def load_behaviour_tests(name: str) -> tuple[BehaviourTest, ...]:
         lines: list[str] = []
         for detail in error.errors():
             found = cast(dict[str, Any], detail)
-            where = ("expect", *detail["loc"], *error_keys(found))
+            where = ("expect", *detail["loc"], *list_error_keys(found))
             message = describe_error(found, list(BehaviourTest.model_fields))
             lines.append(f"{tree.locate(where)}: {'.'.join(map(str, where))}: {message}")
         raise UserError("\n".join(cut_list(lines))) from None

@@ -14,7 +14,7 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Sized)
 
 
-def in_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterator[list[T]]:
+def split_into_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterator[list[T]]:
     """Yield the pairs in lists of BLOCK_SIZE, and log the progress."""
     return log_progress(iter(lambda: list(islice(pairs, BLOCK_SIZE)), []), verb, total)
 

@@ -54,7 +54,7 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _held_out_sources_name_a_split(self) -> DataConfig:
-        for keys, source in self.held_out_sources():
+        for keys, source in self.iterate_held_out_sources():
             if (source.builtin or source.dataset) and source.split is None:
                 key = ".".join(map(str, (*keys, "split")))
                 raise section_error(key, "the default, train, is for training: set another split")
@@ -121,7 +121,7 @@ class DataConfig(Section):
         source = next((source for source in sources if source.tag == tag), sources[0])
         return source.languages(self.src_lang, self.tgt_lang)
 
-    def held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
+    def iterate_held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of validation and test sets, each with its keys in the section."""
         if isinstance(self.validation, tuple):
             yield from ((("validation", number), source) for number, source in enumerate(self.validation))

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from transformer_mt.data import quickstart
 from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
-from transformer_mt.data.blocks import BLOCK_SIZE, in_blocks
+from transformer_mt.data.blocks import BLOCK_SIZE, split_into_blocks
 from transformer_mt.data.quality.filter_base import FilterReport, PairExample
 from transformer_mt.data.sources import Source, read_source
-from transformer_mt.data.text_files import SentencePair, file_state
+from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder, check_cache_space, folder_bytes, make_once
+from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once, measure_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -66,7 +66,7 @@ class ParallelCorpus:
     @property
     def n_bytes(self) -> int:
         """Return the size of the cached table on the disk."""
-        return folder_bytes(self._path.parent)
+        return measure_folder(self._path.parent)
 
     def batches(self) -> Iterator[Any]:
         """Yield the rows in order, as Arrow record batches."""
@@ -218,8 +218,8 @@ def _cache_key(source: Source, columns: tuple[str, str]) -> str:
     if source.builtin:
         files = [quickstart.FILE]
     elif source.dataset and Path(source.dataset).is_dir():
-        files = sorted(_visible_files(Path(source.dataset)))
-    states = [file_state(path) for path in files]
+        files = sorted(_list_visible_files(Path(source.dataset)))
+    states = [read_file_state(path) for path in files]
     settings = json.dumps([FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states])
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
@@ -230,7 +230,7 @@ def _min_text_bytes(source: Source) -> int:
     return sum(path.stat().st_size * (MIN_GZIP_RATIO if path.suffix == ".gz" else 1) for path in files)
 
 
-def _visible_files(folder: Path) -> Iterator[Path]:
+def _list_visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder. Hidden ones are skipped, because they may be the cache itself."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -242,7 +242,7 @@ def _write_table(pairs: Iterator[SentencePair], folder: Path) -> int:
     """Write the Arrow table and its description. Return the number of pairs."""
     files = dict[str, int]()
     with TableWriter(folder / "pairs.arrow") as table:
-        for block in in_blocks(pairs, "read"):
+        for block in split_into_blocks(pairs, "read"):
             src, tgt, names, lines = zip(*block, strict=True)
             table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
     info = {"sha256": table.text_hash(), "files": list(files)}

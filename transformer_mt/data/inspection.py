@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from transformer_mt.data.blocks import in_blocks
+from transformer_mt.data.blocks import split_into_blocks
 from transformer_mt.data.text_files import SentencePair
 
 SAMPLE_SIZE = 20_000  # pairs, spread evenly over the corpus, in which characters are counted
@@ -72,7 +72,7 @@ def inspect_pairs(pairs: Iterable[SentencePair]) -> CorpusStatistics:
     n_empty, n_copies, stride = 0, 0, 1
     sample: list[tuple[str, str]] = []
     sides = _Side(), _Side()
-    for pair in chain.from_iterable(in_blocks(iter(pairs), "read")):
+    for pair in chain.from_iterable(split_into_blocks(iter(pairs), "read")):
         if not (pair.src.strip() and pair.tgt.strip()):
             n_empty += 1
             continue

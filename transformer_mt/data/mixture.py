@@ -62,11 +62,11 @@ def find_mixture_problem(
     sources: Sequence[TrainSource], stages: Sequence[Stage], temperature: float
 ) -> tuple[str, str] | None:
     """Return the key of the first contradiction between named sources and stages, and a message, or None."""
-    problems = chain(_source_problems(sources, temperature), _stage_problems([s.name for s in sources], stages))
-    return next(problems, None)
+    names = [source.name for source in sources]
+    return next(chain(_find_source_problems(sources, temperature), _find_stage_problems(names, stages)), None)
 
 
-def _source_problems(sources: Sequence[TrainSource], temperature: float) -> Iterator[tuple[str, str]]:
+def _find_source_problems(sources: Sequence[TrainSource], temperature: float) -> Iterator[tuple[str, str]]:
     names = [source.name for source in sources]
     weights = [source.weight for source in sources]
     for number, source in enumerate(sources):
@@ -82,7 +82,7 @@ def _source_problems(sources: Sequence[TrainSource], temperature: float) -> Iter
         yield "temperature", "has an effect only on several sources without weights: remove it, or the weights"
 
 
-def _stage_problems(names: Sequence[str], stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
+def _find_stage_problems(names: Sequence[str], stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     if stages and not names:
         yield "stages", "need several sources: make data.train a list of named sources"
         return

@@ -12,7 +12,7 @@ import numpy as np
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quality.corpus_filters import has_text, hash_side, held_out_columns
+from transformer_mt.data.quality.corpus_filters import has_text, hash_side, read_held_out_columns
 from transformer_mt.data.quality.duplicates import HashSet
 from transformer_mt.data.quality.filter_pipeline import read_blocks
 from transformer_mt.system.files import make_once, write_text
@@ -64,7 +64,7 @@ def _find_duplicates_and_leaks(train: ParallelCorpus, held_out: Mapping[str, Par
 
     The memory is 9 bytes per pair.
     """
-    columns = held_out_columns(held_out)
+    columns = read_held_out_columns(held_out)
     sources = {name: hash_side(*texts, "src", normalized=True) for name, texts in columns.items()}
     wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
     is_leaked = np.zeros(len(wanted), np.bool_)

@@ -19,7 +19,7 @@ from transformer_mt.data.modifiers.symbol_insertion import EncodedPairs, SymbolI
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.worker_pool import WorkerPool, open_pool
-from transformer_mt.system.device import Machine, available_cores
+from transformer_mt.system.device import Machine, count_available_cores
 from transformer_mt.system.launcher import local_world_size
 from transformer_mt.system.logging import log
 
@@ -35,7 +35,7 @@ def count_sampling_workers(machine: Machine) -> int:
     """Return the number of workers: on CUDA, one per core of this rank except one; otherwise 0."""
     if machine.device.type != "cuda":
         return 0
-    return max(0, min(MAX_WORKERS, available_cores() // local_world_size() - 1))
+    return max(0, min(MAX_WORKERS, count_available_cores() // local_world_size() - 1))
 
 
 @contextmanager

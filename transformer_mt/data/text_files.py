@@ -52,7 +52,7 @@ def check_is_file(path: Path) -> None:
         raise UserError(f"{path}: is a directory; pass a file")
 
 
-def file_state(path: Path) -> tuple[str, int, int]:
+def read_file_state(path: Path) -> tuple[str, int, int]:
     """Return path, size and modification time of a file, for a cache key. Raises `UserError` if it is missing."""
     check_is_file(path)
     return str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns

@@ -121,7 +121,7 @@ class Calibration(Section):
         if self.weights_hash != model.weights_hash:
             raise UserError(
                 f"{path}: belongs to step {self.step:,} ({self.weights_hash}), and the model is step {model.step:,} "
-                f"({model.weights_hash});\nfit it again: {calibrate_command(model, config, tags)}"
+                f"({model.weights_hash});\nfit it again: {make_calibrate_command(model, config, tags)}"
             )
         fitted, used = (options.output_options() for options in (self.decoding, config))
         changes = [
@@ -133,7 +133,7 @@ class Calibration(Section):
         if changes:
             raise UserError(
                 f"{path}: was fitted with other decoding options: {', '.join(changes[:3])};\n"
-                f"use those, or fit it again: {calibrate_command(model, config, tags)}"
+                f"use those, or fit it again: {make_calibrate_command(model, config, tags)}"
             )
 
 
@@ -148,15 +148,15 @@ def read_calibration(model: Member, config: DecodingConfig, tags: Sequence[str |
         calibration = Calibration.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         reason = f"{model.folder.path}: has no calibration of confidences"
-        raise UserError(f"{reason}; fit one: {calibrate_command(model, config, tags)}") from None
+        raise UserError(f"{reason}; fit one: {make_calibrate_command(model, config, tags)}") from None
     except ValidationError:
         reason = f"{path}: is damaged, or of another version"
-        raise UserError(f"{reason}; fit one: {calibrate_command(model, config, tags)}") from None
+        raise UserError(f"{reason}; fit one: {make_calibrate_command(model, config, tags)}") from None
     calibration.check(model, config, tags)
     return calibration
 
 
-def calibrate_command(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> str:
+def make_calibrate_command(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> str:
     """Return the command that fits confidences for a model, these options, and the first of the tags."""
     options = list_options(model, config.with_options({"tag": next(iter(tags), None)}))
     return join(["tmt", "calibrate", str(model.folder.path), "--checkpoint", str(model.step), *options])

@@ -14,8 +14,8 @@ from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import (
     CountTokens,
+    find_spaces_before,
     restore_spaces,
-    spaces_before,
     split_long_sentences,
     split_sentences,
 )
@@ -64,7 +64,7 @@ class LineChunker:
         joined: list[Translation] = []
         lines = self.join(chunk_surfaces, translations)
         for line, parts in zip(lines, _by_rank(translations), strict=True):
-            spaces = spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
+            spaces = find_spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
             chunks = [part.marked_text.prepend(space) for space, part in zip(spaces, parts, strict=True)]
             marked = join_chunks(source, chunks)
             joined.append(replace(line, text=marked.surface, marked=marked))
@@ -101,14 +101,15 @@ def join_alignments(
 ) -> WordAlignment | None:
     """Return the alignment of the joined texts; None if a part has none."""
     joined: WordAlignment = []
-    for part, first_src, first_tgt in zip(parts, word_offsets(sources), word_offsets(targets), strict=True):
+    offsets = iterate_word_offsets(sources), iterate_word_offsets(targets)
+    for part, first_src, first_tgt in zip(parts, *offsets, strict=True):
         if part is None:
             return None
         joined += [(first_src + source, first_tgt + target) for source, target in part]
     return joined
 
 
-def word_offsets(texts: Iterable[str]) -> Iterator[int]:
+def iterate_word_offsets(texts: Iterable[str]) -> Iterator[int]:
     """Yield the index of each text's first word in the joined text.
 
     A text that follows another without white space continues its last word, as in Chinese.

@@ -93,7 +93,7 @@ def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, li
     return [decoded[i] for i in range(len(outputs))]
 
 
-def output_lines(tokenizer: Tokenizer, source: MarkedInput, outputs: Sequence[list[int]]) -> list[str]:
+def decode_output_lines(tokenizer: Tokenizer, source: MarkedInput, outputs: Sequence[list[int]]) -> list[str]:
     """Return the text of each output, in which outputs that differ only in subwords or white space are equal."""
     decoded = decode_outputs(tokenizer, [(source, ids) for ids in outputs])
     if source.uses_symbols:
@@ -101,7 +101,7 @@ def output_lines(tokenizer: Tokenizer, source: MarkedInput, outputs: Sequence[li
     return [" ".join("".join(map(str, parts)).split()) for parts in decoded]
 
 
-def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:
+def make_prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:
     """Return the prefix of a translation of a source, as input of the model.
 
     Raises:

@@ -80,7 +80,7 @@ def split_sentences(text: str, language: str | None = None) -> list[str]:
     return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
 
-def spaces_before(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+def find_spaces_before(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
     """Return the white space before each translation: the white space that precedes its source chunk.
 
     Chinese and Japanese have no space between sentences. An empty translation adds none.
@@ -96,8 +96,8 @@ def spaces_before(chunks: Sequence[str], translations: Sequence[str], language: 
 
 
 def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
-    """Prefix each translation with the white space of `spaces_before`."""
-    spaces = spaces_before(chunks, translations, language)
+    """Prefix each translation with the white space of `find_spaces_before`."""
+    spaces = find_spaces_before(chunks, translations, language)
     return [space + translation for space, translation in zip(spaces, translations, strict=True)]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.data.markup.terms import TermAnnotation, annotate_terms
 from transformer_mt.data.terminology.glossary import Glossary, GlossaryEntry
-from transformer_mt.data.text_files import file_state
+from transformer_mt.data.text_files import read_file_state
 from transformer_mt.data.tokenizers.marked_text import encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.marked_input import MarkedInput
@@ -30,7 +30,7 @@ class UnusableTermWarning(UserWarning):
 
 def read_glossary(path: str) -> Glossary:
     """Read a glossary, or return it if the file has not changed since it was read."""
-    return _read_glossary(path, file_state(Path(path)))
+    return _read_glossary(path, read_file_state(Path(path)))
 
 
 @lru_cache(maxsize=4)

@@ -20,10 +20,10 @@ from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.marked_input import (
     MarkedInput,
     choose_element_method,
+    decode_output_lines,
     encode_inputs,
+    make_prefix_input,
     make_translations,
-    output_lines,
-    prefix_input,
 )
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.terminology import encode_annotated, get_automaton_builder, read_glossary
@@ -210,7 +210,7 @@ class TextTranslator(TextScorer):
         Raises `UserError` if a prefix does not fit its source or the model.
         """
         marked = [
-            prefix_input(self.mark(prefix.rstrip()), source, number)
+            make_prefix_input(self.mark(prefix.rstrip()), source, number)
             for prefix, source, number in zip(prefixes, inputs, line_numbers, strict=True)
         ]
         return self.encode_prefixes(marked, line_numbers)
@@ -282,7 +282,7 @@ class TextTranslator(TextScorer):
         if n_best == 1 or self.config.sample:
             return [*hypotheses[:n_best]]
         distinct: dict[str, Hypothesis] = {}
-        lines = output_lines(self.tokenizers.tgt, source, [each.ids for each in hypotheses])
+        lines = decode_output_lines(self.tokenizers.tgt, source, [each.ids for each in hypotheses])
         for line, each in zip(lines, hypotheses, strict=True):
             distinct.setdefault(line, each)
         return [*distinct.values()][:n_best]

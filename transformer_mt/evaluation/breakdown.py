@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
 
-from transformer_mt.evaluation.metrics import Scorer, corpus_score
+from transformer_mt.evaluation.metrics import Scorer, score_corpus
 from transformer_mt.evaluation.significance import Texts
 
 LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
@@ -63,7 +63,7 @@ class SentenceComparison:
 def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
     """Compute BLEU and chrF for each range of reference lengths that occurs."""
     lengths = [len(words) for words in make_word_splitter(scorer)(references)]
-    metrics = scorer.all_metrics()
+    metrics = scorer.make_metrics()
     systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
     buckets: list[LengthBucket] = []
     for index, label in enumerate(_labels(LENGTH_BOUNDS)):
@@ -71,7 +71,7 @@ def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer)
         if rows:
             own_references = [references[i] for i in rows]
             bleu, chrf = (
-                [corpus_score(metrics[name], [texts[i] for i in rows], own_references).value for texts in systems]
+                [score_corpus(metrics[name], [texts[i] for i in rows], own_references).value for texts in systems]
                 for name in ("BLEU", "chrF")
             )
             buckets.append(LengthBucket(label, len(rows), bleu, chrf))

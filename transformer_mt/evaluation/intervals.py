@@ -9,7 +9,7 @@ from typing import cast
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
-from transformer_mt.evaluation.metrics import Score, Scorer, corpus_score
+from transformer_mt.evaluation.metrics import Score, Scorer, score_corpus
 
 BOOTSTRAP_SAMPLES = 1000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
@@ -28,7 +28,7 @@ def score_with_intervals(
     hypotheses: Sequence[str], references: Sequence[str], scorer: Scorer
 ) -> dict[str, IntervalScore]:
     """Compute BLEU, chrF, chrF++ and TER with confidence intervals. Keys are the names of the metrics."""
-    return bootstrap(scorer.all_metrics(), scorer.detokenize(hypotheses), scorer.detokenize(references))
+    return bootstrap(scorer.make_metrics(), scorer.detokenize(hypotheses), scorer.detokenize(references))
 
 
 def bootstrap(
@@ -42,7 +42,7 @@ def bootstrap(
     scores: dict[str, IntervalScore] = {}
     if len(references) > MAX_RESAMPLED_PAIRS:
         for name, metric in metrics.items():
-            score = corpus_score(metric, hypotheses, references)
+            score = score_corpus(metric, hypotheses, references)
             scores[name] = IntervalScore(score.value, score.signature, None)
         return scores
     test = PairedTest([("system", hypotheses)], metrics, [references], test_type="bs", n_samples=BOOTSTRAP_SAMPLES)

@@ -35,7 +35,7 @@ class ScoringConfig(Section):
     text: TextKind = "raw"
     """format of all sets: raw text, or moses: Moses tokens, which are detokenized and scored case-insensitively"""
 
-    def problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
+    def find_problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
         """Yield each key that does not fit the target language or the installed packages, and the remedy."""
         if self.text == "moses" and (problem := moses.unsupported_language(tgt_lang)):
             yield "text", problem
@@ -101,14 +101,14 @@ class Scorer:
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> BleuChrf:
         """Compute BLEU and chrF without confidence intervals."""
         hypotheses, references = self.detokenize(hypotheses), self.detokenize(references)
-        metrics = self.all_metrics()
-        return BleuChrf(*(corpus_score(metrics[name], hypotheses, references) for name in ("BLEU", "chrF")))
+        metrics = self.make_metrics()
+        return BleuChrf(*(score_corpus(metrics[name], hypotheses, references) for name in ("BLEU", "chrF")))
 
     def score_sentences(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
         """Compute the sentence-level chrF of each translation."""
-        return sentence_chrf(self.detokenize(hypotheses), self.detokenize(references), lowercase=self.lowercase)
+        return compute_sentence_chrf(self.detokenize(hypotheses), self.detokenize(references), lowercase=self.lowercase)
 
-    def all_metrics(self) -> dict[str, Metric]:
+    def make_metrics(self) -> dict[str, Metric]:
         """Create BLEU, chrF, chrF++ and, unless `TER_UNDEFINED`, TER. Keys are their names."""
         language = primary_language(self.tgt_lang)
         metrics: dict[str, Metric] = {
@@ -122,13 +122,15 @@ class Scorer:
         return metrics
 
 
-def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def score_corpus(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Score plain text against one reference per line."""
     value = metric.corpus_score(hypotheses, [references]).score
     return Score(value, str(metric.get_signature()))
 
 
-def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> list[float]:
+def compute_sentence_chrf(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> list[float]:
     """Compute the chrF of each sentence of plain text."""
     metric = CHRF(lowercase=lowercase)
     pairs = zip(hypotheses, references, strict=True)

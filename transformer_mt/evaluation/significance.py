@@ -10,7 +10,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
 from transformer_mt.evaluation.intervals import BOOTSTRAP_SAMPLES, MAX_RESAMPLED_PAIRS
-from transformer_mt.evaluation.metrics import Scorer, corpus_score
+from transformer_mt.evaluation.metrics import Scorer, score_corpus
 
 RANDOMISATION_TRIALS = 10_000
 MIN_DIFFERENT = 6
@@ -52,7 +52,7 @@ def compare_systems(
     2005), as `sacrebleu --paired-bs` and `--paired-ar` compute them.
     """
     references, systems = scorer.detokenize(references), [scorer.detokenize(texts) for texts in systems]
-    metrics = {name: metric for name, metric in scorer.all_metrics().items() if names is None or name in names}
+    metrics = {name: metric for name, metric in scorer.make_metrics().items() if names is None or name in names}
     if len(references) > MAX_RESAMPLED_PAIRS:
         return {name: _compare_scores(metric, systems, references) for name, metric in metrics.items()}
     named: list[tuple[str, Texts]] = [(str(number), texts) for number, texts in enumerate(systems)]
@@ -79,6 +79,6 @@ def compare_systems(
 
 def _compare_scores(metric: Metric, systems: Sequence[Texts], references: Texts) -> MetricComparison:
     """Compare scores without a significance test."""
-    first, *others = [corpus_score(metric, texts, references).value for texts in systems]
+    first, *others = [score_corpus(metric, texts, references).value for texts in systems]
     signature = str(metric.get_signature())
     return MetricComparison(signature, [SystemScore(first), *(SystemScore(score, score - first) for score in others)])

@@ -42,7 +42,7 @@ def save(translator: Translator, n_positions: int, quantization: str, folder: Pa
     spec.save(str(folder))
 
 
-def vocabulary(tokenizer: Tokenizer) -> list[str]:
+def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
     """Return the tokens of one side in the order of their ids. Control symbols come last."""
     return [*map(str, range(tokenizer.pad_id)), *tokenizer.control_symbols()]
 
@@ -59,8 +59,8 @@ def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -
     bias[model.tgt_pad] = -math.inf
     _fill_linear(decoder.projection, model.output.weight, bias)
     spec = cast(Spec, transformer_spec.TransformerSpec(encoder, decoder))
-    spec.register_source_vocabulary(vocabulary(tokenizers.src))
-    spec.register_target_vocabulary(vocabulary(tokenizers.tgt))
+    spec.register_source_vocabulary(list_vocabulary(tokenizers.src))
+    spec.register_target_vocabulary(list_vocabulary(tokenizers.tgt))
     spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
     spec.config.unk_token = PAD  # CTranslate2 requires one, but our tokenizers never produce it
     spec.config.layer_norm_epsilon = config.norm_eps

@@ -8,7 +8,7 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.model.config import ModelConfig
 
 
-def unsupported_model(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `model` that CTranslate2 (4.8) cannot represent, and the reason."""
     if config.norm_position == "sublayer":
         yield (
@@ -24,7 +24,7 @@ def unsupported_model(config: ModelConfig) -> Iterator[tuple[str, str]]:
         )
 
 
-def unsupported_search(config: DecodingConfig) -> Iterator[tuple[str, str]]:
+def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
     if config.length_penalty == "gnmt":
         yield "length_penalty", "gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"

@@ -33,8 +33,8 @@ from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTransl
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_library import ctranslate2
 from transformer_mt.export.ctranslate2_metadata import read_metadata
-from transformer_mt.export.ctranslate2_model import vocabulary
-from transformer_mt.export.ctranslate2_support import unsupported_search
+from transformer_mt.export.ctranslate2_model import list_vocabulary
+from transformer_mt.export.ctranslate2_support import find_unsupported_search_keys
 from transformer_mt.system.device import configure_process, resolve_machine
 
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
@@ -42,7 +42,7 @@ COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class CTranslate2Translator(TextTranslator):
-    """A translator that computes with CTranslate2. It supports all options except those of `unsupported_search`.
+    """A translator that computes with CTranslate2. See `find_unsupported_search_keys` for its limits.
 
     >>> CTranslate2Translator.load("exported").translate(["The old dog sleeps."])
     ['Der alte Hund schläft.']
@@ -63,7 +63,7 @@ class CTranslate2Translator(TextTranslator):
         """
         super().__init__(tokenizers, config, max_positions=positions)
         self.has_scores = scores
-        self.src_vocabulary, self.tgt_vocabulary = vocabulary(tokenizers.src), vocabulary(tokenizers.tgt)
+        self.src_vocabulary, self.tgt_vocabulary = list_vocabulary(tokenizers.src), list_vocabulary(tokenizers.tgt)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
         ctranslate2.set_log_level(
             logging.ERROR
@@ -233,7 +233,7 @@ class CTranslate2Translator(TextTranslator):
 
 def check_search(config: DecodingConfig) -> None:
     """Raise `UserError` for search settings that CTranslate2 does not support."""
-    for key, reason in unsupported_search(config):
+    for key, reason in find_unsupported_search_keys(config):
         raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate with the run itself")
 
 

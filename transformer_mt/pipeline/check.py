@@ -48,7 +48,7 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
     train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
     held_out = {
         f"validation.{source.name}" if isinstance(source, NamedSource) else str(keys[-1]): source
-        for keys, source in data.held_out_sources()
+        for keys, source in data.iterate_held_out_sources()
     }
     try:
         corpora = {name: load_source(config, source) for name, source in {**train, **held_out}.items()}

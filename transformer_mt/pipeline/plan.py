@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_mt.config.root import Config
-from transformer_mt.export.ctranslate2_support import unsupported_model, unsupported_search
+from transformer_mt.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import encode_validation
 from transformer_mt.pipeline.train import Setup, make_trainer, make_validator, set_up
 from transformer_mt.pipeline.warm_start import find_warm_start
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.device import hardware_name
-from transformer_mt.system.files import folder_bytes, format_bytes, free_bytes, nearest_existing_folder
+from transformer_mt.system.device import describe_hardware
+from transformer_mt.system.files import find_existing_parent, format_bytes, measure_folder, read_free_disk_bytes
 from transformer_mt.system.logging import log_rank0
-from transformer_mt.system.memory import allocator_name
+from transformer_mt.system.memory import detect_allocator
 from transformer_mt.training import memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory import MemoryPrediction
@@ -110,16 +110,16 @@ def make_plan(requested: Config) -> Plan:
     with tempfile.TemporaryDirectory(prefix="tmt-plan-") as scratch:
         run, cache = RunFolder(Path(scratch) / "run"), Path(scratch) / "cache"
         run.path.mkdir()
-        config = scratch_config(requested, runs_dir=run.path.parent, cache=cache)
+        config = make_scratch_config(requested, runs_dir=run.path.parent, cache=cache)
         warm_start = find_warm_start(run, config, restart=False)
         start = time.perf_counter()
         setup = set_up(run, config, Ranks(), warm_start)
         log_rank0(f"measuring: a validation, {WARM_UP_STEPS + MEASURED_STEPS} steps and a checkpoint")
-        measured = measure_training(run, setup, time.perf_counter() - start, folder_bytes(cache))
-    return _derive_plan(setup, measured, free_bytes(nearest_existing_folder(Path(requested.runs_dir))))
+        measured = measure_training(run, setup, time.perf_counter() - start, measure_folder(cache))
+    return _derive_plan(setup, measured, read_free_disk_bytes(find_existing_parent(Path(requested.runs_dir))))
 
 
-def scratch_config(requested: Config, runs_dir: Path, cache: Path) -> Config:
+def make_scratch_config(requested: Config, runs_dir: Path, cache: Path) -> Config:
     """Return the configuration with other folders for the run and the cache."""
     data = requested.data.model_copy(update={"cache_dir": str(cache)})
     return requested.model_copy(update={"runs_dir": str(runs_dir), "data": data})
@@ -146,7 +146,7 @@ def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_b
         padding=1 - (window.n_src + window.n_tgt) / window.n_padded,
         validation_seconds=validation_seconds,
         checkpoint_seconds=time.perf_counter() - start,
-        checkpoint_bytes=folder_bytes(run.checkpoints),
+        checkpoint_bytes=measure_folder(run.checkpoints),
         peak_bytes=memory.read_peak(setup.machine.device),
     )
 
@@ -202,7 +202,7 @@ def _derive_plan(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
     n_validations, n_checkpoints = count_events(config, steps, per_epoch) if steps else (0, 0)
     return Plan(
         name=str(config.name),
-        hardware=hardware_name(machine.device),
+        hardware=describe_hardware(machine.device),
         precision=machine.precision,
         threads=machine.threads,
         measured=measured,
@@ -233,20 +233,20 @@ def predict_training_memory(largest_batch: MemoryPrediction, measured_peak: int)
     if largest_batch.n_bytes is None:
         return largest_batch
     peak = max(largest_batch.n_bytes, measured_peak)
-    if largest_batch.device == "cpu" and allocator_name() == "glibc malloc":
+    if largest_batch.device == "cpu" and detect_allocator() == "glibc malloc":
         peak += int((HEAP_GROWTH - 1) * max(0, peak - largest_batch.start_bytes))
     return replace(largest_batch, n_bytes=peak)
 
 
 def count_events(config: Config, steps: int, per_epoch: float) -> tuple[int, int]:
     """Return the number of validations and of saved checkpoints. The last step is always validated and saved."""
-    validated = event_steps(config.validation.every, steps, per_epoch)
-    saved = event_steps(config.train.save_every, steps, per_epoch) if config.train.save_every else ()
+    validated = list_event_steps(config.validation.every, steps, per_epoch)
+    saved = list_event_steps(config.train.save_every, steps, per_epoch) if config.train.save_every else ()
     n_validations = len(validated) + (steps not in validated)
     return n_validations, n_validations + sum(step not in validated and step != steps for step in saved)
 
 
-def event_steps(interval: Interval, steps: int, per_epoch: float) -> Collection[int]:
+def list_event_steps(interval: Interval, steps: int, per_epoch: float) -> Collection[int]:
     """Return the steps, up to the last one, after which an event with this interval is due."""
     count, unit = interval.split()
     if unit.startswith("step"):
@@ -258,8 +258,8 @@ def event_steps(interval: Interval, steps: int, per_epoch: float) -> Collection[
 def find_ctranslate2_problems(config: Config) -> tuple[str, ...]:
     """Return each key that prevents an export to CTranslate2, with the reason."""
     return (
-        *(f"model.{key}: {reason}" for key, reason in unsupported_model(config.model)),
-        *(f"decoding.{key}: {reason}" for key, reason in unsupported_search(config.decoding)),
+        *(f"model.{key}: {reason}" for key, reason in find_unsupported_model_keys(config.model)),
+        *(f"decoding.{key}: {reason}" for key, reason in find_unsupported_search_keys(config.decoding)),
     )
 
 

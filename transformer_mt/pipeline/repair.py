@@ -59,7 +59,7 @@ REPAIR_FILTERS: tuple[Filter, ...] = (
 """Filters that clean or drop pairs. Duplicates stay: they are correct."""
 
 
-def new_config_path(config: Config, folder: Path) -> Path:
+def name_new_config(config: Config, folder: Path) -> Path:
     """Return the path of the configuration that trains on the repaired corpus."""
     return folder / f"{config.name}-repaired.yaml"
 
@@ -85,7 +85,7 @@ def repair_corpus(
     check_is_repairable(config)
     if folder.exists():
         raise UserError(f"{folder}: exists already; remove it, or pass another --output")
-    config_path = new_config_path(config, folder)
+    config_path = name_new_config(config, folder)
     report = RepairReport(str(folder), str(config_path), losses is not None, trained_on)
     excess = None if losses is None else _group_excess(losses)
     new_sources: list[Source] = []

@@ -13,7 +13,7 @@ from transformer_mt.evaluation.significance import MetricComparison, compare_sys
 from transformer_mt.pipeline.data import load_split
 from transformer_mt.pipeline.evaluation_sets import make_evaluation_set, translate_set
 from transformer_mt.pipeline.high_loss_pairs import load_losses_if_recorded
-from transformer_mt.pipeline.repair import check_is_repairable, new_config_path, repair_corpus
+from transformer_mt.pipeline.repair import check_is_repairable, name_new_config, repair_corpus
 from transformer_mt.pipeline.repair_report import REPORT, RepairReport
 from transformer_mt.pipeline.train import train
 from transformer_mt.runs.folder import RunFolder
@@ -44,7 +44,7 @@ def train_and_repair(
         losses = load_losses_if_recorded(before, configuration.load_run(before))
         trained_on = before.read_metadata()["sha256"]["train"]
         report = repair_corpus(config, folder, losses, workers, trained_on=trained_on)
-    repaired = configuration.load(new_config_path(config, folder))
+    repaired = configuration.load(name_new_config(config, folder))
     log(f"tmt: training on the repaired corpus: {repaired.name}")
     train(repaired)
     after = RunFolder(Path(repaired.runs_dir) / str(repaired.name))
@@ -59,7 +59,7 @@ def _load_report(config: Config, folder: Path, workers: int) -> RepairReport | N
     """
     if not folder.exists():
         return None
-    path = new_config_path(config, folder)
+    path = name_new_config(config, folder)
     report = RepairReport.load(folder) if path.exists() and (folder / REPORT).exists() else None
     if report is None or report.trained_on is None:
         raise UserError(f"{folder}: exists already, and --train has not made it; remove it, or pass another --output")

@@ -18,8 +18,8 @@ from transformer_mt.pipeline.run_status import describe_status
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.runs.lock import is_locked
 from transformer_mt.runs.metadata import PACKAGES
-from transformer_mt.system.files import folder_bytes, format_bytes
-from transformer_mt.training.metrics_logger import by_source, read_metrics
+from transformer_mt.system.files import format_bytes, measure_folder
+from transformer_mt.training.metrics_logger import read_metrics, split_by_source
 
 MAX_TEXT = 600  # characters of a sentence or of a value
 _SIZE = re.compile(r"([\d,]+) (?:training pairs,|pairs in (.+))")
@@ -103,7 +103,7 @@ def list_cost(run: ReportedRun) -> dict[str, str]:
         "target tokens per second (median)": f"{median(y for _, y in speeds):,.0f}" if speeds else "",
         "parameters": f"{run.record['parameters']:,}",
         "weights": format_bytes(weights.stat().st_size) if weights.exists() else "",
-        "run folder": format_bytes(folder_bytes(run.folder.path)),
+        "run folder": format_bytes(measure_folder(run.folder.path)),
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -116,7 +116,7 @@ def list_values(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[i
 def list_recorded_scores(run: ReportedRun) -> dict[str, str]:
     """Return the scores that the training recorded: greedy ones of the checkpoint, and those of the test sets."""
     facts: dict[str, str] = {}
-    for title, scores in by_source(run.checkpoint.scores).items():
+    for title, scores in split_by_source(run.checkpoint.scores).items():
         facts |= {f"{title}, {name} (greedy)": f"{value:.4g}" for name, value in scores.items()}
     for name, scores in run.record.get("test", {}).items():
         step = run.record["tested"]["step"]

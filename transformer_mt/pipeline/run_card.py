@@ -13,12 +13,12 @@ from transformer_mt.pipeline.run_status import describe_status
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
-from transformer_mt.training.metrics_logger import by_source
+from transformer_mt.training.metrics_logger import split_by_source
 
 
 def write_card(run: RunFolder, config: Config, *, is_running: bool) -> None:
     """Replace the README of a run folder. `is_running` says whether the training continues."""
-    found = run.readable_checkpoints()
+    found = run.list_readable_checkpoints()
     rejected = [info for info in found if info.is_rejected]
     best = next(iter([*rank_checkpoints(found), *rejected[-1:]]), None)
     write_text(run.readme, render_card(run, config, run.read_metadata(), best, is_running=is_running))
@@ -37,7 +37,7 @@ def render_card(
     status = describe_status(run, record, config.train.max_steps, is_running=is_running)
     if is_running:
         status = f"{status} when this file was written"
-    can_translate = "exported" in record or best is not None or bool(run.readable_checkpoints())
+    can_translate = "exported" in record or best is not None or bool(run.list_readable_checkpoints())
     lines = [
         f"# {config.name}",
         "",
@@ -129,7 +129,7 @@ def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> 
         chosen = "" if "exported" in record else f"the best by {best.metric}, "
         if best.is_rejected:
             chosen = "rejected by validation.gate or validation.expect_all, "
-        for title, found in by_source(best.scores).items():
+        for title, found in split_by_source(best.scores).items():
             scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
             yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"
     for name, scores in record.get("test", {}).items():

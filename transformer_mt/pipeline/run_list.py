@@ -14,7 +14,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.pipeline.run_status import find_last_step, find_status, read_last_log_entry
 from transformer_mt.runs.folder import RunFolder, rank_checkpoints
 from transformer_mt.runs.lock import is_locked
-from transformer_mt.system.files import folder_bytes
+from transformer_mt.system.files import measure_folder
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     problem, record, max_steps = None, {}, None
     directions: tuple[str, ...] = ()
     logged = read_last_log_entry(run)
-    checkpoints = run.readable_checkpoints()
+    checkpoints = run.list_readable_checkpoints()
     try:
         record = run.read_metadata()
         config = configuration.load_run(run)
@@ -104,7 +104,7 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
         score=best and best.score,
         hours=max(filter(None, (record.get("hours"), logged.hours)), default=None),
         parameters=record.get("parameters"),
-        n_bytes=folder_bytes(run.path),
+        n_bytes=measure_folder(run.path),
         directions=directions,
         changed=max(path.stat().st_mtime for path in files if path.exists()),
     )

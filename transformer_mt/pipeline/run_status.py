@@ -35,7 +35,7 @@ def find_status(record: Mapping[str, Any], step: int | None, *, is_running: bool
 
 def describe_status(run: RunFolder, record: Mapping[str, Any], max_steps: int | None, *, is_running: bool) -> str:
     """Return the status with the last step, and why the training ended or failed."""
-    step = find_last_step(record, read_last_log_entry(run), run.readable_checkpoints())
+    step = find_last_step(record, read_last_log_entry(run), run.list_readable_checkpoints())
     status = find_status(record, step, is_running=is_running)
     if status == "weights only":
         return f"{status} of a training that ended: {record['ended']}" if "ended" in record else status

@@ -25,7 +25,7 @@ from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
-from transformer_mt.evaluation.metrics import sentence_chrf
+from transformer_mt.evaluation.metrics import compute_sentence_chrf
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
 
@@ -170,7 +170,7 @@ class CandidateMaker:
         kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
         line_numbers = [first_number + i for i in kept]
         returned = back.translate([candidates[i].translation for i in kept], line_numbers=line_numbers)
-        scores = sentence_chrf(returned, [candidates[i].text for i in kept])
+        scores = compute_sentence_chrf(returned, [candidates[i].text for i in kept])
         for i, score in zip(kept, scores, strict=True):
             chrf = round(score, 2)
             reason = ROUND_TRIP if chrf < self.min_chrf else None

@@ -32,10 +32,16 @@ from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.pipeline.validation import make_validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs import metadata
-from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_checkpoint
+from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, busy_cores_warning, configure_process, hardware_name, resolve_machine
+from transformer_mt.system.device import (
+    Machine,
+    configure_process,
+    describe_busy_cores,
+    describe_hardware,
+    resolve_machine,
+)
 from transformer_mt.system.logging import format_duration, log, log_rank0
 from transformer_mt.system.memory import gpu_bytes
 from transformer_mt.training import distributed
@@ -175,7 +181,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
     log_rank0(training_log.describe_training(resolved, machine, ranks))
-    if warning := busy_cores_warning(machine):
+    if warning := describe_busy_cores(machine):
         log_rank0(warning)
     with ranks.rank0_first("data is prepared"):
         data = prepare_data(run, resolved)
@@ -212,12 +218,12 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
     config = setup.config
     if warm_start is not None:
         log_rank0(warm_start.describe())
-    if warning := disk_space_warning(run, config.keep, setup.model, config.optimizer.state_copies):
+    if warning := describe_disk_shortage(run, config.keep, setup.model, config.optimizer.state_copies):
         log_rank0(warning)
     metadata.record_start(
         run,
         render_yaml(config),
-        hardware=hardware_name(setup.machine.device),
+        hardware=describe_hardware(setup.machine.device),
         parameters=sum(parameter.numel() for parameter in setup.model.parameters()),
         report=setup.report,
         fingerprints=setup.data.fingerprints(),
@@ -314,7 +320,7 @@ def finish(run: RunFolder, setup: Setup, stop_reason: str, hours: float, logger:
     """
     config, best, last = setup.config, run.find_checkpoint("best"), run.find_checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
-    scores = metadata.known_test_scores(run, tested)
+    scores = metadata.get_known_test_scores(run, tested)
     if scores is None:
         scores = score_test_sets(run, config, setup.machine, best.step, setup.data.test)
     metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)

@@ -54,7 +54,7 @@ class WarmStart:
         with torch.device("meta"):
             ours = Transformer(config.model, tokenizers.src, tokenizers.tgt)
         differences = tuple(_differing_keys("model", config.model, theirs.config))
-        if misfits := list(_misfits(ours, theirs)):
+        if misfits := list(_find_misfits(ours, theirs)):
             if len(misfits) > MAX_LISTED:
                 misfits[MAX_LISTED:] = [f"and {len(misfits) - MAX_LISTED:,} more"]
             raise UserError(
@@ -108,7 +108,7 @@ class WarmStart:
 
 def find_warm_start(run: RunFolder, config: Config, *, restart: bool) -> WarmStart | None:
     """Return the warm start of a run, or None if none is configured or the run resumes from its own checkpoint."""
-    if config.train.init_from is None or (not restart and run.checkpoint_folders()):
+    if config.train.init_from is None or (not restart and run.list_checkpoint_folders()):
         return None
     if Path(config.train.init_from).resolve() == run.path.resolve():
         raise UserError(f"{KEY}: {run.path}: is this run itself; give the new run another name (name=...)")
@@ -172,9 +172,9 @@ def _indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
+def _find_misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
     """Yield the parameters that exist in one model only, differ in shape, or are tied in only one of the models."""
-    here, there = _shapes_and_ties(ours), _shapes_and_ties(theirs)
+    here, there = _map_shapes_and_ties(ours), _map_shapes_and_ties(theirs)
     for name in {**here, **there}:
         shapes = [list(model[name][0]) if name in model else "none" for model in (here, there)]
         if shapes[0] != shapes[1]:
@@ -183,7 +183,7 @@ def _misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
             yield f"{name}: tied to {here[name][1]} here, a separate matrix there"
 
 
-def _shapes_and_ties(model: Transformer) -> dict[str, tuple[torch.Size, str]]:
+def _map_shapes_and_ties(model: Transformer) -> dict[str, tuple[torch.Size, str]]:
     """Return by parameter name: the shape, and the first name under which the same tensor is registered."""
     first_names: dict[int, str] = {}
     named = model.named_parameters(remove_duplicate=False)

@@ -69,7 +69,7 @@ def plot_style() -> Generator[None]:
 @plot_style()
 def draw_positions(table: Array, title: str) -> Figure:
     """Draw a position table as an image, four dimensions as lines, and the dot products of rows. table: [P, D]."""
-    figure = new_figure(7.4, 5.4)
+    figure = make_figure(7.4, 5.4)
     panels = figure.subplot_mosaic([["table", "products"], ["lines", "lines"]])
     table_axes, line_axes, product_axes = panels["table"], panels["lines"], panels["products"]
     figure.suptitle(title)
@@ -101,7 +101,7 @@ def _draw_image(figure: Figure, axes: Axes, values: Array, label: str) -> None:
 @plot_style()
 def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
     """Draw the learning rate of the chosen schedule, and of the others for comparison. steps, rates: [N]."""
-    figure = new_figure(6.4, 4.8)
+    figure = make_figure(6.4, 4.8)
     axes = figure.subplots()
     axes.plot(steps, rates[chosen], color=DARK, linewidth=4, label=_schedule_label(chosen, rates))
     for i, name in enumerate(name for name in rates if name != chosen):
@@ -158,7 +158,7 @@ def draw_attention(
     query_labels, key_labels = [_piece_label(piece) for piece in queries], [_piece_label(piece) for piece in keys]
     margin = 0.9 + font_size / 72 * 0.6 * max(map(len, [*query_labels, *key_labels]))
     width, height = max(1.6, cell * len(keys)) + 0.2, max(1.6, cell * len(queries)) + 0.4
-    figure = new_figure(max(5.0, columns * width + margin + 0.9), max(3.6, rows * height + margin + 0.5))
+    figure = make_figure(max(5.0, columns * width + margin + 0.9), max(3.6, rows * height + margin + 0.5))
     grid: Any = figure.subplots(rows, columns, squeeze=False)
     image: Any = None
     highest = max(float(layer.max()) for layer in weights)
@@ -196,7 +196,7 @@ def _piece_label(text: str) -> str:
 @plot_style()
 def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
     """Draw a histogram of the lengths of each side on a logarithmic scale, which shows the tail. src, tgt: [N]."""
-    figure = new_figure(6.4, 5.0)
+    figure = make_figure(6.4, 5.0)
     panels: Any = figure.subplots(2, 1, sharex=True, sharey=True)
     figure.suptitle(title)
     longest = int(max(src.max(), tgt.max()))
@@ -246,7 +246,7 @@ def render_pixels(figure: Figure) -> Array:
     return np.asarray(canvas.buffer_rgba())[..., :3]
 
 
-def new_figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
     """Make an empty figure. Sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

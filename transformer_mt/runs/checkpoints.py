@@ -34,10 +34,10 @@ WEIGHTS, STATE = "model.safetensors", "training.pt"
 
 def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
     """Write a checkpoint of a model, see `write`."""
-    write(info, distinct_weights(model), state)
+    write(info, list_distinct_weights(model), state)
 
 
-def distinct_weights(model: nn.Module) -> dict[str, Tensor]:
+def list_distinct_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model by name. A tied weight has the first of its names."""
     tensors = dict(sorted(model.state_dict(keep_vars=True).items()))  # the same parameter under each of its names
     names = {id(tensor): name for name, tensor in reversed(tensors.items())}
@@ -45,7 +45,7 @@ def distinct_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | None) -> None:
-    """Write a checkpoint atomically, with the `distinct_weights` of a model. It replaces one of the same step.
+    """Write a checkpoint atomically, with the `list_distinct_weights` of a model. It replaces one of the same step.
 
     Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
     """
@@ -89,7 +89,7 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
     A checkpoint written at a stop signal is kept only while it is the newest, and does not count as one of
     `keep.last`. Thus a stopped and resumed run ends with the same checkpoints as an uninterrupted run.
     """
-    found = run.readable_checkpoints()
+    found = run.list_readable_checkpoints()
     regular = [info for info in found if not info.stopped]
     kept = {info.step for info in (*found[-1:], *regular[-keep.last :], *rank_checkpoints(found)[: keep.best])}
     for info in found:
@@ -99,19 +99,19 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
 
 def delete_later_checkpoints(run: RunFolder, step: int) -> None:
     """Delete the checkpoints after `step`."""
-    for saved_step, folder in run.checkpoint_folders().items():
+    for saved_step, folder in run.list_checkpoint_folders().items():
         if saved_step > step:
             files.delete_folder(folder)
 
 
-def disk_space_warning(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
+def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
     """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written.
 
     `optimizer_copies` is the number of values per weight in the optimizer state.
     """
     each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
-    present = sum(files.folder_bytes(folder) for folder in run.checkpoint_folders().values())
-    needed, free = (keep.best + keep.last + 1) * each - present, files.free_bytes(run.path)
+    present = sum(files.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
+    needed, free = (keep.best + keep.last + 1) * each - present, files.read_free_disk_bytes(run.path)
     if needed <= free:
         return None
     return (
@@ -207,7 +207,7 @@ def find_rollback_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | Non
 
     Checkpoints written at a stop signal are skipped: an uninterrupted run would not have them to roll back to.
     """
-    for info in reversed(run.readable_checkpoints()):
+    for info in reversed(run.list_readable_checkpoints()):
         if info.step <= up_to and not info.stopped:
             with suppress(UserError):
                 verify(info)
@@ -221,10 +221,10 @@ def find_resume_checkpoint(run: RunFolder, which: str) -> CheckpointInfo | None:
     `last` skips damaged checkpoints: they are logged and renamed. Raises `UserError` if none is intact, or if another
     `which` is damaged.
     """
-    if not run.checkpoint_folders():
+    if not run.list_checkpoint_folders():
         return None
     if which == "last":
-        info, damages = _newest_intact(run)
+        info, damages = _find_newest_intact(run)
         for folder, damage in damages.items():
             _set_aside(folder, damage)
     else:
@@ -233,13 +233,13 @@ def find_resume_checkpoint(run: RunFolder, which: str) -> CheckpointInfo | None:
     return info
 
 
-def _newest_intact(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileError]]:
+def _find_newest_intact(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileError]]:
     """Return the newest intact checkpoint, and the damage of those to set aside.
 
     The latter are all newer checkpoints, and older ones whose description, and so score, is unreadable.
     """
     newest, damages = None, dict[Path, CorruptFileError]()
-    for folder in reversed(run.checkpoint_folders().values()):
+    for folder in reversed(run.list_checkpoint_folders().values()):
         try:
             info = CheckpointInfo.read(folder)
             if newest is None:

@@ -208,11 +208,11 @@ class RunFolder:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def checkpoint_folder(self, step: int) -> Path:
+    def locate_checkpoint(self, step: int) -> Path:
         """Return the folder for the checkpoint of a step."""
         return self.checkpoints / f"step-{step:06d}"
 
-    def checkpoint_folders(self) -> dict[int, Path]:
+    def list_checkpoint_folders(self) -> dict[int, Path]:
         """Return all checkpoint folders by step, oldest first, intact or damaged."""
         names = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in self.checkpoints.glob("step-*")]
         return dict(sorted((int(match[1]), path) for match, path in names if match))
@@ -221,12 +221,12 @@ class RunFolder:
         """Return all checkpoints, oldest first. Raises `UserError` if a description, and so a score, is unreadable."""
         while True:
             with suppress(CheckpointDeletedError):
-                return [self._read_info(folder) for folder in self.checkpoint_folders().values()]
+                return [self._read_info(folder) for folder in self.list_checkpoint_folders().values()]
 
-    def readable_checkpoints(self) -> list[CheckpointInfo]:
+    def list_readable_checkpoints(self) -> list[CheckpointInfo]:
         """Return the checkpoints whose description is readable, oldest first."""
         found: list[CheckpointInfo] = []
-        for folder in self.checkpoint_folders().values():
+        for folder in self.list_checkpoint_folders().values():
             with suppress(CorruptFileError):
                 found.append(CheckpointInfo.read(folder))
         return found
@@ -236,7 +236,7 @@ class RunFolder:
 
         Raises `UserError` if it does not exist, or if a description that is needed is damaged.
         """
-        while folders := self.checkpoint_folders():
+        while folders := self.list_checkpoint_folders():
             with suppress(CheckpointDeletedError):
                 return self._choose(which, folders)
         raise UserError(f"{self.path}: has no checkpoint yet; train longer (tmt train saves at each validation)")

@@ -89,7 +89,7 @@ def record_resume(run: RunFolder, step: int) -> None:
     write_metadata(run, record)
 
 
-def known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]] | None:
+def get_known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]] | None:
     """Return the recorded test scores by test set and metric, or None if `tested` (step and decoding) differs."""
     record = run.read_metadata()
     return record["test"] if record.get("tested") == tested else None
@@ -124,13 +124,13 @@ def collect_provenance(hardware: str) -> dict[str, Any]:
             "python": platform.python_version(),
             **dict(_installed_versions()),
         },
-        "commit": git_commit(),
+        "commit": read_git_commit(),
         "hardware": hardware,
         "system": platform.platform(),
     }
 
 
-def git_commit() -> str | None:
+def read_git_commit() -> str | None:
     """Return the Git commit of this program, or None if it does not run from a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -118,7 +118,7 @@ def configure_process(machine: Machine) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has new ones
 
 
-def busy_cores_warning(machine: Machine) -> str | None:
+def describe_busy_cores(machine: Machine) -> str | None:
     """Return a warning if other programs use cores that the threads of this process need, or None.
 
     The threads of a matrix product wait for the slowest one, so a single busy core delays all of them.
@@ -181,8 +181,8 @@ def _resolve_threads(threads: Literal["auto"] | int) -> int:
         return threads
     processes = launcher.local_world_size()
     if processes == 1:
-        return min(available_cores(), torch.get_num_threads())
-    return max(1, available_cores() // processes)
+        return min(count_available_cores(), torch.get_num_threads())
+    return max(1, count_available_cores() // processes)
 
 
 def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:
@@ -192,7 +192,7 @@ def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:
         raise UserError(f"{name}: {error}") from None
 
 
-def available_cores() -> int:
+def count_available_cores() -> int:
     """Return the number of cores that this process may use; its job or container may be limited."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if CPU_LIMIT.exists():
@@ -226,7 +226,7 @@ def bf16_is_faster(device: torch.device) -> bool:
     return False
 
 
-def hardware_name(device: torch.device) -> str:
+def describe_hardware(device: torch.device) -> str:
     """Return the name of the hardware, for the run's records."""
     import torch
 

@@ -143,9 +143,9 @@ def _describe_mps() -> str:
 def _describe_cpu() -> str:
     import torch
 
-    from transformer_mt.system.device import hardware_name
+    from transformer_mt.system.device import describe_hardware
 
-    return f"{hardware_name(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
+    return f"{describe_hardware(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _compare_precisions(machine: Machine) -> str:
@@ -172,9 +172,9 @@ def _describe_threads(machine: Machine) -> str:
 
 
 def _describe_allocator() -> str:
-    from transformer_mt.system.memory import allocator_name
+    from transformer_mt.system.memory import detect_allocator
 
-    name = allocator_name()
+    name = detect_allocator()
     return (
         name
         if name == "TCMalloc"
@@ -249,17 +249,17 @@ def run_python(code: str) -> str:
 
 def check_disk(runs: Path) -> Iterator[Check]:
     """Check the free space and the write access of the folder of the runs, or of its nearest existing parent."""
-    from transformer_mt.system.files import nearest_existing_folder
+    from transformer_mt.system.files import find_existing_parent
 
-    folder = nearest_existing_folder(runs)
+    folder = find_existing_parent(runs)
     yield run_check("disk", "free space", lambda: _describe_space(folder), Severity.WARNING)
     yield run_check("disk", "write access", lambda: _try_writing(folder), Severity.ERROR)
 
 
 def _describe_space(folder: Path) -> str | tuple[Severity, str]:
-    from transformer_mt.system.files import format_bytes, free_bytes
+    from transformer_mt.system.files import format_bytes, read_free_disk_bytes
 
-    free = free_bytes(folder)
+    free = read_free_disk_bytes(folder)
     value = f"{format_bytes(free)} in {folder}"
     if free >= LOW_DISK:
         return value

@@ -278,19 +278,19 @@ def _fsync(path: Path) -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def nearest_existing_folder(path: Path) -> Path:
+def find_existing_parent(path: Path) -> Path:
     """Return the first that exists of a path and its parents: the place where the path would be created."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
 
 
-def free_bytes(folder: Path) -> int:
+def read_free_disk_bytes(folder: Path) -> int:
     """Return the bytes that can still be written to the disk of a folder."""
     return shutil.disk_usage(folder).free
 
 
 def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
     """Raise `UserError` if the disk of `data.cache_dir` has no space for `what`, which needs so many bytes."""
-    free = free_bytes(nearest_existing_folder(cache_dir))
+    free = read_free_disk_bytes(find_existing_parent(cache_dir))
     if needed > free:
         raise UserError(
             f"{cache_dir.absolute()}: {what} need about {format_bytes(needed)}, and {format_bytes(free)} are free;\n"
@@ -298,7 +298,7 @@ def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
         )
 
 
-def folder_bytes(folder: Path) -> int:
+def measure_folder(folder: Path) -> int:
     """Return the total size of the files below a folder. Files that are deleted meanwhile are not counted."""
     total = 0
     for entry in walk(folder):

@@ -66,7 +66,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return any(text in str(error) for text in OUT_OF_MEMORY_MESSAGES)
 
 
-def allocator_name() -> str:
+def detect_allocator() -> str:
     """Return the name of the allocator that this process uses, as far as its functions reveal it."""
     known = {"MallocExtension_ReleaseFreeMemory": "TCMalloc", "mallctl": "jemalloc", "malloc_trim": "glibc malloc"}
     return next((name for function, name in known.items() if _c_function(function)), "the system's malloc")

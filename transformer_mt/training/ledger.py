@@ -44,7 +44,7 @@ class Ledger:
             if isinstance(batch, PackedBatch):
                 means = batch.packings.tgt.mean_per_sentence(torch.cat(label_nll))
             else:
-                means = mean_per_pair(torch.cat(label_nll), batch.labels != model.tgt_pad)
+                means = average_per_pair(torch.cat(label_nll), batch.labels != model.tgt_pad)
             self._pending.append((batch.rows, batch.epoch or 0, means))
             return sums
 
@@ -89,7 +89,7 @@ class Ledger:
         self.losses = state.numpy() if state is not None and self.ranks.is_rank0 else None
 
 
-def mean_per_pair(label_nll: Tensor, is_label: Tensor) -> Tensor:
+def average_per_pair(label_nll: Tensor, is_label: Tensor) -> Tensor:
     """Return the mean of each row over its labels. [N], [B, T] -> [B]."""
     padded = torch.zeros(is_label.shape, device=label_nll.device).masked_scatter(is_label, label_nll)  # [B, T]
     return padded.sum(1) / is_label.sum(1)

@@ -52,7 +52,7 @@ class LossConfig(Section):
             )
         return self
 
-    def problem(self, has_dropout: bool) -> str | None:
+    def find_problem(self, has_dropout: bool) -> str | None:
         """Return an error message if both passes would be the same, or None."""
         if has_dropout or self.consistency == "none" or (self.consistency == "simcut" and self.cutoff > 0):
             return None

@@ -72,15 +72,15 @@ def predict_memory(
     stream: BatchStream, try_batch: TryBatch, device: torch.device, step_bytes: int = 0
 ) -> MemoryPrediction:
     """Try the most expensive batches, and return the peak memory of a step."""
-    batches = most_expensive_batches(stream)
-    start_bytes = 0 if device.type == "cuda" else resident_bytes()
+    batches = select_most_expensive_batches(stream)
+    start_bytes = 0 if device.type == "cuda" else read_resident_bytes()
     peak, limit = measure_peak(batches, try_batch, device), read_memory_limit(device)
     shape = len(batches[0].src), batches[0].src.size(1), batches[0].labels.size(1)
     n_bytes = None if peak is None else peak + step_bytes
     return MemoryPrediction(shape, n_bytes, limit, str(device), start_bytes)
 
 
-def most_expensive_batches(stream: BatchStream) -> list[Batch]:
+def select_most_expensive_batches(stream: BatchStream) -> list[Batch]:
     """Return the batches of all epochs with the most tokens and the most attention scores, without subword sampling."""
     n, s, t = (stream.shapes[:, i] for i in range(3))  # pairs, source length, target length
     costs = n * (s + t), n * (s * s + s * t + t * t)
@@ -163,7 +163,7 @@ def read_peak(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
 
-def resident_bytes() -> int:
+def read_resident_bytes() -> int:
     """Return the resident memory of this process in bytes, or 0 on other systems than Linux."""
     with suppress(OSError, KeyError):
         return _read_memory("/proc/self/status", "VmRSS")
@@ -190,7 +190,7 @@ def choose_batch_tokens(
         return CPU_TOKENS
 
     def fits(tokens: int) -> bool:
-        peak = measure_peak(most_expensive_batches(make_stream(tokens)), try_batch, device)
+        peak = measure_peak(select_most_expensive_batches(make_stream(tokens)), try_batch, device)
         return peak is not None and peak + step_bytes <= MEMORY_SHARE * read_memory_limit(device)
 
     if not fits(MIN_TOKENS):
@@ -199,10 +199,10 @@ def choose_batch_tokens(
         )
     corpus = make_stream(MAX_TOKENS).corpus
     n_tokens = len(corpus.tgt.ids) + len(corpus)  # with end symbols
-    return largest_that_fits(fits, MIN_TOKENS, max(MIN_TOKENS, min(MAX_TOKENS, n_tokens // MIN_BATCHES)))
+    return find_largest_that_fits(fits, MIN_TOKENS, max(MIN_TOKENS, min(MAX_TOKENS, n_tokens // MIN_BATCHES)))
 
 
-def largest_that_fits(fits: Callable[[int], bool], low: int, high: int) -> int:
+def find_largest_that_fits(fits: Callable[[int], bool], low: int, high: int) -> int:
     """Search the largest number from `low` to `high` that fits, to within a sixteenth. `low` must fit."""
     end = high + 1  # smallest number that does not fit or is not allowed
     while end - low > max(1, low // 16):

@@ -91,7 +91,7 @@ class MetricsLogger:
         if is_best:
             scalars |= {f"{BEST}{name}": value for name, value in result.scores.items()}
         self.log_scalars(step, scalars)
-        for title, scores in by_source(result.scores).items():
+        for title, scores in split_by_source(result.scores).items():
             summary = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
             best = "  (best so far)" if is_best and title == "validation" else ""
             log_rank0(f"step {step:,}  {title}  {summary}{best}")
@@ -188,7 +188,7 @@ class SilentMetricsLogger(MetricsLogger):
         """Do nothing."""
 
 
-def by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Return the scores of all validation pairs, and then those of each source (`bleu/NAME`), by title."""
     groups: dict[str, dict[str, float]] = {"validation": {}}
     for key, value in scores.items():

@@ -58,14 +58,14 @@ def make_optimizers(
 
     from transformer_mt.training.muon import Muon
 
-    matrices = layer_matrices(model) if config.kind == "muon" else {}
-    groups = parameter_groups(model, config.weight_decay, excluded=set(matrices))
+    matrices = list_layer_matrices(model) if config.kind == "muon" else {}
+    groups = group_parameters(model, config.weight_decay, excluded=set(matrices))
     adam_class = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
     adam = adam_class(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
     return [Muon(matrices, config.weight_decay, in_bf16=precision == "bf16"), adam] if matrices else [adam]
 
 
-def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
+def list_layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
     """Return the weight matrices of the layers, each with the number of rows of every projection fused into it."""
     from transformer_mt.model.linear import Linear, projection_widths
 
@@ -76,7 +76,7 @@ def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
     return found
 
 
-def parameter_groups(
+def group_parameters(
     model: nn.Module, weight_decay: float, excluded: Container[torch.Tensor] = ()
 ) -> list[dict[str, list[nn.Parameter] | float]]:
     """Split the parameters into a group with weight decay and one without, and omit empty groups."""

@@ -96,7 +96,7 @@ class ValidationConfig(Section):
     gate: dict[str, float] = Field(default={})
     """BLEU that a validation source (or all) may lose after a warm start; one that loses more is never the best"""
 
-    def problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+    def find_problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""
         for key in ("metric", "expect_all"):
             if not self.expect and getattr(self, key) in ("expect", True):

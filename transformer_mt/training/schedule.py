@@ -39,7 +39,7 @@ class ScheduleConfig(Section):
     final: float = Field(default=0.0, ge=0, le=1)
     """for cosine, linear, wsd: learning rate at the end of the curve and afterwards, as a share of the peak"""
 
-    def problems(self, max_steps: int | None) -> Iterator[tuple[str, str]]:
+    def find_problems(self, max_steps: int | None) -> Iterator[tuple[str, str]]:
         """Yield each key that does not fit the length of the run, with an error message."""
         if self.kind not in KINDS_WITH_END:
             return

@@ -131,7 +131,7 @@ class Trainer:
         step, first_batch = progress.step + 1, progress.position
         batches, next_batch = self.prefetcher.take(first_batch)
         window.seconds_waiting += time.perf_counter() - start
-        metrics = self.train_step(step, self.learning_rate(step), batches)
+        metrics = self.train_step(step, self.compute_learning_rate(step), batches)
         if self.ema is not None:
             self.ema.update(step, is_taken=metrics.grad_norm.isfinite())
         self.pending.append((step, first_batch, metrics))
@@ -140,7 +140,7 @@ class Trainer:
         self.logger.advance(step)
         return Milestone(step, first_batch.epoch, next_batch.epoch)
 
-    def learning_rate(self, step: int) -> float:
+    def compute_learning_rate(self, step: int) -> float:
         """Return the learning rate of the schedule, halved once per rollback."""
         return self.schedule(step) / 2**self.progress.rollbacks
 
@@ -191,7 +191,7 @@ class Trainer:
             "train/nll": window.nll / n_labels,
             "train/ppl": perplexity(window.nll / n_labels),
             **({"train/consistency": window.consistency / n_labels} if window.consistency else {}),
-            "train/learning_rate": self.learning_rate(progress.step),
+            "train/learning_rate": self.compute_learning_rate(progress.step),
             "train/gradient_norm": window.grad_norm,
             "train/tokens_per_second": n_timed / window.seconds,
             "train/waiting": window.seconds_waiting / window.seconds,
@@ -263,12 +263,12 @@ class Trainer:
             return
         self.logger.flush()
         step = self.progress.step
-        folder, metric = self.run.checkpoint_folder(step), self.validation.metric
+        folder, metric = self.run.locate_checkpoint(step), self.validation.metric
         results = [test._asdict() for test in tests]
         info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected, tests=results)
         self.writer.wait()  # before the copy, so that there is only one
         with self.average_parameters() as raw_weights:
-            weights = copy_to_host(checkpoints.distinct_weights(self.train_step.model))
+            weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))
             state = copy_to_host(self.state(raw_weights))
         prune = self.can_prune()
 
@@ -333,7 +333,7 @@ class Trainer:
             when = "before the first checkpoint" if info is None else f"after {MAX_ROLLBACKS} rollbacks"
             raise DivergedError(
                 f"{self.run.path}: step {progress.step:,}: {problem}, {when} (learning rate "
-                f"{self.learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
+                f"{self.compute_learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
                 "schedule.warmup_steps or set precision: fp32, and start again with --restart"
             )
         self.update_time()

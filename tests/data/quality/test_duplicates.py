@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.data.quality.duplicates import HashSet, hash_texts, pair_text
+from transformer_mt.data.quality.duplicates import HashSet, hash_texts, join_pair
 
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=30), max_size=10), st.integers(0, 2**64 - 41))
@@ -39,4 +39,4 @@ def test_equal_texts_have_equal_hashes(texts: list[str]) -> None:
 
 
 def test_a_pair_is_not_mistaken_for_another_one_with_the_same_letters() -> None:
-    assert pair_text("a b", "c") != pair_text("a", "b c")
+    assert join_pair("a b", "c") != join_pair("a", "b c")

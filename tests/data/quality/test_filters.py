@@ -24,7 +24,7 @@ from transformer_mt.data.quality.duplicates import HashSet
 from transformer_mt.data.quality.filter_base import Filter
 from transformer_mt.data.quality.filter_pipeline import EvenSample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
-from transformer_mt.data.quality.normalization import comparison_key
+from transformer_mt.data.quality.normalization import make_comparison_key
 from transformer_mt.errors import UserError
 
 Pairs = list[tuple[str, str]]
@@ -133,7 +133,7 @@ def test_first_of_equal_pairs_is_kept(pairs: Pairs, of: Any, normalized: bool) -
 
 def test_ascii_text_is_compared_like_other_text() -> None:
     for text in map(chr, range(128)):
-        assert comparison_key(f"a{text}b") == comparison_key(f"a{text}bé").removesuffix("é")
+        assert make_comparison_key(f"a{text}b") == make_comparison_key(f"a{text}bé").removesuffix("é")
 
 
 def test_duplicates_are_found_across_blocks(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.quality.near_duplicates import NearIndex, find_near_duplicates, shingle_text
-from transformer_mt.data.quality.normalization import comparison_key
+from transformer_mt.data.quality.normalization import make_comparison_key
 
 WORDS = (
     "a the man woman two dogs children run sits beside yellow boat across river reading newspaper mountain 山 собака"
@@ -39,7 +39,7 @@ def make_texts(count: int, seed: int) -> list[str]:
                 position = rng.randrange(len(text))
                 text = text[:position] + rng.choice(["", "x", "the"]) + text[position + 1 :]
         texts.append(text)
-    return [*map(comparison_key, texts)]
+    return [*map(make_comparison_key, texts)]
 
 
 def test_similarities_are_exact_and_nearly_all_are_found() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.quality import normalization, signals
-from transformer_mt.data.quality.normalization import comparison_key
-from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, script_share, split_units
-from transformer_mt.data.quality.signals import LengthModel, find_addresses, find_html, number_agreement
+from transformer_mt.data.quality.normalization import make_comparison_key
+from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, measure_script_share, split_units
+from transformer_mt.data.quality.signals import LengthModel, find_addresses, find_html, measure_number_agreement
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_a_unit_is_a_word_or_a_character_of_a_script_without_spaces(text: str, n
 
 
 def test_words_are_counted_by_script() -> None:
-    assert script_share("日本語のテスト", LANGUAGE_SCRIPTS["ja"]) == (1.0, 7)
-    assert script_share("abc д <b>Да</b>", ("CYRILLIC",)) == (2 / 3, 3)
-    assert script_share("无法与 ypbind 通讯", ("HAN",)) == (5 / 6, 6)
-    assert script_share("123 !", ("LATIN",)) == (0.0, 0)
+    assert measure_script_share("日本語のテスト", LANGUAGE_SCRIPTS["ja"]) == (1.0, 7)
+    assert measure_script_share("abc д <b>Да</b>", ("CYRILLIC",)) == (2 / 3, 3)
+    assert measure_script_share("无法与 ypbind 通讯", ("HAN",)) == (5 / 6, 6)
+    assert measure_script_share("123 !", ("LATIN",)) == (0.0, 0)
 
 
 def test_lengths_are_compared_relative_to_what_is_typical() -> None:
@@ -65,11 +65,11 @@ def test_lengths_are_compared_relative_to_what_is_typical() -> None:
     ],
 )
 def test_numbers_agree_whatever_their_separators(src: str, tgt: str, agreement: float | None) -> None:
-    assert number_agreement(src, tgt) == number_agreement(tgt, src) == agreement
+    assert measure_number_agreement(src, tgt) == measure_number_agreement(tgt, src) == agreement
 
 
 def test_parts_of_a_date_are_separate_numbers() -> None:
-    assert number_agreement("12.05.2020 33.5 1,234,567.8", "12 5 2020 33,5 1234567,8") == 1
+    assert measure_number_agreement("12.05.2020 33.5 1,234,567.8", "12 5 2020 33,5 1234567,8") == 1
 
 
 def test_addresses_are_found_without_the_punctuation_after_them() -> None:
@@ -152,11 +152,11 @@ def test_joiners_that_scripts_need_are_kept() -> None:
 
 @given(st.text(st.characters(codec="ascii"), max_size=20))
 def test_comparison_ignores_case_spaces_and_punctuation(text: str) -> None:
-    key = comparison_key(text)
-    assert comparison_key(f"  {text.upper()} ") in (key, text.strip().upper())
+    key = make_comparison_key(text)
+    assert make_comparison_key(f"  {text.upper()} ") in (key, text.strip().upper())
     letters = "".join(character for character in text.casefold() if character.isalnum() or character in "$+<=>^`|~")
     assert key == (letters or text.strip())
 
 
 def test_comparison_keeps_marks_that_distinguish_words() -> None:
-    assert comparison_key("कि") != comparison_key("की") and comparison_key("Ｔｅｓｔ！") == "test"
+    assert make_comparison_key("कि") != make_comparison_key("की") and make_comparison_key("Ｔｅｓｔ！") == "test"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.blocks import log_progress
-from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
+from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, join_pair
 from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, FindReason, PairFilter
 from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.data.quality.near_duplicates import (
@@ -23,7 +23,7 @@ from transformer_mt.data.quality.near_duplicates import (
     find_near_duplicates,
     shingle_texts,
 )
-from transformer_mt.data.quality.normalization import comparison_key
+from transformer_mt.data.quality.normalization import make_comparison_key
 from transformer_mt.system.logging import log_rank0
 
 MIN_LEXICON_PAIRS = 1000  # of a corpus whose lexicon can be trusted
@@ -113,7 +113,7 @@ class OverlapFilter(Filter):
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Hash the held-out sets."""
         known: dict[tuple[ComparedSide, str], tuple[Hashes, NDArray[np.intp]]] = {}
-        for name, texts in held_out_columns(context.held_out).items():
+        for name, texts in read_held_out_columns(context.held_out).items():
             for side in _compared_sides(self.of):
                 hashes, rows = np.unique(hash_side(*texts, side, normalized=True), return_index=True)
                 known[side, name] = hashes, rows
@@ -146,7 +146,7 @@ class NearOverlapFilter(Filter):
         """Index the held-out sets."""
         indexes = {
             (side, name): NearIndex([*shingle_texts(*texts, side)], self.similarity)
-            for name, texts in held_out_columns(context.held_out).items()
+            for name, texts in read_held_out_columns(context.held_out).items()
             for side in _compared_sides(self.of)
         }
 
@@ -169,7 +169,7 @@ def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSi
     return ["src", "tgt"] if of == "any" else [of]
 
 
-def held_out_columns(held_out: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, tuple[list[str], list[str]]]:
+def read_held_out_columns(held_out: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, tuple[list[str], list[str]]]:
     """Return sources and targets of each held-out set, by name."""
     columns: dict[str, tuple[list[str], list[str]]] = {}
     for name, pairs in held_out.items():
@@ -182,10 +182,10 @@ def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, norma
     """Hash pairs, sources or targets, optionally without case, spaces and punctuation."""
     if of != "pair":
         texts = src if of == "src" else tgt
-        return hash_texts(map(comparison_key, texts) if normalized else texts)
+        return hash_texts(map(make_comparison_key, texts) if normalized else texts)
     if normalized:
-        return hash_texts(map(pair_text, map(comparison_key, src), map(comparison_key, tgt)))
-    return hash_texts(map(pair_text, src, tgt))
+        return hash_texts(map(join_pair, map(make_comparison_key, src), map(make_comparison_key, tgt)))
+    return hash_texts(map(join_pair, src, tgt))
 
 
 def has_text(hashes: Hashes) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ def hash_texts(texts: Iterable[str]) -> Hashes:
     return hashes
 
 
-def pair_text(src: str, tgt: str) -> str:
+def join_pair(src: str, tgt: str) -> str:
     """Join both sides to one text, so that different pairs give different texts."""
     return f"{src}\0{tgt}"
 

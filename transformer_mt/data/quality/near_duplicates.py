@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts
-from transformer_mt.data.quality.normalization import comparison_key
+from transformer_mt.data.quality.normalization import make_comparison_key
 from transformer_mt.system.progress_report import ProgressReport
 
 ComparedSide = Literal["pair", "src", "tgt"]
@@ -64,12 +64,12 @@ def shingle_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> I
     """Return the texts by which pairs, sources or targets are compared."""
     if of == "pair":
         return (shingle_text(*pair) for pair in zip(src, tgt, strict=True))
-    return map(comparison_key, src if of == "src" else tgt)
+    return map(make_comparison_key, src if of == "src" else tgt)
 
 
 def shingle_text(src: str, tgt: str) -> str:
     """Return the text by which a pair is compared with others."""
-    return f"{comparison_key(src)}{PADDING}{comparison_key(tgt)}"
+    return f"{make_comparison_key(src)}{PADDING}{make_comparison_key(tgt)}"
 
 
 def find_near_duplicates(texts: Iterable[str], n_texts: int, similarity: float = SIMILARITY) -> NearMatches:

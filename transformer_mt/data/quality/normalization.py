@@ -61,7 +61,7 @@ _DELETIONS = _Deletions()
 _ASCII_DELETIONS = bytes(code for code in range(128) if _DELETIONS[code] is None)
 
 
-def comparison_key(text: str) -> str:
+def make_comparison_key(text: str) -> str:
     """Return the text without case, spaces and punctuation. A text of punctuation alone is only stripped."""
     if text.isascii():  # several times faster
         return text.lower().encode().translate(None, _ASCII_DELETIONS).decode() or text.strip()

@@ -12,13 +12,19 @@ from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.languages import check_language, primary_language
 from transformer_mt.data.quality.filter_base import SIDE_NAMES, FilterContext, FindReason, PairFilter
-from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, SCRIPTS, count_letters, script_share, split_units
+from transformer_mt.data.quality.scripts import (
+    LANGUAGE_SCRIPTS,
+    SCRIPTS,
+    count_letters,
+    measure_script_share,
+    split_units,
+)
 from transformer_mt.data.quality.signals import (
     LengthModel,
     copy_share,
     find_addresses,
     is_repetitive,
-    number_agreement,
+    measure_number_agreement,
 )
 
 Side = Literal["src", "tgt", "both", "any"]
@@ -156,7 +162,7 @@ class ScriptFilter(PairFilter):
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
                 if scripts is None:
                     continue
-                share, n_words = script_share(text, scripts)
+                share, n_words = measure_script_share(text, scripts)
                 if share < self.min and n_words >= self.min_words:
                     return f"only {share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
             return None
@@ -190,7 +196,7 @@ class NumbersFilter(PairFilter):
 
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the share of numbers that agree."""
-        share = number_agreement(src, tgt)
+        share = measure_number_agreement(src, tgt)
         return f"only {share:.0%} of the numbers agree" if share is not None and share < self.min else None
 
 

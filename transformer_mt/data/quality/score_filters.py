@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction
 from transformer_mt.data.quality.normalization import normalize_spaces
-from transformer_mt.data.text_files import file_state, read_lines
+from transformer_mt.data.text_files import read_file_state, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import exit_on_sigterm
@@ -69,7 +69,7 @@ class ScoreFilter(ScoredFilter):
     def external_state(self) -> object:
         """Return path, size and modification time of the file."""
         try:
-            return file_state(Path(self.file))
+            return read_file_state(Path(self.file))
         except UserError as error:
             raise self.make_error(str(error), "file") from None
 
@@ -121,7 +121,7 @@ class CommandFilter(ScoredFilter):
             words = shlex.split(self.run)
         except ValueError:  # the shell will report it
             words = []
-        return [file_state(Path(word)) for word in words if os.path.isfile(word)]  # noqa: PTH113  (a word may be too long for Path.is_file)
+        return [read_file_state(Path(word)) for word in words if os.path.isfile(word)]  # noqa: PTH113  (a word may be too long for Path.is_file)
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""

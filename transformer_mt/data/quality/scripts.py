@@ -67,7 +67,7 @@ def count_letters(text: str) -> int:
     return sum(map(str.isalpha, text))
 
 
-def script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, int]:
+def measure_script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, int]:
     """Return the share of words with a letter of some scripts, and the number of words with letters.
 
     Each character of a script without spaces counts as a word, so that a long name in Latin letters does not outweigh

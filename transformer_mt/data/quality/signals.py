@@ -66,7 +66,7 @@ def _canonical(number: str) -> str:
     return digits.strip("0") or "0"
 
 
-def number_agreement(src: str, tgt: str) -> float | None:
+def measure_number_agreement(src: str, tgt: str) -> float | None:
     """Return the share of numbers that the other side has too, from 0 to 1, or None if there is nothing to compare.
 
     Texts often spell small and round numbers. So single digits are ignored; if one side has no digits, numbers of two
