@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.alignment import Segment, align_lines, explain_offset, find_misaligned_segments
+from transformer_mt.data.quality.alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 from transformer_mt.data.quality.check_runner import check_pairs
 from transformer_mt.data.quality.filter_base import SIDE_NAMES, PairExample
 from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding, Histogram
@@ -61,11 +61,11 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
         if not unequal:
             raise
         return CorpusReport(str(config.name), {}, unequal, [])
-    misaligned = {name: find_misaligned_segments(corpus) for name, corpus in corpora.items()}
+    misaligned = {name: find_misaligned_ranges(corpus) for name, corpus in corpora.items()}
     findings = [
-        describe_segment(name, corpora[name], segment, REPAIR_HINT if name in train else "")
+        describe_misalignment(name, corpora[name], line_range, REPAIR_HINT if name in train else "")
         for name, found in misaligned.items()
-        for segment in found
+        for line_range in found
     ]
     histograms: list[Histogram] = []
     for name, source in train.items():
@@ -96,18 +96,19 @@ def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[Pair
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 
-def describe_segment(name: str, corpus: ParallelCorpus, segment: Segment, hint: str) -> Finding:
-    """Return the finding of a segment with an offset, or without correspondence. `hint` ends its remedy."""
-    first, last = corpus.describe_line(segment.first), corpus.describe_line(segment.end - 1)
-    rows = np.unique(np.linspace(segment.first, min(segment.end, segment.first + 10) - 1, 3).astype(int)).tolist()
+def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, hint: str) -> Finding:
+    """Return the finding of a range of lines with an offset, or without correspondence. `hint` ends its remedy."""
+    first, last = corpus.describe_line(line_range.first), corpus.describe_line(line_range.end - 1)
+    shown_end = min(line_range.end, line_range.first + 10)
+    rows = np.unique(np.linspace(line_range.first, shown_end - 1, 3).astype(int)).tolist()
     examples = [corpus.example(row, "") for row in rows]
-    message, remedy = explain_offset(segment.offset)
+    message, remedy = explain_offset(line_range.offset)
     return Finding(
         "alignment",
-        "shifted" if segment.offset is not None else "unaligned",
+        "shifted" if line_range.offset is not None else "unaligned",
         Severity.ERROR,
         f"{name}, {first} to {last}: {message}",
-        segment.end - segment.first,
+        line_range.end - line_range.first,
         len(corpus),
         examples,
         f"{remedy}{hint}",
@@ -135,15 +136,15 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
         if not pairs:
             continue
         alignment = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
-        for segment in alignment.misaligned_segments()[:1]:
-            message, remedy = explain_offset(segment.offset)
-            rows = range(segment.first, min(segment.end, segment.first + 3))
+        for line_range in alignment.list_misaligned_ranges()[:1]:
+            message, remedy = explain_offset(line_range.offset)
+            rows = range(line_range.first, min(line_range.end, line_range.first + 3))
             yield Finding(
                 "alignment",
                 "shifted",
                 Severity.ERROR,
-                f"{name}, from {src}:{segment.first + 1} on: {message}",
-                segment.end - segment.first,
+                f"{name}, from {src}:{line_range.first + 1} on: {message}",
+                line_range.end - line_range.first,
                 len(pairs),
                 [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
                 f"{remedy}{hint}",

@@ -22,7 +22,7 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quality.alignment import explain_offset, find_misaligned_segments
+from transformer_mt.data.quality.alignment import explain_offset, find_misaligned_ranges
 from transformer_mt.data.quality.check_runner import BlockChecker, CheckTask
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
@@ -209,12 +209,12 @@ def find_reasons(config: Config, text: ParallelCorpus, block: Block) -> list[str
 
 def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
     """Return for each pair of a block of one source the content checks that find it, or `NO_REASON`."""
-    task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus))
+    task = CheckTask(corpus, languages, {}, find_misaligned_ranges(corpus))
     reasons: dict[int, list[str]] = {row: [] for row in block.rows.tolist()}
-    for segment in task.misaligned:
+    for line_range in task.misaligned:
         for row, found in reasons.items():
-            if segment.first <= row < segment.end:
-                found.append(f"misaligned: {explain_offset(segment.offset)[0]}")
+            if line_range.first <= row < line_range.end:
+                found.append(f"misaligned: {explain_offset(line_range.offset)[0]}")
     checker = BlockChecker(task, [check for check in CHECKS if check.group == "content"], count_lengths=False)
     for name, by_row in checker(block).reasons.items():
         for row, reason in by_row.items():

@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from transformer_mt.data import quickstart
-from transformer_mt.data.quality.alignment import Segment, align_lines
+from transformer_mt.data.quality.alignment import LineRange, align_lines
 from transformer_mt.data.quality.lexicon import Lexicon
 
 N = 3000
@@ -22,19 +22,19 @@ def text() -> tuple[list[str], list[str]]:
     return list(src[:N]), list(tgt[:N])
 
 
-def misaligned(src: list[str], tgt: list[str]) -> list[Segment]:
+def misaligned(src: list[str], tgt: list[str]) -> list[LineRange]:
     n_pairs = min(len(src), len(tgt))
 
     def pairs(start: int, end: int) -> Iterable[tuple[str, str]]:
         return zip(src[start:end], tgt[start:end], strict=True)
 
     alignment = align_lines(pairs, n_pairs)
-    assert alignment.segments[0].first == 0 and alignment.segments[-1].end == n_pairs
-    assert all(a.end == b.first for a, b in zip(alignment.segments, alignment.segments[1:], strict=False))
-    return alignment.misaligned_segments()
+    assert alignment.ranges[0].first == 0 and alignment.ranges[-1].end == n_pairs
+    assert all(a.end == b.first for a, b in zip(alignment.ranges, alignment.ranges[1:], strict=False))
+    return alignment.list_misaligned_ranges()
 
 
-def test_a_correct_corpus_has_no_misaligned_segment(text: tuple[list[str], list[str]]) -> None:
+def test_a_correct_corpus_has_no_misaligned_range(text: tuple[list[str], list[str]]) -> None:
     assert misaligned(*text) == []
 
 
@@ -48,7 +48,7 @@ def test_first_misaligned_line_is_found(text: tuple[list[str], list[str]], first
     assert found[-1][1:] == (N - n_missing, -n_missing)
 
 
-def test_segment_that_is_shifted_and_corrected_is_found(text: tuple[list[str], list[str]]) -> None:
+def test_range_that_is_shifted_and_corrected_is_found(text: tuple[list[str], list[str]]) -> None:
     src, tgt = text
     (found,) = misaligned(src, [*tgt[:500], "", *tgt[500:1700], *tgt[1700 + 1 :]])
     assert (found.first, found.offset) == (500, 1)

@@ -40,7 +40,7 @@ Matrix = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
 
-class Segment(NamedTuple):
+class LineRange(NamedTuple):
     """Rows from `first` to before `end` that have the same offset."""
 
     first: int
@@ -50,14 +50,14 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Alignment:
-    """Segments that cover all rows, and the lexicon that they were found with."""
+    """Ranges that cover all rows, and the lexicon that they were found with."""
 
-    segments: list[Segment]
+    ranges: list[LineRange]
     lexicon: Lexicon
 
-    def misaligned_segments(self) -> list[Segment]:
-        """Return the segments that are shifted or do not correspond."""
-        return [segment for segment in self.segments if segment.offset != 0]
+    def list_misaligned_ranges(self) -> list[LineRange]:
+        """Return the ranges that are shifted or do not correspond."""
+        return [line_range for line_range in self.ranges if line_range.offset != 0]
 
     def matching_rows(self, n_src: int, n_tgt: int) -> tuple[Rows, Rows]:
         """Return the rows of sources and of targets that correspond. [N], [N].
@@ -67,12 +67,12 @@ class Alignment:
         """
         src: list[Rows] = []
         tgt: list[Rows] = []
-        for segment in self.segments:
-            if segment.offset is not None:
-                end = n_src if segment.end == self.segments[-1].end else segment.end
-                low, high = max(segment.first, -segment.offset), min(end, n_tgt - segment.offset)
+        for line_range in self.ranges:
+            if line_range.offset is not None:
+                end = n_src if line_range.end == self.ranges[-1].end else line_range.end
+                low, high = max(line_range.first, -line_range.offset), min(end, n_tgt - line_range.offset)
                 src.append(np.arange(low, high))
-                tgt.append(src[-1] + segment.offset)
+                tgt.append(src[-1] + line_range.offset)
         src_rows, tgt_rows = (np.concatenate([np.empty(0, np.int64), *rows]) for rows in (src, tgt))
         _, indices, counts = np.unique(tgt_rows, return_inverse=True, return_counts=True)
         is_unique = counts[indices] == 1
@@ -82,22 +82,22 @@ class Alignment:
 def align_lines(read_pairs: ReadPairs, n_pairs: int) -> Alignment:
     """Align the lines of a corpus. It is read twice, and in parts for the lexicon and the boundaries."""
     by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
-    if all(segment.offset is None for segment in by_length) and _are_translations(read_pairs, n_pairs):
-        by_length = [Segment(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
+    if all(line_range.offset is None for line_range in by_length) and _are_translations(read_pairs, n_pairs):
+        by_length = [LineRange(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
     lexicon = Lexicon.learn([*_sample_aligned(read_pairs, by_length)])
-    candidates = {OFFSETS.index(segment.offset) for segment in by_length if segment.offset is not None} | {0}
+    candidates = {OFFSETS.index(line_range.offset) for line_range in by_length if line_range.offset is not None} | {0}
     scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates))
-    segments = _join_groups(_viterbi(scores), n_pairs)
-    return Alignment([*_refine(segments, read_pairs, n_pairs, lexicon)], lexicon)
+    ranges = _join_groups(_viterbi(scores), n_pairs)
+    return Alignment([*_refine(ranges, read_pairs, n_pairs, lexicon)], lexicon)
 
 
-def find_misaligned_segments(corpus: ParallelCorpus) -> list[Segment]:
-    """Return the segments of a corpus in which line N does not belong to line N."""
-    return align_lines(corpus.rows, len(corpus)).misaligned_segments()
+def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
+    """Return the ranges of lines of a corpus in which line N does not belong to line N."""
+    return align_lines(corpus.rows, len(corpus)).list_misaligned_ranges()
 
 
 def explain_offset(offset: int | None) -> tuple[str, str]:
-    """Describe the misalignment of a segment, with a remedy."""
+    """Describe the misalignment of a range of lines, with a remedy."""
     if offset is None:
         return (
             f"source and target do not correspond, not even shifted by up to {MAX_OFFSET} lines",
@@ -152,21 +152,21 @@ def _are_translations(read_pairs: ReadPairs, n_pairs: int) -> bool:
     return ratio > 0
 
 
-def _sample_aligned(read_pairs: ReadPairs, segments: Sequence[Segment]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of windows of lines, spread over the segments, with the target that belongs to the source."""
-    n_pairs = segments[-1].end
+def _sample_aligned(read_pairs: ReadPairs, ranges: Sequence[LineRange]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of windows of lines, spread over the ranges, with the target that belongs to the source."""
+    n_pairs = ranges[-1].end
     for start in np.unique(
         np.linspace(0, max(0, n_pairs - LEXICON_WINDOW), N_LEXICON_WINDOWS, dtype=np.int64)
     ).tolist():
         first = max(0, start - MAX_OFFSET)
         lines = [*read_pairs(first, min(n_pairs, start + LEXICON_WINDOW + MAX_OFFSET))]
-        for segment in segments:
-            if segment.offset is None:
+        for line_range in ranges:
+            if line_range.offset is None:
                 continue
-            low = segment.first + (UNCERTAIN if segment.first else 0)
-            high = segment.end - (UNCERTAIN if segment.end < n_pairs else 0)
+            low = line_range.first + (UNCERTAIN if line_range.first else 0)
+            high = line_range.end - (UNCERTAIN if line_range.end < n_pairs else 0)
             for row in range(max(start, low), min(start + LEXICON_WINDOW, high)):
-                source, target = row - first, row - first + segment.offset
+                source, target = row - first, row - first + line_range.offset
                 if source < len(lines) and 0 <= target < len(lines):
                     yield lines[source][0], lines[target][1]
 
@@ -239,10 +239,10 @@ def _with_neighbours_fit(scores: Matrix, step: int) -> NDArray[np.bool_]:
     return fits & np.append(fits[1:], True) & np.append(True, fits[:-1])
 
 
-def _refine(segments: Sequence[Segment], read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon) -> Iterator[Segment]:
-    """Yield the segments with boundaries that are exact to the line."""
+def _refine(ranges: Sequence[LineRange], read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon) -> Iterator[LineRange]:
+    """Yield the ranges with boundaries that are exact to the line."""
     first = 0
-    for before, after in pairwise([*segments, None]):
+    for before, after in pairwise([*ranges, None]):
         if before is None:
             return
         end = before.end
@@ -252,7 +252,7 @@ def _refine(segments: Sequence[Segment], read_pairs: ReadPairs, n_pairs: int, le
             sums = [np.cumsum([0.0, *window.scores(range(high - low), side.offset)]) for side in (before, after)]
             gains = sums[0] + sums[1][-1] - sums[1]  # score of a boundary before each line of the window
             end = low + int(gains.argmax())
-        yield Segment(first, end, before.offset)
+        yield LineRange(first, end, before.offset)
         first = end
 
 
@@ -281,11 +281,11 @@ def _viterbi(scores: Matrix) -> NDArray[np.int64]:
     return states
 
 
-def _join_groups(states: NDArray[np.int64], n_pairs: int) -> list[Segment]:
+def _join_groups(states: NDArray[np.int64], n_pairs: int) -> list[LineRange]:
     """Join groups with the same state."""
     starts = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist()]
     ends = [*(start * GROUP for start in starts[1:]), n_pairs]
     return [
-        Segment(start * GROUP, end, None if states[start] == UNALIGNED else OFFSETS[states[start]])
+        LineRange(start * GROUP, end, None if states[start] == UNALIGNED else OFFSETS[states[start]])
         for start, end in zip(starts, ends, strict=True)
     ]

@@ -15,7 +15,7 @@ from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.language_detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.quality.alignment import Segment
+from transformer_mt.data.quality.alignment import LineRange
 from transformer_mt.data.quality.checks import CHECKS, CorpusCheck
 from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, DuplicateFilter, UnrelatedFilter
 from transformer_mt.data.quality.filter_base import (
@@ -47,7 +47,7 @@ class CheckTask:
     corpus: ParallelCorpus
     languages: tuple[str, str]
     held_out: Mapping[str, ParallelCorpus] = field(default_factory=dict[str, ParallelCorpus])
-    misaligned: Sequence[Segment] = ()  # rows whose sides do not belong together
+    misaligned: Sequence[LineRange] = ()  # rows whose sides do not belong together
 
     def make_functions(self, checks: Sequence[CorpusCheck]) -> dict[CorpusCheck, FilterFunction]:
         """Return the functions of some checks, without those for which the corpus is too small."""
@@ -71,8 +71,8 @@ class CheckTask:
         }
 
     def misaligned_indices(self, block: Block) -> set[int]:
-        """Return the indices of the pairs of a block that lie in a misaligned segment."""
-        inside = [(block.rows >= segment.first) & (block.rows < segment.end) for segment in self.misaligned]
+        """Return the indices of the pairs of a block that lie in a misaligned range."""
+        inside = [(block.rows >= line_range.first) & (block.rows < line_range.end) for line_range in self.misaligned]
         return set(np.flatnonzero(np.logical_or.reduce(inside)).tolist()) if inside else set()
 
 
@@ -140,12 +140,12 @@ def check_pairs(
     corpus: ParallelCorpus,
     languages: tuple[str, str],
     held_out: Mapping[str, ParallelCorpus],
-    misaligned: Sequence[Segment],
+    misaligned: Sequence[LineRange],
     workers: int,
 ) -> tuple[list[Finding], list[Histogram]]:
     """Apply all checks to all pairs, each independently, on several processes. The result does not depend on them.
 
-    In the segments `misaligned`, the checks that compare both sides are left out.
+    In the ranges `misaligned`, the checks that compare both sides are left out.
 
     Raises:
         UserError: A process was killed, or could not start.

@@ -39,7 +39,7 @@ class CorpusCheck(NamedTuple):
     error_share: float = NEVER
     remedy: str = ""
     error_advice: str = ""  # appended to the message if the problem is an error
-    compares_sides: bool = False  # skipped in misaligned segments, where it would find every line
+    compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
 
     @property
     def is_stateful(self) -> bool:
