@@ -29,10 +29,10 @@ def join_n_best(lines: Sequence[TranslatedLine]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def fill_n_best(document: Document, segments: Sequence[TranslatedLine]) -> list[str]:
+def fill_n_best(document: Document, lines: Sequence[TranslatedLine]) -> list[str]:
     """Return the different translations of a document, the best first."""
-    n_ranks = max((len(segment.join()) for segment in segments), default=1)
-    return list(dict.fromkeys(fill_document(document, segments, rank) for rank in range(n_ranks)))
+    n_ranks = max((len(line.join()) for line in lines), default=1)
+    return list(dict.fromkeys(fill_document(document, lines, rank) for rank in range(n_ranks)))
 
 
 def make_segments(

@@ -113,8 +113,8 @@ class Api:
         parameters = request.query_params
         if not ("source" in parameters and "target" in parameters):
             raise ApiError(400, "pass source and target in the query: /translate_lines?source=en&target=de")
-        target = self.service.find_target(parameters["source"], parameters["target"], parameters.get("tag"))
-        return LineStream(self.service, target, formats[content_type], request)
+        route = self.service.find_route(parameters["source"], parameters["target"], parameters.get("tag"))
+        return LineStream(self.service, route, formats[content_type], request)
 
     async def detect(self, request: Request) -> Response:
         """Detect the language of a text."""

@@ -15,7 +15,7 @@ from transformer_mt.serving.batching import DecodingOptions, TranslationJob
 from transformer_mt.serving.bodies import describe_problem
 from transformer_mt.serving.limits import BYTES_PER_CHARACTER, ApiError
 from transformer_mt.serving.requests import StreamLine, TranslatedStreamLine
-from transformer_mt.serving.service import ServingTarget, TranslationService, check_text
+from transformer_mt.serving.service import ModelRoute, TranslationService, check_text
 
 MAX_LINES = 64  # lines that are translated together
 
@@ -37,12 +37,12 @@ class LineStream(Response):
     def __init__(
         self,
         service: TranslationService,
-        serving_target: ServingTarget,
+        route: ModelRoute,
         stream_format: StreamFormat,
         request: Request,
     ) -> None:
         super().__init__(media_type=stream_format.value)
-        self._service, self._target, self._format, self._request = service, serving_target, stream_format, request
+        self._service, self._route, self._format, self._request = service, route, stream_format, request
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,10 +91,10 @@ class LineStream(Response):
     async def _translate(self, lines: Sequence[bytes]) -> bytes:
         """Return the output lines of input lines. An idle stream has no slot, so that it holds up nobody."""
         texts = [self._parse(line) for line in lines]
-        options = DecodingOptions(self._target.language_pair)
+        options = DecodingOptions(self._route.language_pair)
         jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
         async with self._service.slots.take(self._service.limits.timeout):
-            translated = await self._service.run(jobs, [self._target] * len(jobs))
+            translated = await self._service.run(jobs, [self._route] * len(jobs))
         translations = iter([line.join()[0].text for line, *_ in translated])
         if self._format is StreamFormat.TEXT:
             return "".join(f"{next(translations)}\n" for _ in texts).encode()

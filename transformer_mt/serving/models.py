@@ -187,7 +187,7 @@ def _read_calibrations(
         except UserError as error:
             problem = error
     if problem and not calibrations:
-        log(f"tmt: segments have no confidence: {problem}")
+        log(f"tmt: translations have no confidence: {problem}")
     return calibrations
 
 

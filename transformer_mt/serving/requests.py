@@ -57,7 +57,7 @@ class DetectedLanguage(ApiModel):
 
 
 class TranslatedSegment(ApiModel):
-    """A part of a text that was translated at once. The targets of all segments together are the translation."""
+    """A chunk of a text that was translated at once. The targets of all segments together are the translation."""
 
     source: str
     target: str = Field(description="translation, with the white space before it")

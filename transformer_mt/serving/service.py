@@ -34,7 +34,7 @@ from transformer_mt.system.logging import log
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 
 
-class ServingTarget(NamedTuple):
+class ModelRoute(NamedTuple):
     """The language pair of a text, with the model and the thread that translate it."""
 
     language_pair: LanguagePair
@@ -66,14 +66,14 @@ class TranslationService:
         self.metrics.in_flight.set_function(lambda: self.slots.n_taken)
         self.is_stopping = False
         self.models = models
-        self._targets: dict[LanguagePair, ServingTarget] = {}
+        self._routes: dict[LanguagePair, ModelRoute] = {}
         self._workers: list[BatchingWorker] = []
         for model in models:
             worker = BatchingWorker(
                 model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
             )
             self._workers.append(worker)
-            self._targets |= {pair: ServingTarget(pair, model, worker) for pair in model.language_pairs}
+            self._routes |= {pair: ModelRoute(pair, model, worker) for pair in model.language_pairs}
 
     def close(self) -> None:
         """End the worker threads, after they have finished all jobs."""
@@ -101,7 +101,7 @@ class TranslationService:
     def languages(self) -> list[Language]:
         """Return the source languages, in the order of the models."""
         targets: dict[str, list[str]] = {}
-        for pair in self._targets:
+        for pair in self._routes:
             known = targets.setdefault(pair.source, [])
             if pair.target not in known:
                 known.append(pair.target)
@@ -131,7 +131,7 @@ class TranslationService:
 
     def detect_source(self, text: str, target: str) -> DetectedLanguage:
         """Return the most likely language of a text among those that a model translates to `target`."""
-        sources = [pair.source for pair in self._targets if is_same_language(target, pair.target)]
+        sources = [pair.source for pair in self._routes if is_same_language(target, pair.target)]
         if not sources:
             raise ApiError(400, f"target: no model translates to {_shown(target)}; see /languages")
         ranking = dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
@@ -139,13 +139,13 @@ class TranslationService:
         probability = ranking.get(primary_language(best), 0.0)
         return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
 
-    def find_target(self, source: str, target: str, tag: str | None = None) -> ServingTarget:
-        """Return what translates a language pair. Raises `ApiError` if nothing does."""
-        pair = find_language_pair(self._targets, source, target, tag)
+    def find_route(self, source: str, target: str, tag: str | None = None) -> ModelRoute:
+        """Return the model and the thread for a language pair. Raises `ApiError` if no model translates it."""
+        pair = find_language_pair(self._routes, source, target, tag)
         if pair is None:
             with_tag = "" if tag is None else f" with tag {_shown(tag)}"
             raise ApiError(400, f"no model translates {_shown(source)} to {_shown(target)}{with_tag}; see /languages")
-        return self._targets[pair]
+        return self._routes[pair]
 
     # --- translation --------------------------------------------------------------------------------------------------
 
@@ -161,23 +161,23 @@ class TranslationService:
                 detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in visible)
                 detected = await asyncio.gather(*detections)
             sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
-            targets = [self.find_target(source, request.target, request.tag) for source in sources]
-            self._check_options(request, texts, targets)
+            routes = [self.find_route(source, request.target, request.tag) for source in sources]
+            self._check_options(request, texts, routes)
             all_lines = (
                 [self._split(text, request) for text in texts] if documents is None else map(make_lines, documents)
             )
-            jobs = [self._make_job(lines, target, request) for lines, target in zip(all_lines, targets, strict=True)]
-            lines = await self.run(jobs, targets)
-        answer = await asyncio.to_thread(self._make_answer, request, lines, targets, detected, documents)
+            jobs = [self._make_job(lines, route, request) for lines, route in zip(all_lines, routes, strict=True)]
+            lines = await self.run(jobs, routes)
+        answer = await asyncio.to_thread(self._make_answer, request, lines, routes, detected, documents)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
 
-    async def run(self, jobs: Sequence[TranslationJob], targets: Sequence[ServingTarget]) -> list[list[TranslatedLine]]:
+    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
         """Return the translated lines of each job. The search stops at the time limit, or with the request's task."""
-        for job, target in zip(jobs, targets, strict=True):
-            self.metrics.characters.labels(str(target.language_pair)).inc(sum(map(count_characters, job.lines)))
-            target.worker.submit(job)
+        for job, route in zip(jobs, routes, strict=True):
+            self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
+            route.worker.submit(job)
         try:
             async with asyncio.timeout(self.limits.timeout):
                 return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
@@ -207,13 +207,13 @@ class TranslationService:
             raise ApiError(400, "prefix: q must be one text of one line")
 
     @staticmethod
-    def _check_options(request: TranslateRequest, texts: Sequence[str], targets: Sequence[ServingTarget]) -> None:
-        if request.alignment and not all(target.model.loaded.has_alignments for target in targets):
+    def _check_options(request: TranslateRequest, texts: Sequence[str], routes: Sequence[ModelRoute]) -> None:
+        if request.alignment and not all(route.model.loaded.has_alignments for route in routes):
             raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
-        if request.format == "html" and not all(target.model.loaded.has_alignments for target in targets):
+        if request.format == "html" and not all(route.model.loaded.has_alignments for route in routes):
             raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
         if request.prefix.strip():
-            translator = targets[0].translator
+            translator = routes[0].translator
             max_tokens = translator.chunker.max_tokens
             if translator.chunker.count_tokens(texts)[0] > max_tokens:
                 raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
@@ -226,18 +226,16 @@ class TranslationService:
         return split_lines(text.strip("\n") if request.prefix else text)
 
     @staticmethod
-    def _make_job(
-        lines: Sequence[str | MarkedText], target: ServingTarget, request: TranslateRequest
-    ) -> TranslationJob:
-        n_best = 1 + min(request.alternatives, target.model.loaded.max_alternatives)
-        options = DecodingOptions(target.language_pair, n_best, request.alignment, request.format == "html")
+    def _make_job(lines: Sequence[str | MarkedText], route: ModelRoute, request: TranslateRequest) -> TranslationJob:
+        n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
+        options = DecodingOptions(route.language_pair, n_best, request.alignment, request.format == "html")
         return TranslationJob(options, lines, request.prefix)
 
     @staticmethod
     def _make_answer(
         request: TranslateRequest,
         lines: Sequence[Sequence[TranslatedLine]],
-        targets: Sequence[ServingTarget],
+        routes: Sequence[ModelRoute],
         detected: list[DetectedLanguage] | None,
         documents: Sequence[Document] | None,
     ) -> TranslateAnswer:
@@ -248,9 +246,9 @@ class TranslationService:
         best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
         segments: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
-            for text, target in zip(lines, targets, strict=True):
-                tokenizer = target.translator.text_translator.tokenizers.tgt
-                calibration = target.model.loaded.calibrations.get(target.language_pair)
+            for text, route in zip(lines, routes, strict=True):
+                tokenizer = route.translator.text_translator.tokenizers.tgt
+                calibration = route.model.loaded.calibrations.get(route.language_pair)
                 segments.append(make_segments(text, tokenizer, calibration, confidence=request.confidence))
         is_list = isinstance(request.q, list)
         return TranslateAnswer(

@@ -36,12 +36,12 @@ class PackedBatch(Batch):
     """A batch whose sentences form one row: all tensors are [1, tokens]."""
 
     packings: PackingPair = field(kw_only=True)
-    n_padded_before: int = field(kw_only=True)  # source and target positions of the padded batches
+    n_positions_before_packing: int = field(kw_only=True)  # source and target, with padding
 
     @property
     def n_padded(self) -> int:
-        """Return the number of positions before packing."""
-        return self.n_padded_before
+        """Return the number of source and target positions before packing, with padding."""
+        return self.n_positions_before_packing
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """Apply a function to all tensors."""
@@ -74,7 +74,7 @@ class PackedBatch(Batch):
             n_tgt=n_tgt,
             rows=self.rows[first:end],
             packings=PackingPair(*map(Packing.from_lengths, lengths)),
-            n_padded_before=n_src + n_tgt,
+            n_positions_before_packing=n_src + n_tgt,
         )
 
 
@@ -100,7 +100,7 @@ def pack(batches: Sequence[Batch], src_pad: int, tgt_pad: int) -> PackedBatch:
         epoch=batches[0].epoch,
         source_index=batches[0].source_index,
         packings=PackingPair(_packing(is_src), _packing(is_tgt)),
-        n_padded_before=sum(batch.n_padded for batch in batches),
+        n_positions_before_packing=sum(batch.n_padded for batch in batches),
     )
 
 
