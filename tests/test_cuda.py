@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_succeeded, random_batch
+from helpers import assert_succeeded, loss_and_gradients, random_batch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
@@ -24,7 +24,7 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 from transformer_mt.training.packing import PackedBatch, pack
-from transformer_mt.training.train_step import TrainStep, loss_and_gradients
+from transformer_mt.training.train_step import TrainStep
 
 pytestmark = [
     pytest.mark.cuda,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import random_batch
+from helpers import loss_and_gradients, random_batch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.config import root as configuration
@@ -22,7 +22,6 @@ from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.packing import pack
-from transformer_mt.training.train_step import loss_and_gradients
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NAMES = [str(path.relative_to(CONFIGS)) for path in sorted(CONFIGS.rglob("*.yaml")) if path.name != "reference.yaml"]

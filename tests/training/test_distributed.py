@@ -156,6 +156,17 @@ def test_two_or_four_processes_give_the_weights_and_curves_of_one(alone: Path, p
     assert not list((alone / "runs" / name).rglob("*.tmp"))
 
 
+BUCKETS = "from transformer_mt.training import gradients; gradients.BUCKET_BYTES = "
+
+
+def test_messages_during_the_backward_pass_change_no_bit(alone: Path) -> None:
+    """With one bucket for all parameters, the message is sent after the backward pass."""
+    for name, size in (("during", "1"), ("after", "1 << 60")):
+        train(alone, 2, f"name={name}", "model.layer_drop=0.2", patch=BUCKETS + size)
+    found, expected = weights(alone, "during"), weights(alone, "after")
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
 def test_run_resumes_with_another_number_of_processes(alone: Path) -> None:
     """First 1, then 3 with unequal shares of 4 micro-batches, then 1."""
     for processes, steps in ((1, 2), (3, 4), (1, 6)):
@@ -234,20 +245,19 @@ def test_more_processes_than_micro_batches_are_refused(tiny: Path) -> None:
 
 DIVERGE = """
 from transformer_mt.training import trainer
+from transformer_mt.training.gradients import GradientSum
 from transformer_mt.training.train_step import TrainStep
 
-call, forward_backward, is_poisoned = TrainStep.__call__, TrainStep.forward_backward, [False]
+call, backward, is_poisoned = TrainStep.__call__, GradientSum.backward, [False]
 
 def watch(self, step, learning_rate, batches):
     is_poisoned[0] = step >= 6 and learning_rate > 1.5e-3 and self.ranks.rank == self.ranks.size - 1
     return call(self, step, learning_rate, batches)
 
-def poison(self, batch):
-    result = forward_backward(self, batch)
-    factor = float("nan") if is_poisoned[0] else 1
-    return result._replace(gradients=[gradient * factor for gradient in result.gradients])
+def poison(self, loss, **settings):
+    backward(self, loss * float("nan") if is_poisoned[0] else loss, **settings)
 
-trainer.MAX_SKIPPED, TrainStep.__call__, TrainStep.forward_backward = 3, watch, poison
+trainer.MAX_SKIPPED, TrainStep.__call__, GradientSum.backward = 3, watch, poison
 """
 
 

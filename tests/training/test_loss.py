@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import loss_and_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,7 +17,6 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model import chunked_logits, cpu_kernels
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training import train_step
 from transformer_mt.training.cross_entropy import (
     batch_loss,
     explicit_cross_entropy,
@@ -298,7 +298,7 @@ def test_gradients_do_not_synchronise(
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
     loss = make_loss(LossConfig(consistency=consistency))
     with NoSynchronisation():
-        train_step.loss_and_gradients(model, batch, machine=machine, loss=loss)
+        loss_and_gradients(model, batch, machine=machine, loss=loss)
 
 
 def test_default_smoothing_is_that_of_the_paper() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import SumsAndGradients, loss_and_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,7 +22,6 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import PackedBatch, can_pack, pack, pack_passes
-from transformer_mt.training.train_step import MicroBatchResult, loss_and_gradients
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
 NO_DROPOUT = {"residual": 0.0, "embedding": 0.0}
@@ -56,18 +56,18 @@ def make_matching_model(make_model: Callable[..., Transformer], small_tokenizers
     return make
 
 
-def compute(model: Transformer, batch: Batch) -> MicroBatchResult:
+def compute(model: Transformer, batch: Batch) -> SumsAndGradients:
     return loss_and_gradients(model, batch, machine=CPU, loss=make_loss(LossConfig()))
 
 
-def add(results: list[MicroBatchResult]) -> MicroBatchResult:
-    first, *others = results
-    for other in others:
-        first = first.plus(other)
-    return first
+def add(results: list[SumsAndGradients]) -> SumsAndGradients:
+    sums, gradients = zip(*results, strict=True)
+    return SumsAndGradients(
+        torch.stack(sums).sum(0), [torch.stack(each).sum(0) for each in zip(*gradients, strict=True)]
+    )
 
 
-def assert_same(found: MicroBatchResult, expected: MicroBatchResult, *, skipped: int | None = None) -> None:
+def assert_same(found: SumsAndGradients, expected: SumsAndGradients, *, skipped: int | None = None) -> None:
     """Compare sums, except the one with this index, and gradients."""
     kept = [i for i in range(len(expected.sums)) if i != skipped]
     torch.testing.assert_close(found.sums[kept], expected.sums[kept])

@@ -22,7 +22,8 @@ from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.train_step import MicroBatchResult, StepMetrics, TrainStep
+from transformer_mt.training.gradients import GradientSum
+from transformer_mt.training.train_step import StepMetrics, TrainStep
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 IsPoisoned = Callable[[int, float], bool]
@@ -44,20 +45,18 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[IsPoisoned], list[tuple
     """`poison(is_poisoned)`: make gradients NaN. Returns a growing list of all steps with their learning rates."""
 
     def poison(is_poisoned: IsPoisoned) -> list[tuple[int, float]]:
-        call, forward_backward, steps = TrainStep.__call__, TrainStep.forward_backward, list[tuple[int, float]]()
+        call, backward, steps = TrainStep.__call__, GradientSum.backward, list[tuple[int, float]]()
 
         def record(self: TrainStep, step: int, learning_rate: float, batches: Any) -> StepMetrics[torch.Tensor]:
             assert self.model.training
             steps.append((step, learning_rate))
             return call(self, step, learning_rate, batches)
 
-        def spoil(self: TrainStep, batch: Any) -> MicroBatchResult:
-            result = forward_backward(self, batch)
-            factor = torch.nan if is_poisoned(*steps[-1]) else 1
-            return result._replace(gradients=[gradient * factor for gradient in result.gradients])
+        def spoil(self: GradientSum, loss: torch.Tensor, **settings: Any) -> None:
+            backward(self, loss * torch.nan if is_poisoned(*steps[-1]) else loss, **settings)
 
         monkeypatch.setattr(TrainStep, "__call__", record)
-        monkeypatch.setattr(TrainStep, "forward_backward", spoil)
+        monkeypatch.setattr(GradientSum, "backward", spoil)
         return steps
 
     return poison
@@ -268,15 +267,15 @@ def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:
     from transformer_mt.training import train_step
 
     import_module("transformer_mt.pipeline.train")  # its prediction of memory keeps the original function
-    loss_and_gradients, failed = train_step.loss_and_gradients, list[int]()
+    batch_sums, failed = train_step.batch_sums, list[int]()
 
     def starve(model: Any, batch: Any, **settings: Any) -> Any:
         if len(failed) < 2 and len(batch.src) > 1:
             failed.append(len(batch.src))
             raise torch.OutOfMemoryError("none left")
-        return loss_and_gradients(model, batch, **settings)
+        return batch_sums(model, batch, **settings)
 
-    monkeypatch.setattr(train_step, "loss_and_gradients", starve)
+    monkeypatch.setattr(train_step, "batch_sums", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"out of memory: a batch of {failed[0]} pairs is split (train.en:" in done.stderr
@@ -300,7 +299,7 @@ def test_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
     def starve(*_: Any, **settings: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr("transformer_mt.training.train_step.loss_and_gradients", starve)
+    monkeypatch.setattr("transformer_mt.training.train_step.batch_sums", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "this pair alone does not fit into memory; lower data.max_length" in done.stderr

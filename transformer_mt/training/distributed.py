@@ -1,7 +1,7 @@
 """Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
-Every rank holds the whole model. The ranks share the micro-batches of a step, and one all-reduce sums their gradients
-after the backward passes. `DistributedDataParallel` would overlap both, but then every rank must run the same number of
+Every rank holds the whole model. The ranks share the micro-batches of a step, and sum their gradients during the last
+backward pass (gradients.py). `DistributedDataParallel` does the same, but then every rank must run the same number of
 backward passes. Here a rank may split a batch that does not fit into memory.
 """
 
@@ -54,13 +54,24 @@ class Ranks:
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Sum each tensor over all ranks, in one all-reduce with `STEP_TIMEOUT`. All ranks get the same bits."""
+        sums, wait = self.start_all_reduce_sum(tensors)
+        wait()
+        return sums
+
+    def start_all_reduce_sum(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], None]]:
+        """Start `all_reduce_sum`. Return the sums, and a function that waits for them, to call before they are used."""
         if self.size == 1:
-            return list(tensors)
+            return list(tensors), lambda: None
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         with _translate_errors():
-            dist.all_reduce(flat)
+            work = cast("dist.Work", dist.all_reduce(flat, async_op=True))
+
+        def wait() -> None:
+            with _translate_errors():
+                work.wait()
+
         parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
-        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)], wait
 
     def all_reduce_max(self, number: int) -> int:
         """Return the maximum over all ranks."""

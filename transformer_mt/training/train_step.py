@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,21 +16,10 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.gradients import GradientSum
 from transformer_mt.training.loss import BatchLoss
 
 Number = TypeVar("Number", float, Tensor)
-
-
-class MicroBatchResult(NamedTuple):
-    """Sums over the labels of one or more micro-batches, and the gradients of the summed loss."""
-
-    sums: Tensor  # [7 + 2 K] the fields of `StepMetrics` without `grad_norm`
-    gradients: list[Tensor]  # one per parameter of the model
-
-    def plus(self, other: MicroBatchResult) -> MicroBatchResult:
-        """Return the sum. Nothing is added in place, because two parameters may share one gradient tensor."""
-        gradients = [mine + theirs for mine, theirs in zip(self.gradients, other.gradients, strict=True)]
-        return MicroBatchResult(self.sums + other.sums, gradients)
 
 
 class StepMetrics(NamedTuple, Generic[Number]):
@@ -82,6 +72,7 @@ class TrainStep:
         """`n_sources` is the number of sources of a mixture, whose losses are summed separately; 0: no mixture."""
         self.n_sources = n_sources
         self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
+        self.gradients = GradientSum(self.parameters, ranks)
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.split_batch = machine, ranks, split_batch
 
@@ -90,16 +81,13 @@ class TrainStep:
 
         The update is skipped if the gradient is not finite or there is no label.
         """
-        total: MicroBatchResult | None = None
+        sums: list[Tensor] = []
         for i, batch in enumerate(batches):
             torch.manual_seed(self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size))
-            result = self.forward_backward(batch)
-            total = total.plus(result) if total else result
-        assert total is not None
-        sums, *gradients = self.ranks.all_reduce_sum([total.sums, *total.gradients])
-        # `sums` is a view of the buffer of all gradients; a clone lets that buffer be freed before the metrics are read
-        sums = [*sums.clone()]
-        metrics = metrics_from_values([*sums[:7], get_total_norm(gradients), *sums[7:]])
+            sums.append(self.forward_backward(batch, is_last=i == len(batches) - 1))
+        gradients = self.gradients.all_reduce()
+        (total,) = self.ranks.all_reduce_sum([torch.stack(sums).sum(0)])
+        metrics = metrics_from_values([*total[:7], get_total_norm(gradients), *total[7:]])
         metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
         self.apply_gradients(learning_rate, gradients, metrics.n_tgt, metrics.grad_norm)
         return metrics
@@ -108,27 +96,33 @@ class TrainStep:
         """Return the dropout seed of a micro-batch, which does not depend on the rank or on previous steps."""
         return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
-    def forward_backward(self, batch: Batch) -> MicroBatchResult:
-        """Compute loss and gradients of a micro-batch. Split it if memory runs out."""
+    def forward_backward(self, batch: Batch, *, is_last: bool, added: AbstractSet[int] = frozenset()) -> Tensor:
+        """Add the gradients of a micro-batch, and return its sums. Split it if memory runs out. [7 + 2 K].
+
+        `is_last` means that this rank has no further micro-batch in this step. `added` are the gradient buckets that
+        already include this micro-batch.
+        """
+        added = set(added)
         try:
-            result = loss_and_gradients(self.model, batch, machine=self.machine, loss=self.loss)
-            return self.add_source_sums(batch, result)
+            total, sums = batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
+            self.gradients.backward(total, is_last=is_last, added=added)
+            return self.add_source_sums(batch, sums)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
         release_memory(self.machine.device)  # outside of the handler, whose traceback keeps tensors alive
-        left, right = (self.forward_backward(half) for half in self.split_batch(batch))
-        result = left.plus(right)
-        result.sums[6] += 1  # n_splits
-        return result
+        left, right = self.split_batch(batch)
+        sums = self.forward_backward(left, is_last=False, added=added)
+        sums = sums + self.forward_backward(right, is_last=is_last, added=added)
+        sums[6] += 1  # n_splits
+        return sums
 
-    def add_source_sums(self, batch: Batch, result: MicroBatchResult) -> MicroBatchResult:
-        """Append the sums of the sources, which are 0 for all but the source of the batch."""
+    def add_source_sums(self, batch: Batch, sums: Tensor) -> Tensor:
+        """Append the sums of the sources, which are 0 for all but the source of the batch. [7] -> [7 + 2 K]."""
         if not self.n_sources:
-            return result
-        is_source = torch.arange(self.n_sources, device=result.sums.device) == batch.source_index  # [K]
-        by_source = [result.sums[number] * is_source for number in (1, 4)]  # nll and n_tgt
-        return result._replace(sums=torch.cat([result.sums, *by_source]))
+            return sums
+        is_source = torch.arange(self.n_sources, device=sums.device) == batch.source_index  # [K]
+        return torch.cat([sums, *(sums[number] * is_source for number in (1, 4))])  # nll and n_tgt
 
     def apply_gradients(
         self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, grad_norm: Tensor
@@ -153,14 +147,10 @@ class TrainStep:
             optimizer.zero_grad()
 
 
-def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> MicroBatchResult:
-    """Compute the loss of a batch and its gradients, and leave the model unchanged.
-
-    `torch.autograd.grad` replaces `backward`, which would leave incomplete gradients if memory runs out.
-    """
+def batch_sums(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> tuple[Tensor, Tensor]:
+    """Compute the loss of a batch, which has a gradient, and the first seven fields of `StepMetrics`. [], [7]."""
     with machine.autocast():
         total, nll, consistency = loss(model, batch.to(machine.device))
-    gradients = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)
     n_splits = 0
     counts = [torch.full_like(nll, count) for count in (batch.n_src, batch.n_tgt, batch.n_padded, n_splits)]
-    return MicroBatchResult(torch.stack([total.detach(), nll, consistency, *counts]), list(gradients))
+    return total, torch.stack([total.detach(), nll, consistency, *counts])

@@ -1,0 +1,117 @@
+"""The gradients of a step, summed over its micro-batches and over all ranks.
+
+The parameters form buckets. The all-reduce of a bucket starts as soon as the last backward pass has computed its
+gradients, and runs while that pass computes those of earlier layers (Li et al. 2020, PyTorch Distributed).
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+# `torch._foreach_*` changes all tensors of a list in one operation; torch has no public name for it.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from transformer_mt.training.distributed import Ranks
+
+BUCKET_BYTES = 1 << 24
+"""Minimum size of a bucket. Smaller messages would use less of a network's bandwidth."""
+
+
+@dataclass
+class Bucket:
+    """Parameters whose gradients are summed over the ranks in one message."""
+
+    parameters: list[nn.Parameter]
+    gradients: list[Tensor] = field(default_factory=list[Tensor])  # sums over backward passes; empty before the first
+    n_missing: int = 0  # gradients that the current backward pass has not computed
+
+    def add_pass(self) -> None:
+        """Add the gradients of the current backward pass. Those that it does not compute are 0."""
+        new = [torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters]
+        self.clear_pass()
+        if self.gradients:
+            torch._foreach_add_(self.gradients, new)
+        else:
+            self.gradients = new
+
+    def clear_pass(self) -> None:
+        """Free the gradients of the current backward pass."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+class GradientSum:
+    """Runs the backward passes of a step, and sums their gradients over passes and ranks."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
+        self.parameters, self.ranks, self.buckets = parameters, ranks, make_buckets(parameters)
+        self.added: set[int] = set()  # buckets that include the gradients of the current pass
+        self.is_last = False  # whether the current pass is the last one
+        self.n_sent = 0  # buckets whose all-reduce has started; their order is the same on all ranks
+        self.waits: list[Callable[[], None]] = []  # for the end of each all-reduce
+        for i, bucket in enumerate(self.buckets):
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(partial(self._count_gradient, i))
+
+    def backward(self, loss: Tensor, *, is_last: bool, added: set[int]) -> None:
+        """Compute and add the gradients of `loss` to all buckets except `added`, and append these buckets to `added`.
+
+        If memory runs out, torch's error is raised. Then `added` tells which buckets include the gradients, so that
+        passes over parts of the batch can complete the others.
+        """
+        self.added, self.is_last = added, is_last
+        for bucket in self.buckets:
+            bucket.n_missing = len(bucket.parameters)
+        try:
+            loss.backward()
+            for i in range(len(self.buckets)):  # LayerDrop skips parameters
+                self._add_bucket(i)
+        finally:
+            for bucket in self.buckets:
+                bucket.clear_pass()
+
+    def all_reduce(self) -> list[Tensor]:
+        """Return the gradient of each parameter, summed over all ranks, and start the next step with zeros."""
+        for wait in self.waits:
+            wait()
+        sums = {
+            parameter: gradient
+            for bucket in self.buckets
+            for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True)
+        }
+        for bucket in self.buckets:
+            bucket.gradients = []
+        self.n_sent, self.waits = 0, []
+        return [sums[parameter] for parameter in self.parameters]
+
+    def _count_gradient(self, i: int, _: Tensor) -> None:
+        """Note that the gradient of a parameter of bucket `i` is computed."""
+        self.buckets[i].n_missing -= 1
+        if not self.buckets[i].n_missing:
+            self._add_bucket(i)
+
+    def _add_bucket(self, i: int) -> None:
+        """Add the gradients of bucket `i`. In the last pass, send all buckets whose predecessors are sent."""
+        if i not in self.added:
+            self.buckets[i].add_pass()
+            self.added.add(i)
+        while self.is_last and self.n_sent in self.added:
+            bucket = self.buckets[self.n_sent]
+            bucket.gradients, wait = self.ranks.start_all_reduce_sum(bucket.gradients)
+            self.waits.append(wait)
+            self.n_sent += 1
+
+
+def make_buckets(parameters: Sequence[nn.Parameter]) -> list[Bucket]:
+    """Divide the parameters into buckets, the last ones first, because a backward pass starts at the end."""
+    buckets = [Bucket([])]
+    for parameter in reversed(parameters):
+        if sum(other.nbytes for other in buckets[-1].parameters) >= BUCKET_BYTES:
+            buckets.append(Bucket([]))
+        buckets[-1].parameters.append(parameter)
+    return buckets
