@@ -98,15 +98,20 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 def add_markup(parser: argparse.ArgumentParser) -> None:
     """Add the options of protected elements."""
-    description = "Each protected element of a line occurs exactly once in its translation, and tags stay nested."
+    description = (
+        "Each protected element of a line occurs exactly once in its translation, and markup tags stay nested."
+    )
     add = parser.add_argument_group("protected elements", description).add_argument
     help = (
         "symbols: the model copies a symbol for each element (trained with data.modifiers.placeholder); align: "
-        "elements are placed by word alignment; auto: symbols if the model has them and an element is not a tag, "
-        "otherwise align; none (default): elements are text"
+        "elements are placed by word alignment; auto: symbols if the model has them and an element is not a markup "
+        "tag, otherwise align; none (default): elements are text"
     )
     add("--markup", choices=("none", "auto", "symbols", "align"), help=help)
-    help = "kinds of elements: tags, placeholders ({name}, %%s), urls, emails, files, numbers (default: not numbers)"
+    help = (
+        "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, numbers (default: not "
+        "numbers)"
+    )
     add("--protect", nargs="+", choices=ELEMENT_KINDS, metavar="KIND", help=help)
     help = "also protect the matches of a regular expression; may be repeated"
     add("--protect-pattern", action="append", dest="protect_patterns", metavar="REGEX", help=help)

@@ -60,7 +60,7 @@ class DecodingConfig(Section):
     markup: Annotated[Literal["none", "auto", "symbols", "align"], MAY_CHANGE] = "none"
     """how to protect elements: symbols (needs data.modifiers.placeholder), align, auto (depends on the text), none"""
     protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = ("tags", "placeholders", "urls", "emails", "files")
-    """kinds of elements: tags, placeholders ({name}, %s), urls, emails, files, numbers (with their units)"""
+    """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None

@@ -1,8 +1,8 @@
 """Constraint of the search: a translation contains each protected element of its source once, nested as in the source.
 
-A finite automaton follows each beam. Its state says which elements the beam has, and which pairs of tags are open. An
-element may be next if it is missing and its parent is the innermost open pair. The closing tag of this pair also
-requires all elements inside it.
+A finite automaton follows each beam. Its state says which elements the beam has, and which pairs of markup tags are
+open. An element may be next if it is missing and its parent is the innermost open pair. The closing tag of this pair
+also requires all elements inside it.
 
 `B` sentences, `b` sentences of one slice, `K` beams, `E` largest number of elements of a sentence, `V` vocabulary.
 """

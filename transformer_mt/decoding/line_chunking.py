@@ -1,6 +1,6 @@
 """Division of long lines into chunks, which are translated separately, and joining of the translations.
 
-A chunk is a sentence, a part of a long sentence, or several sentences inside a pair of tags.
+A chunk is a sentence, a part of a long sentence, or several sentences inside a pair of markup tags.
 """
 
 from __future__ import annotations

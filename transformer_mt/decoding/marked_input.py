@@ -60,12 +60,12 @@ NO_ELEMENTS = MarkedInput(MarkedText(()), None)
 def choose_element_method(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
     """Decide how the elements of a text are transferred.
 
-    `symbols` and `align` are obeyed. `auto` and `none` use symbols if an element is not a tag: it may be a part of the
-    sentence, while word alignment places tags equally well and does not change the words. Texts with too many elements
-    use alignment, and so do all texts if the model has no symbols.
+    `symbols` and `align` are obeyed. `auto` and `none` use symbols if an element is not a markup tag: it may be a part
+    of the sentence, while word alignment places markup tags equally well and does not change the words. Texts with
+    too many elements use alignment, and so do all texts if the model has no symbols.
     """
-    is_not_tag = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
-    uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(is_not_tag)))
+    is_not_markup_tag = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
+    uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(is_not_markup_tag)))
     return MarkedInput(text, assign_symbol_numbers(text.elements) if uses_symbols else None)
 
 
@@ -111,7 +111,7 @@ def make_prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int)
     if source.needs_placement:
         return MarkedInput(MarkedText.from_text(remove_elements(marked)), [])
     if not allows_order(source.text.elements, marked.order):
-        problem = "the tags of the prefix are not nested as in the source"
+        problem = "the markup tags of the prefix are not nested as in the source"
         raise UserError(f"line {line_number}: {problem}: change their order")
     return MarkedInput(marked, source.symbol_numbers)
 

@@ -34,7 +34,7 @@ class Ending(IntEnum):
     SENTENCE = 1  # punctuation that ends a sentence
     NEUTRAL = 2  # the token has no letters
     OTHER = 3
-    TAG_SYMBOL = 4  # of an opening or closing tag; it changes nothing
+    TAG_SYMBOL = 4  # of an opening or closing markup tag; it changes nothing
 
 
 class Context(IntEnum):

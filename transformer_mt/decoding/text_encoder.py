@@ -1,4 +1,4 @@
-"""Encoding of texts for a model, with its tags and length limits."""
+"""Encoding of texts for a model: with the tags before sources, within its length limits."""
 
 from __future__ import annotations
 

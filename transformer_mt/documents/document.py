@@ -23,7 +23,7 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True)
 class DocumentElement(Element):
-    """An element that is a range of the document, such as a tag. It is copied, not escaped."""
+    """A protected element that is a range of the document, such as a markup tag. It is copied, not escaped."""
 
     start: int = 0
     end: int = 0
@@ -52,7 +52,7 @@ class Segment:
     end: int
     render: Render
     protects_tags: bool = False
-    """Whether HTML tags in its text become elements, as in a message of a program. Otherwise they are text."""
+    """Whether HTML tags in its text are protected elements, as in a message of a program. Otherwise they are text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Document:
     text: str
     splices: Sequence[Splice]
     attribute_splices: Sequence[Splice] = ()
-    """Splices of attributes, each inside a tag. The tag may be an element of a segment."""
+    """Splices of attributes, each inside a markup tag, which may be a protected element of a segment."""
     byte_order_mark: str = ""
     """The byte order mark of the file, if there is one. It is not part of the text."""
 

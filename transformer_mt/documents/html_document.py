@@ -1,4 +1,4 @@
-"""HTML pages: text between block tags is translated, with its inline tags as elements."""
+"""HTML pages: text between block tags is translated, with its inline tags as protected elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.data.markup.protection import VOID_TAGS
 from transformer_mt.documents.document import Document, Segment, Splice
-from transformer_mt.documents.html_tags import INLINE, End, OpenElement, is_untranslated
+from transformer_mt.documents.html_tags import INLINE, End, OpenHtmlElement, is_untranslated
 from transformer_mt.documents.inline import (
     InlineToken,
     find_attributes,
@@ -101,7 +101,7 @@ class _PageReader:
         self.text, self.language = text, language
         self.attributes = {name.lower() for name in attributes}
         self.tokens: list[InlineToken] = []  # of the current segment
-        self.untranslated: OpenElement | None = None  # an element whose content is not translated
+        self.untranslated: OpenHtmlElement | None = None  # an HTML element whose content is not translated
         self.splices: list[Splice] = []
         self.attribute_splices: list[Splice] = []
 
@@ -114,23 +114,23 @@ class _PageReader:
         self._flush()
         return Document(self.text, self.splices, self.attribute_splices)
 
-    def _advance_untranslated(self, element: OpenElement, event: _Event, end: int) -> bool:
-        """Pass an event to the element whose content is not translated, and end the element if the event ends it.
+    def _advance_untranslated(self, html_element: OpenHtmlElement, event: _Event, end: int) -> bool:
+        """Pass an event to the HTML element whose content is not translated, and end it if the event does.
 
-        Returns whether the event is after the element, so that it must be read.
+        Returns whether the event is after the HTML element, so that it must be read.
         """
         where = End.LATER
         if event.kind == "opening":
-            where = element.read_opening(event.tag, event.is_closed)
+            where = html_element.read_opening(event.tag, event.is_closed)
         elif event.kind == "closing":
-            where = element.read_closing(event.tag)
+            where = html_element.read_closing(event.tag)
         if where is not End.LATER:
-            self._end_untranslated(element, end if where is End.AFTER else event.start)
+            self._end_untranslated(html_element, end if where is End.AFTER else event.start)
         return where is End.BEFORE
 
-    def _end_untranslated(self, element: OpenElement, end: int) -> None:
-        if element.tag in INLINE:
-            self.tokens.append(InlineToken(element.start, end, is_content=True))
+    def _end_untranslated(self, html_element: OpenHtmlElement, end: int) -> None:
+        if html_element.tag in INLINE:
+            self.tokens.append(InlineToken(html_element.start, end, is_content=True))
         self.untranslated = None
 
     def _read_event(self, event: _Event, end: int) -> None:
@@ -162,7 +162,7 @@ class _PageReader:
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
             self.attribute_splices += set_language(self.text, event.start, end, names, self.language)
         if is_untranslated(tag, attributes) and not is_empty:
-            self.untranslated = OpenElement(tag, event.start)
+            self.untranslated = OpenHtmlElement(tag, event.start)
             return
         if self.attributes and not is_untranslated(tag, attributes):
             self.attribute_splices += self._find_attribute_splices(event.start, end)

@@ -32,11 +32,11 @@ _ENDED_BY: Mapping[str, frozenset[str]] = {
     "tr": frozenset({"tr", "tbody", "tfoot"}),
     "option": frozenset({"option", "optgroup"}),
 }
-"""Opening tags that end an element whose closing tag is left out."""
+"""Opening tags that end an HTML element whose closing tag is left out."""
 
 
 def is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
-    """Return whether the content of an element is not translated."""
+    """Return whether the content of an HTML element is not translated."""
     translate = attributes.get("translate")
     classes = (attributes.get("class") or "").split()
     is_marked = "notranslate" in classes or (translate is not None and translate.strip().lower() == "no")
@@ -44,15 +44,15 @@ def is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
 
 
 class End(Enum):
-    """Where an element ends."""
+    """Where an HTML element ends."""
 
     LATER = auto()
     BEFORE = auto()  # before this tag, as its own closing tag is missing
     AFTER = auto()  # after this tag
 
 
-class OpenElement:
-    """Finds the end of an element by the tags inside it."""
+class OpenHtmlElement:
+    """Finds the end of an HTML element by the tags inside it."""
 
     def __init__(self, tag: str, start: int) -> None:
         """`start` is the offset of its opening tag."""
@@ -70,7 +70,7 @@ class OpenElement:
         return End.LATER
 
     def read_closing(self, tag: str) -> End:
-        """Read the next closing tag. That of an enclosing block ends the element, too."""
+        """Read the next closing tag. That of an enclosing block ends the HTML element, too."""
         if not self._counts[tag]:
             return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
         while True:

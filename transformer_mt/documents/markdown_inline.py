@@ -12,7 +12,7 @@ from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.data.markup.protection import VOID_TAGS
-from transformer_mt.documents.html_tags import INLINE, UNTRANSLATED, End, OpenElement
+from transformer_mt.documents.html_tags import INLINE, UNTRANSLATED, End, OpenHtmlElement
 from transformer_mt.documents.inline import InlineToken
 from transformer_mt.documents.references import split_references
 
@@ -148,30 +148,32 @@ def _is_joinable(token: InlineToken) -> bool:
 
 def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     """Merge each HTML element that is not translated, such as `<kbd>`, into one token, with its content."""
-    element: OpenElement | None = None
+    html_element: OpenHtmlElement | None = None
     result: list[InlineToken] = []
     for token in tokens:
         tag = token.name.removeprefix("<") if token.name.startswith("<") else ""
-        if element is None:
+        if html_element is None:
             if tag in UNTRANSLATED & INLINE and token.role is Role.OPENING:
-                element = OpenElement(tag, token.start)
+                html_element = OpenHtmlElement(tag, token.start)
             else:
                 result.append(token)
             continue
         if not tag:
             continue
         is_closing = token.role is Role.CLOSING
-        where = element.read_closing(tag) if is_closing else element.read_opening(tag, token.role is Role.SINGLE)
+        where = (
+            html_element.read_closing(tag) if is_closing else html_element.read_opening(tag, token.role is Role.SINGLE)
+        )
         if where is End.AFTER:
-            result.append(InlineToken(element.start, token.end, is_content=True))
-            element = None
-    if element is not None:
-        result.append(InlineToken(element.start, tokens[-1].end, is_content=True))
+            result.append(InlineToken(html_element.start, token.end, is_content=True))
+            html_element = None
+    if html_element is not None:
+        result.append(InlineToken(html_element.start, tokens[-1].end, is_content=True))
     return result
 
 
 def shape_of(tokens: Sequence[MarkdownToken]) -> list[object]:
-    """Return the kinds of blocks, each with the sorted kinds of its inline elements, and the targets of links."""
+    """Return the kinds of blocks, each with the sorted kinds of its inline tokens, and the targets of links."""
     shape: list[object] = []
     for token in tokens:
         if token.type == "inline":

@@ -26,7 +26,7 @@ def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
 def make_lines(document: Document) -> list[str | MarkedText]:
     """Return the text of each segment, for `ChunkedTranslator`.
 
-    Tags are searched only in segments that say so. The tags of a page are elements already, and other tags are text.
+    Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.
     """
     return [segment.source.surface if segment.protects_tags else segment.source for segment in document.segments]
 

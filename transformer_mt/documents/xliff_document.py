@@ -44,7 +44,7 @@ def parse_xliff(text: str, language: str, *, retranslate: bool = False) -> Docum
 
 @dataclass
 class _Node:
-    """An element of the file, or text, with its range."""
+    """The start or end of an XML element, or other content of the file, with its range."""
 
     start: int
     tag_end: int

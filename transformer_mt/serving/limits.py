@@ -14,7 +14,7 @@ from transformer_mt.errors import UserError
 
 BYTES_PER_CHARACTER = 12  # of a character outside of the basic plane, as \\uXXXX\\uXXXX or in a form
 BODY_OVERHEAD = 65536  # bytes of a request beside its text
-MAX_TEXTS = 1000  # elements of the list q
+MAX_TEXTS = 1000  # items of the list q
 
 
 @dataclass(frozen=True)

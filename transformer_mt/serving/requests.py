@@ -35,7 +35,9 @@ class TranslateRequest(TextRequest):
 
     source: str = Field(description="language code, or auto", examples=["en"])
     target: str = Field(description="language code", examples=["de"])
-    format: Literal["text", "html"] = Field(default="text", description="html: tags are kept, and text is translated")
+    format: Literal["text", "html"] = Field(
+        default="text", description="html: markup tags are kept, and text is translated"
+    )
     alternatives: int = Field(
         default=0, ge=0, le=MAX_ALTERNATIVES, description="number of other translations; at most the beam size - 1"
     )

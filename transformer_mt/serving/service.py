@@ -267,7 +267,7 @@ def _parse(texts: Sequence[str], request: TranslateRequest) -> list[Document] | 
 
 
 def _visible_text(document: Document) -> str:
-    """Return the text of a document without its tags."""
+    """Return the text of a document without its markup tags."""
     return "\n".join(segment.source.text_only for segment in document.segments)
 
 

@@ -1,7 +1,7 @@
-"""Text with protected elements: tags, placeholders, links and other parts that a translation must keep unchanged.
+"""Text with protected elements: markup tags, placeholders, links and others that a translation must keep unchanged.
 
 A `MarkedText` is a sequence of text and elements. Its translation contains each element exactly once, and each element
-keeps its parent: the pair of tags that encloses it most closely. So pairs of tags are nested as in the source.
+keeps its parent: the pair of markup tags that encloses it most closely. So pairs of tags are nested as in the source.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class MarkedText:
         """Return what is wrong with the elements of this translation of a source, or None."""
         if sorted(self.order) != [*range(len(source.elements))]:
             return "an element is missing, or occurs twice"
-        return None if allows_order(source.elements, self.order) else "tags are not nested as in the source"
+        return None if allows_order(source.elements, self.order) else "markup tags are not nested as in the source"
 
 
 def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:

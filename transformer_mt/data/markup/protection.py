@@ -1,4 +1,4 @@
-"""Detection of protected elements in a text: tags, placeholders, links, names of files."""
+"""Detection of protected elements in a text: markup tags, placeholders, links, names of files."""
 
 from __future__ import annotations
 

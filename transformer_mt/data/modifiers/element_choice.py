@@ -1,7 +1,7 @@
 """Random choice of protected elements and terms for a sentence pair, at places that correspond on both sides.
 
-Any corpus teaches markup in this way. Tags enclose words that are translations of each other. Single elements replace
-such words, or words that are the same on both sides, or they are inserted between words.
+Any corpus teaches markup in this way. Pairs of markup tags enclose words that are translations of each other. Single
+elements replace such words, or words that are the same on both sides, or they are inserted between words.
 """
 
 from __future__ import annotations

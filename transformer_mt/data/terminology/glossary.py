@@ -119,7 +119,7 @@ class Glossary:
         return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_keep)
 
     def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
-        """Yield the terms in a text with elements. A term may have tags inside, but no single element.
+        """Yield the terms in a text with elements. A term may have markup tags inside, but no single element.
 
         Offsets are those in `text.text_only`.
         """
@@ -150,7 +150,7 @@ def normalise(text: str) -> str:
 
 
 def _mask_elements(text: MarkedText) -> str:
-    """Return a text without its tags, and with `ELEMENT_MASK` in place of each other element."""
+    """Return a text without its markup tags, and with `ELEMENT_MASK` in place of each other element."""
     is_single = [element.role is Role.SINGLE for element in text.elements]
     return "".join(part if isinstance(part, str) else ELEMENT_MASK if is_single[part] else "" for part in text.parts)
 

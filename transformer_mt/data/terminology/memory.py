@@ -18,7 +18,13 @@ from transformer_mt.data.terminology.glossary import normalise
 from transformer_mt.data.text_files import check_is_file, read_lines
 from transformer_mt.errors import UserError
 
-_CODES = {"bpt", "ept", "it", "ph", "ut"}  # elements of TMX that contain tags of the original document as text
+_CODES = {
+    "bpt",
+    "ept",
+    "it",
+    "ph",
+    "ut",
+}  # XML elements of TMX that contain markup tags of the original document as text
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def _main_language(code: str) -> str:
 class _TmxReader:
     """Collects the translation units of a TMX file. Handlers of expat call its methods.
 
-    A unit is left out if an inline element of a segment has no text, because its tag is not known.
+    A unit is left out if an XML element inside a segment has no text: the markup tag that it represents is not known.
     """
 
     src_lang: str
@@ -103,10 +109,10 @@ class _TmxReader:
     _segments: dict[str, str] = field(default_factory=lambda: dict[str, str]())  # of this unit, by language
     _language: str = ""
     _text: list[str] | None = None  # of this segment
-    _code_start: int = 0  # number of texts before this inline element
+    _code_start: int = 0  # number of texts before this XML element inside the segment
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """Start an element."""
+        """Start an XML element."""
         if name == "tu":
             self._segments = {}
         elif name == "tuv":
@@ -119,7 +125,7 @@ class _TmxReader:
             self._code_start = len(self._text)
 
     def end(self, name: str) -> None:
-        """End an element."""
+        """End an XML element."""
         if name in _CODES and self._text is not None and len(self._text) == self._code_start:
             self._text.append("\0")  # marks the segment as incomplete; XML cannot contain this character
         elif name == "seg" and self._text is not None:

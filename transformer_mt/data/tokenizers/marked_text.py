@@ -1,8 +1,8 @@
 """Encoding and decoding of text with protected elements. Each element becomes a control symbol.
 
 Text between two elements is encoded as in the whole sentence: with the space before its first word, or without a space
-if the element touches the word. The space before an opening tag is encoded with the first word inside. So words have
-the same tokens as without tags.
+if the element touches the word. The space before an opening markup tag is encoded with the first word inside. So
+words have the same tokens as without tags.
 """
 
 from __future__ import annotations
