@@ -106,7 +106,7 @@ def test_an_element_that_only_a_prefix_has_is_text(aligning: Translator) -> None
 
 
 def test_a_prefix_with_crossing_tags_is_refused(with_symbols: Translator) -> None:
-    with pytest.raises(UserError, match="line 1: the tags of the prefix"):
+    with pytest.raises(UserError, match="line 1: the markup tags of the prefix"):
         with_symbols.translate(["<b>the <i>dog</i></b>"], ["<i>Hund"])
 
 
