@@ -35,9 +35,7 @@ class TranslatedLine:
         """Return the n-best translations of the line."""
         if any(translation.from_memory for translation in self.translations[0]):
             return self.translations[0]
-        if not self.source.elements:
-            return self.chunker.join(self.chunk_surfaces, self.translations)
-        return self.chunker.join_marked(self.source, self.chunk_surfaces, self.translations)
+        return self.chunker.join(self.chunk_surfaces, self.translations, self.source if self.source.elements else None)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A chunk is a sentence, a part of a long sentence, or several sentences inside a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from transformer_mt.data.markup.chunking import join_chunks, split_into_chunks
@@ -15,7 +15,6 @@ from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import (
     CountTokens,
     find_spaces_before,
-    restore_spaces,
     split_long_sentences,
     split_sentences,
 )
@@ -48,52 +47,48 @@ class LineChunker:
                 chunk_lists.append(split_into_chunks(line, short))
         return chunk_lists
 
-    def join(self, chunk_surfaces: Sequence[str], translations: Sequence[Sequence[Translation]]) -> list[Translation]:
+    def join(
+        self,
+        chunk_surfaces: Sequence[str],
+        translations: Sequence[Sequence[Translation]],
+        source: MarkedText | None = None,
+    ) -> list[Translation]:
         """Return the n-best list of a line from those of its chunks.
 
-        The k-th best of a line joins the k-th best of each chunk, or its last if it has fewer.
+        The k-th best of a line joins the k-th best of each chunk, or its last if it has fewer. `source` is the line if
+        it has protected elements.
         """
-        if len(chunk_surfaces) == 1:
+        if source is None and len(chunk_surfaces) == 1:
             return list(translations[0])
-        return [self._join(chunk_surfaces, parts) for parts in _by_rank(translations)]
+        ranks = range(max(map(len, translations)))
+        by_rank = ([n_best[min(rank, len(n_best) - 1)] for n_best in translations] for rank in ranks)
+        return [self._join(chunk_surfaces, parts, source) for parts in by_rank]
 
-    def join_marked(
-        self, source: MarkedText, chunk_surfaces: Sequence[str], translations: Sequence[Sequence[Translation]]
-    ) -> list[Translation]:
-        """Return the n-best list of a line with protected elements."""
-        joined: list[Translation] = []
-        lines = self.join(chunk_surfaces, translations)
-        for line, parts in zip(lines, _by_rank(translations), strict=True):
-            spaces = find_spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
+    def _join(
+        self, chunk_surfaces: Sequence[str], parts: Sequence[Translation], source: MarkedText | None
+    ) -> Translation:
+        """Return the translation of a line from those of its chunks. Its confidence is the lowest of them."""
+        spaces = find_spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
+        texts = [space + part.text for space, part in zip(spaces, parts, strict=True)]
+        marked = None
+        if source is not None:
             chunks = [part.marked_text.prepend(space) for space, part in zip(spaces, parts, strict=True)]
             marked = join_chunks(source, chunks)
-            joined.append(replace(line, text=marked.surface, marked=marked))
-        return joined
-
-    def _join(self, chunk_surfaces: Sequence[str], parts: Sequence[Translation]) -> Translation:
-        """Return the translation of a line from those of its chunks. Its confidence is the lowest of them."""
-        confidences = [part.confidence for part in parts if part.confidence is not None]
-        texts = restore_spaces(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
         return Translation(
-            text="".join(texts),
+            text="".join(texts) if marked is None else marked.surface,
             score=sum(part.score for part in parts),
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
             alignment=join_alignments([part.alignment for part in parts], chunk_surfaces, texts),
-            confidence=min(confidences, default=None),
+            confidence=min((part.confidence for part in parts if part.confidence is not None), default=None),
+            marked=marked,
         )
 
 
 def strip_chunks(chunk_lists: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
     """Return the chunks of all lines, without white space around them. A line that was not split stays unchanged."""
     return [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks]
-
-
-def _by_rank(translations: Sequence[Sequence[Translation]]) -> list[list[Translation]]:
-    """Return the k-th best translation of each chunk, or its last if it has fewer, for each k."""
-    ranks = range(max(map(len, translations)))
-    return [[n_best[min(rank, len(n_best) - 1)] for n_best in translations] for rank in ranks]
 
 
 def join_alignments(
