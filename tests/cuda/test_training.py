@@ -1,4 +1,4 @@
-"""Training and search on a CUDA GPU: as on the CPU, and without waits of the host. Run with `pytest -m cuda`."""
+"""Training on a CUDA device: as on the CPU, and without waits of the host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_succeeded, loss_and_gradients, random_batch
-from torch import Tensor
+from cuda_helpers import CPU, CUDA, IS_FAKE, compute, real_gpu_only, relative_difference
+from helpers import assert_succeeded, random_batch
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import KeysValues, fused_attention
@@ -26,12 +26,6 @@ from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 from transformer_mt.training.packing import PackedBatch, pack
 from transformer_mt.training.train_step import TrainStep
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),
-]
-CUDA = torch.device("cuda")
 PAD, VOCABULARY = 0, 23  # 23: the output projection needs unused columns
 NO_DROPOUT = {"residual": 0.0, "embedding": 0.0}
 VARIANTS: list[dict[str, Any]] = [
@@ -50,20 +44,9 @@ def make_wide_model(make_model: Callable[..., Transformer], **settings: Any) -> 
     return make_model(rough=0.1, d_model=32, n_heads=2, **settings).train()
 
 
-def compute(model: Transformer, batch: Batch, device: torch.device, precision: Any) -> list[Tensor]:
-    torch.manual_seed(7)
-    machine = Machine(device, precision, 1)
-    result = loss_and_gradients(model, batch, machine=machine, loss=make_loss(LossConfig()))
-    return [result.sums[:3].cpu(), *(gradient.cpu() for gradient in result.gradients)]
-
-
-def relative_difference(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the norm of the difference of all tensors, divided by the norm of the expected ones."""
-    flat = [torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (found, expected)]
-    return float((flat[0] - flat[1]).norm() / flat[1].norm())
-
-
-@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-3), ("bf16", 1e-1)])
+@pytest.mark.parametrize(
+    ("precision", "limit"), [("fp32", 1e-3), pytest.param("bf16", 1e-1, marks=pytest.mark.slow)], ids=["fp32", "bf16"]
+)
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["positions"])
 def test_loss_and_gradients_are_those_of_the_cpu(
@@ -71,12 +54,13 @@ def test_loss_and_gradients_are_those_of_the_cpu(
 ) -> None:
     model = make_wide_model(make_model, dropout=NO_DROPOUT, **variant)
     batch = make_batch(5, 9, 12)
-    expected = compute(model, batch, torch.device("cpu"), "fp32")
+    expected = compute(model, batch, CPU, "fp32")
     given = pack([batch], PAD, PAD) if is_packed else batch
     found = compute(copy.deepcopy(model).to(CUDA), given, CUDA, precision)
     assert relative_difference(found, expected) < limit
 
 
+@real_gpu_only
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
 def test_compiled_layers_compute_the_same(is_packed: bool, make_model) -> None:
     plain = make_wide_model(make_model, dropout=NO_DROPOUT).to(CUDA)
@@ -101,6 +85,7 @@ def test_packed_attention_equals_attention_with_the_dense_mask(dtype: torch.dtyp
     torch.testing.assert_close(packed_attention(queries, keys, values, mask), expected, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_dropout_of_packed_attention_keeps_the_mean() -> None:
     packing = Packing.from_lengths([4, 9]).map_tensors(lambda tensor: tensor.to(CUDA))
     mask = PackedMask(packing, packing)
@@ -108,25 +93,6 @@ def test_dropout_of_packed_attention_keeps_the_mean() -> None:
     samples = torch.stack([packed_attention(queries, keys, values, mask, 0.5) for _ in range(4000)])
     assert samples.std(0).mean() > 0.1
     torch.testing.assert_close(samples.mean(0), packed_attention(queries, keys, values, mask), atol=0.15, rtol=0)
-
-
-@pytest.mark.parametrize("kind", ["adam", "muon"])
-@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
-def test_a_step_never_waits_for_the_device(kind: Any, is_packed: bool, make_model) -> None:
-    model = make_wide_model(make_model, positions="rotary").to(CUDA)
-    step = make_train_step(model, kind)
-    batches = [make_batch(4, 9, 12), make_batch(3, 8, 5)]
-    if is_packed:
-        batches = [pack(batches, PAD, PAD)]
-    batches = [batch.pin_memory() for batch in batches]
-    step(1, 1e-3, batches)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        metrics = step(2, 1e-3, batches)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert torch.isfinite(metrics.grad_norm)
 
 
 def make_train_step(model: Transformer, kind: Any = "adam") -> TrainStep:
@@ -146,14 +112,19 @@ def make_train_step(model: Transformer, kind: Any = "adam") -> TrainStep:
     )
 
 
+@pytest.mark.slow
 def test_a_batch_without_memory_is_split(make_model) -> None:
-    model = make_wide_model(make_model, dropout=NO_DROPOUT, d_ff=4096, encoder={"n_layers": 6}).to(CUDA)
-    batch = pack([make_batch(512, 64, 64)], PAD, PAD)
+    sizes = {"n_layers": 2} if IS_FAKE else {"n_layers": 6}
+    model = make_wide_model(make_model, dropout=NO_DROPOUT, d_ff=1024 if IS_FAKE else 4096, encoder=sizes).to(CUDA)
+    batch = pack([make_batch(64, 32, 32) if IS_FAKE else make_batch(512, 64, 64)], PAD, PAD)
     whole = copy.deepcopy(model)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     expected = make_train_step(whole)(1, 1e-3, [batch])
+    needed = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + (1 << 31)) / total)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 0.7 * needed) / total)
     try:
         metrics = make_train_step(model)(1, 1e-3, [batch])
     finally:
@@ -162,14 +133,8 @@ def test_a_batch_without_memory_is_split(make_model) -> None:
     torch.testing.assert_close(metrics.nll, expected.nll, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("options", [("--beam", "1"), ("--beam", "4", "--n-best", "3")], ids=["greedy", "beam"])
-def test_translations_are_those_of_the_cpu(options: tuple[str, ...], tiny_run: Path, tiny: Path, tmt) -> None:
-    arguments = ("translate", tiny_run, "--input", tiny / "test.en", "--precision", "fp32", *options)
-    expected, found = (assert_succeeded(tmt(*arguments, "--device", device)) for device in ("cpu", "cuda"))
-    assert found == expected
-
-
-@pytest.mark.parametrize("mode", ["off", "layers"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["off", pytest.param("layers", marks=real_gpu_only)])
 def test_training_learns_and_resumes(mode: str, run_copy: Path, tmt) -> None:
     command = ("train", "--config", "tiny.yaml", "device=cuda", "batches.accumulate=2", f"compile={mode}")
     sizes = ("model.d_model=32", "model.dropout.residual=0", "model.dropout.embedding=0")

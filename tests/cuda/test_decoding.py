@@ -1,0 +1,193 @@
+"""Translation and scoring on a CUDA device: as on the CPU, with few waits of the host."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_helpers import CUDA, list_waits
+from helpers import assert_succeeded
+
+from transformer_mt.data.markup.elements import ELEMENT_KINDS, MarkedText
+from transformer_mt.data.markup.protection import Protector
+from transformer_mt.data.markup.symbols import assign_symbol_numbers
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.beam_search import GPU_SYNC_INTERVAL, beam_search
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.terminology import get_automaton_builder, read_glossary
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.model.transformer import Transformer
+
+TEXTS = [src for src, _ in load_pairs("test")[:12]]
+PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]
+WITH_ELEMENTS = [f"<b>{text}</b> {{name}}" if i % 2 else text for i, text in enumerate(TEXTS)]
+FEW_TOKENS = {"batch_tokens": 100}  # several batches
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {"beam": 1},
+    "beam": {"beam": 4, "n_best": 3, **FEW_TOKENS},
+    "gnmt": {"beam": 4, "length_penalty": "gnmt", "min_length": 7},
+    "ngrams": {"beam": 4, "no_repeat_ngram": 2},
+    "repetition": {"beam": 3, "repetition_penalty": 1.5},
+    "sampling": {"sample": True, "n_best": 2, "seed": 3},
+    "filtered sampling": {"sample": True, "top_k": 20, "top_p": 0.7, "temperature": 0.8},
+}
+TERMS = {"the": "Xaver", "old": "uralt", "dog": "Köter|Hund", "a": "irgendein"}
+
+
+@pytest.fixture(scope="module")
+def make_translators(
+    make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair
+) -> Callable[..., tuple[Translator, Translator]]:
+    """`make_translators(**decoding)`: a translator on the CPU, and the same on the GPU."""
+    tokenizers = small_tokenizers.with_symbols()
+    src, tgt = tokenizers.src, tokenizers.tgt
+    sizes = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id), "rough": 0.2}
+
+    def make_translators(n_models: int = 1, **decoding: Any) -> tuple[Translator, Translator]:
+        options = {"max_length_factor": 1, "max_length_offset": 2, **decoding}
+        models = [make_model(d_model=32 * (i + 1), **sizes) for i in range(n_models)]
+        copies = [copy.deepcopy(model).to(CUDA) for model in models]
+        config = DecodingConfig.model_validate(options)
+        return Translator(models, tokenizers, config), Translator(copies, tokenizers, config)
+
+    return make_translators
+
+
+def assert_same_translations(translators: Sequence[Translator], texts: Sequence[str], **options: Any) -> None:
+    """Assert that two translators have the same translations, with nearly the same scores."""
+    expected, found = (translator.n_best(texts, **options) for translator in translators)
+    for one, other in zip(found, expected, strict=True):
+        assert [each.text for each in one] == [each.text for each in other]
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-3)
+    assert len({n_best[0].text for n_best in found}) > len(texts) // 2
+
+
+FAST = {"beam", "ngrams", "filtered sampling"}
+NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_translations_are_those_of_the_cpu(name: str, make_translators) -> None:
+    assert_same_translations(make_translators(**SEARCHES[name]), TEXTS)
+
+
+def test_translations_with_prefixes_are_those_of_the_cpu(make_translators) -> None:
+    assert_same_translations(make_translators(beam=4), TEXTS, prefixes=PREFIXES)
+
+
+@pytest.mark.parametrize("options", [{"beam": 4, "n_best": 2}, {"sample": True}], ids=["beam", "sampling"])
+@pytest.mark.parametrize("markup", ["symbols", pytest.param("align", marks=pytest.mark.slow)])
+def test_translations_with_elements_are_those_of_the_cpu(
+    options: dict[str, Any], markup: str, make_translators
+) -> None:
+    translators = make_translators(markup=markup, protect=ELEMENT_KINDS, **options)
+    assert_same_translations(translators, WITH_ELEMENTS)
+
+
+@pytest.mark.parametrize("has_elements", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "elements"])
+def test_translations_with_terms_are_those_of_the_cpu(has_elements: bool, make_translators, tmp_path: Path) -> None:
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("".join(f"{term}\t{forms}\n" for term, forms in TERMS.items()), encoding="utf-8")
+    markup = {"markup": "symbols", "protect": ELEMENT_KINDS} if has_elements else {}
+    translators = make_translators(beam=4, glossary=str(glossary), **markup)
+    assert_same_translations(translators, WITH_ELEMENTS if has_elements else TEXTS)
+
+
+@pytest.mark.slow
+def test_translations_of_an_ensemble_are_those_of_the_cpu(make_translators) -> None:
+    assert_same_translations(make_translators(n_models=2, beam=3), TEXTS)
+
+
+def test_a_cancelled_search_ends_and_changes_no_other(make_translators) -> None:
+    _, translator = make_translators(beam=2)
+    expected = translator.n_best(TEXTS)
+    found = translator.n_best(TEXTS, is_cancelled=lambda i: i == 1)
+    assert [each[0].text for i, each in enumerate(found) if i != 1] == [
+        each[0].text for i, each in enumerate(expected) if i != 1
+    ]
+
+
+def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
+    targets = [tgt for _, tgt in load_pairs("test")[:12]]
+    translators = make_translators()
+    expected, found = ([each.score for each in translator.score(TEXTS, targets)] for translator in translators)
+    assert found == pytest.approx(expected, abs=1e-3)
+    assert min(found) > -math.inf
+    expected, found = (
+        [each[0].alignment for each in translator.n_best(TEXTS, alignments=True)] for translator in translators
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_inference_in_each_precision_translates(precision: Any, make_translators) -> None:
+    _, translator = make_translators(beam=3)
+    converted = Translator.from_model(translator.model, translator.tokenizers, translator.config, precision)
+    assert len(converted.translate(TEXTS)) == len(TEXTS)
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+
+
+def count_waits_of_search(translator: Translator, n_positions: int, **parts: Any) -> int:
+    """Return the number of waits of a search in which no translation ends before `n_positions`."""
+    limits = {"min_length": n_positions, "max_length_factor": 0, "max_length_offset": n_positions}
+    sources = translator.tokenizers.src.encode(TEXTS[:4])
+    with torch.inference_mode():
+        search = translator.set_up_search(sources, translator.config.with_options(limits), **parts)
+        waits = list_waits(lambda: beam_search(translator.ensemble.step, *search))
+    assert search.beams.position >= n_positions
+    return len(waits)
+
+
+def count_waits_per_check(translator: Translator, **parts: Any) -> float:
+    """Return the waits between two checks for finished sentences."""
+    few, many = (count_waits_of_search(translator, n * GPU_SYNC_INTERVAL, **parts) for n in (2, 6))
+    return (many - few) / 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_waits_only_to_find_finished_sentences(name: str, make_translators) -> None:
+    """One wait for their number, and one for a copy at the end."""
+    _, translator = make_translators(**SEARCHES[name])
+    assert count_waits_per_check(translator) == 1
+    assert count_waits_of_search(translator, GPU_SYNC_INTERVAL) < 12
+
+
+def test_a_search_with_elements_waits_as_seldom(make_translators) -> None:
+    _, translator = make_translators(beam=4)
+    marked = [Protector(ELEMENT_KINDS).mark(text) for text in WITH_ELEMENTS[:4]]
+    required = [RequiredElements(each.elements, assign_symbol_numbers(each.elements) or []) for each in marked]
+    assert any(each.elements for each in required)
+    assert count_waits_per_check(translator, required_elements=required) == 1
+
+
+def test_a_search_with_terms_waits_a_few_times_per_position(make_translators, tmp_path: Path) -> None:
+    """The automata are on the CPU: tokens and parents are copied from the GPU, and banks and proposals to it."""
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("the\tXaver\n", encoding="utf-8")
+    _, translator = make_translators(beam=4)
+    builder = get_automaton_builder(read_glossary(str(glossary)), translator.tokenizers.tgt)
+    automata = [builder.build(MarkedText.from_text("the"), 100, 1) for _ in TEXTS[:4]]
+    assert all(automata)
+    assert count_waits_per_check(translator, term_automata=automata) <= 8 * GPU_SYNC_INTERVAL + 1
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--beam", "1"), ("--beam", "4", "--n-best", "3")], ids=["greedy", "beam"])
+def test_translate_writes_the_translations_of_the_cpu(
+    options: tuple[str, ...], tiny_run: Path, tiny: Path, tmt
+) -> None:
+    arguments = ("translate", tiny_run, "--input", tiny / "test.en", "--precision", "fp32", *options)
+    expected, found = (assert_succeeded(tmt(*arguments, "--device", device)) for device in ("cpu", "cuda"))
+    assert found == expected

@@ -1,0 +1,53 @@
+"""The tests of tests/cuda, on a fake CUDA device that computes on the CPU. See fake_cuda/device.cpp.
+
+The device changes PyTorch for a whole process, so these tests run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fake_cuda.build import build, find_compiler
+
+from transformer_mt.system.files import make_once
+
+TESTS = Path(__file__).parent
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda runs on the GPU of this machine"),
+    pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler"),
+]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the device once for all workers of pytest-xdist."""
+    folder = tmp_path_factory.getbasetemp()
+    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "fake_cuda" / "device.so"
+    make_once(path, lambda: build(path))
+    return path
+
+
+def run_tests(library: Path, selection: str, folder: Path) -> None:
+    """Run the tests of tests/cuda that `selection` chooses (option -m of pytest)."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "fake_cuda.plugin", "-p", "no:cacheprovider"]
+    command += ["-m", selection, "--basetemp", str(folder), str(TESTS / "cuda")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    environment["FAKE_CUDA_LIBRARY"] = str(library)
+    done = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cuda_tests_pass_on_a_fake_device(library: Path, tmp_path: Path) -> None:
+    run_tests(library, "not slow", tmp_path / "tests")
+
+
+@pytest.mark.slow
+def test_slow_cuda_tests_pass_on_a_fake_device(library: Path, tmp_path: Path) -> None:
+    run_tests(library, "slow", tmp_path / "tests")
