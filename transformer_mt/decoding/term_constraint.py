@@ -9,7 +9,7 @@ of a bank lack the same number of tokens of terms. An automaton counts them (com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -55,11 +55,13 @@ class TermConstraint(LogitsProcessor):
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid EOS, and tokens after which terms and elements would not fit any more. [b, K, V] -> [b, K, V]."""
         states, eos = self.states[rows], self.vocabulary.eos
-        missing = torch.tensor([[state.n_missing_tokens for state in row] for row in states], device=log_probs.device)
-        log_probs[:, :, eos] = log_probs[:, :, eos].masked_fill(missing > 0, -torch.inf)
+        missing = [[state.n_missing_tokens for state in row] for row in states]
+        log_probs[:, :, eos].masked_fill_(_to_device(missing, log_probs.device) > 0, -torch.inf)
         count = self.count_missing_elements
-        elements = torch.zeros_like(missing) if count is None else count(rows)
-        for row, beam_elements in enumerate(cast("list[list[int]]", elements.tolist())):
+        elements = (
+            [[0] * len(row) for row in states] if count is None else cast("list[list[int]]", count(rows).tolist())
+        )
+        for row, beam_elements in enumerate(elements):
             automaton, limit = self.automata[rows][row], self.max_lengths[rows][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
             for beam, n_elements in enumerate(beam_elements):
@@ -76,7 +78,7 @@ class TermConstraint(LogitsProcessor):
         """
         vocabulary = self.vocabulary
         by_class = [automaton.successor_of_class(state, each).n_missing_tokens for each in vocabulary.distinct]
-        n_missing = torch.tensor(by_class, device=vocabulary.indices.device)[vocabulary.indices]
+        n_missing = _to_device(by_class, vocabulary.indices.device)[vocabulary.indices]
         for token in automaton.alphabet:
             n_missing[token] = automaton.successor(state, token).n_missing_tokens
         n_missing[vocabulary.eos] = state.n_missing_tokens
@@ -104,9 +106,7 @@ class TermConstraint(LogitsProcessor):
             return best
         found = _mask_repeated(_add_proposals(best, beams.scores[rows], log_probs, states), log_probs.size(2))
         reached = _successors(self.automata[rows], states, found.parents, found.tokens)
-        banks = torch.tensor(
-            [[state.n_missing_tokens for state in row] for row in reached], device=log_probs.device
-        )  # [b, N]
+        banks = _to_device([[state.n_missing_tokens for state in row] for row in reached], log_probs.device)  # [b, N]
         order = allocate(found.scores, banks)[:, : best.scores.size(1)]
         return Candidates(*(each.gather(1, order) for each in found))
 
@@ -135,7 +135,7 @@ def _add_proposals(
     """Add the best token of each beam and the proposals of its state. [b, 2K] -> [b, N]."""
     n_proposals = max(len(state.proposals) for row in states for state in row)
     padded = [[state.proposals + [-1] * (n_proposals - len(state.proposals)) for state in row] for row in states]
-    tokens = torch.tensor(padded, dtype=torch.long, device=log_probs.device)  # [b, K, M]
+    tokens = _to_device(padded, log_probs.device)  # [b, K, M]
     rows = log_probs.flatten(0, 1)[:, None]  # [b * K, 1, V]
     best_tokens = chunked_topk(rows, torch.zeros_like(rows[..., 0]), 1)[1].view(*tokens.shape[:2], 1)
     tokens = torch.cat([best_tokens, tokens], dim=2)  # [b, K, 1 + M]
@@ -164,8 +164,14 @@ def _successors(
     automata: Sequence[TermAutomaton], states: Sequence[Sequence[State]], parents: Tensor, tokens: Tensor
 ) -> list[list[State]]:
     """Return the states after tokens that follow some beams. [b, N], [b, N] -> b x N."""
-    lists = (cast("list[list[int]]", values.tolist()) for values in (parents, tokens))
+    lists = cast("list[list[list[int]]]", torch.stack([parents, tokens]).tolist())  # one copy from a GPU
     return [
         [automaton.successor(row[parent], token) for parent, token in zip(row_parents, row_tokens, strict=True)]
         for automaton, row, row_parents, row_tokens in zip(automata, states, *lists, strict=True)
     ]
+
+
+def _to_device(numbers: list[Any], device: torch.device) -> Tensor:
+    """Return a tensor of int64 without waiting for a GPU."""
+    tensor = torch.tensor(numbers, dtype=torch.long)
+    return tensor.to(device, non_blocking=device.type == "cuda")  # on MPS, the source may be freed too early
