@@ -204,14 +204,14 @@ class BeamState:
         n, device = len(max_lengths), max_lengths.device
         self.n_beams, self.eos, self.length_normalise = n_beams, eos, length_normalise
         self.sync_interval = sync_interval or (1 if device.type == "cpu" else GPU_SYNC_INTERVAL)
-        self.position, self.last_position = 0, int(max_lengths.max())
+        self._limits = set(cast(list[int], max_lengths.tolist()))
+        self.position, self.last_position = 0, max(self._limits)
         self.sentences = torch.arange(n, device=device)  # index in the call of each sentence still searched. [B]
         self.max_lengths = max_lengths  # [B]
         self.tokens = torch.full((n, 1), bos, device=device)  # newest token of each beam. [B, K], at first [B, 1]
         self.scores = torch.zeros(n, 1, device=device)  # log-probability of each beam; -inf: no such beam. [B, K]
         self.finished = FinishedHypotheses.empty(n, n_beams, device)
         self._results = FinishedHypotheses.empty(n, n_beams, device)  # of dropped sentences, in the order of the call
-        self._limits = set(cast(list[int], max_lengths.tolist()))
         self._back_pointers: list[BackPointers] = []
 
     def advance(self, candidates: Candidates) -> Tensor:
@@ -222,8 +222,7 @@ class BeamState:
             self.finished = self.finished.merge(self._finish_with_eos(new, is_end[:, : self.n_beams]))
             others_first = is_end.long().argsort(dim=1, stable=True)[:, : self.n_beams]
             new = Candidates(*(each.gather(1, others_first) for each in candidates))
-            scores = new.scores.masked_fill(is_end.gather(1, others_first), -torch.inf)
-            new = new._replace(scores=scores.masked_fill(self._is_done(), -torch.inf))
+            new.scores.masked_fill_(is_end.gather(1, others_first) | self._is_done(), -torch.inf)
         self._back_pointers.append(BackPointers(self.sentences, new.tokens, new.parents, new.log_probs))
         self.tokens, self.scores = new.tokens, new.scores
         self.position += 1

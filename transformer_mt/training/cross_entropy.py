@@ -90,10 +90,11 @@ def chunk_loss_and_grad(
     logits[:, pad_id] = -math.inf
     label_logits = logits[label_entries].float()
     probabilities = torch.softmax(logits, -1, out=logits)
-    nll = -probabilities[label_entries].float().clamp(min=TINY).log()
+    label_probabilities = probabilities[label_entries]
+    nll = -label_probabilities.float().clamp(min=TINY).log()
     if label_nll is not None:
         label_nll.append(nll)
-    probabilities[label_entries] -= 1 - smoothing
+    probabilities[label_entries] = label_probabilities - (1 - smoothing)
     return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()])  # nll is log_norm - logits[label]
 
 
