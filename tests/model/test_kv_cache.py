@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from transformer_mt.model import cpu_kernels
 from transformer_mt.model.attention import KeysValues
+from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.kv_cache import BLOCK
 from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
@@ -91,6 +94,23 @@ def test_selected_sentences_keep_their_own_cache(make_model: MakeModel, rows: li
     for _ in range(3):
         torch.testing.assert_close(search.step(), search.recompute(), atol=1e-4, rtol=1e-4)
         search.reorder(3)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("slice_tokens", [1, 10, 15])
+def test_cache_of_a_batch_encoded_in_slices_equals_plain_torch(
+    model: Transformer, slice_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices have other widths than the batch, also more than a block of slots less."""
+    monkeypatch.setattr(cpu_kernels, "SLICE_TOKENS", slice_tokens)
+    src = F.pad(SRC, (0, BLOCK))
+    src[2] = torch.arange(1, src.size(1) + 1)
+    cache = model.start(src)
+    with plain_torch():
+        expected = model.start(src)
+    for tokens in ([1], [3], [4]):
+        step = torch.tensor([tokens] * len(src))
+        torch.testing.assert_close(model.step(step, cache), model.step(step, expected), atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()

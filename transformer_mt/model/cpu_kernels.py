@@ -14,7 +14,7 @@ caller asks `use_cpu_kernels` which of the two to run. Gradients are written out
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -97,6 +97,24 @@ def _softmax_in_place(scores: Tensor, mask: Tensor | None, scale: float) -> Tens
         weights *= mask.float()  # in a row that is masked completely, all weights are 1 until here
     weights /= weights.sum(-1, keepdim=True).clamp_(min=TINY)
     return weights
+
+
+# --- encoder ----------------------------------------------------------------------------------------------------------
+
+SLICE_TOKENS = 2048
+"""Source tokens that translation encodes together, so that the states stay in the cache of a CPU."""
+
+
+def slice_sources(src: Tensor, pad_id: int) -> Iterator[Tensor]:
+    """Yield a batch in slices that the encoder reads one by one, on a CPU without their padding. [B, S] -> [b, s] each.
+
+    A batch is sorted by length, so that most slices have less padding than the batch.
+    """
+    if not use_cpu_kernels(src.device):
+        yield src
+        return
+    for rows in torch.split(src, max(1, SLICE_TOKENS // src.size(1))):
+        yield rows[:, : int((rows != pad_id).sum(1).max())]
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ head width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,6 +82,21 @@ class KVCache:
         self.mask = mask[..., :0]  # slots of each hypothesis [B, 1, K, C]
         self.position = 0  # of the next token, the same for all hypotheses
         self.n_used = 0  # slots
+
+    @classmethod
+    def cat(cls, caches: Sequence[KVCache]) -> KVCache:
+        """Join the caches of consecutive sentences before the first step."""
+        joined, *others = caches
+        if others:
+            n_slots = max(each.memory_mask.size(3) for each in caches)
+            masks = [each.memory_mask for each in caches]
+            joined.memory_mask = torch.cat([F.pad(m, (0, n_slots - m.size(3)), value=MASKED_SCORE) for m in masks])
+            joined.mask = torch.cat([each.mask for each in caches])
+            joined.memory = [
+                KeysValues(*(torch.cat([pad_slots(x, n_slots) for x in parts]) for parts in zip(*layer, strict=True)))
+                for layer in zip(*(each.memory for each in caches), strict=True)
+            ]
+        return joined
 
     def append_step(self, n_hypotheses: int) -> tuple[slice, Tensor]:
         """Reserve a slot for the next token of each hypothesis.

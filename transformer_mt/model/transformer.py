@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, Mask, causal_mask, padding_mask
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.cpu_kernels import slice_sources
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
@@ -203,8 +204,8 @@ class Transformer(nn.Module):
 
     def start(self, src: Tensor) -> KVCache:
         """Encode the source and return the cache for step-by-step decoding. [B, S]."""
-        src_states, src_mask = self.encode(src)
-        return KVCache(self.decoder.project_memory(src_states), src_mask)
+        encoded = map(self.encode, slice_sources(src, self.src_pad))
+        return KVCache.cat([KVCache(self.decoder.project_memory(states), mask) for states, mask in encoded])
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
         """Append a token to each hypothesis in the cache, and return its decoder state. [B, K] -> [B, K, D]."""
