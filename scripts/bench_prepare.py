@@ -29,7 +29,7 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.pipeline import data as pipeline
 from transformer_mt.pipeline.check import check_corpus
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import format_bytes, measure_folder
+from transformer_mt.system.disk_space import format_bytes, measure_folder
 
 BILLION = 1_000_000_000
 

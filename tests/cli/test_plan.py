@@ -26,7 +26,7 @@ from transformer_mt.pipeline.plan import (
     predict_training_memory,
 )
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import measure_folder
+from transformer_mt.system.disk_space import measure_folder
 from transformer_mt.training import memory
 from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.progress import Milestone

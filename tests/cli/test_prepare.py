@@ -18,7 +18,7 @@ from transformer_mt.data.quality import filtered_corpus
 from transformer_mt.pipeline import data as pipeline_data
 from transformer_mt.pipeline.data import prepare_data
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import files
+from transformer_mt.system import disk_space
 
 FILTERS = "data.filters=[length, duplicate]"
 
@@ -71,7 +71,7 @@ def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
     in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = sum(Path(f"train.{language}").stat().st_size for language in ("en", "de"))
-    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: needed - 1)
+    monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _: needed - 1)
     done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}/cache")
     assert_user_error(done, f"{tmp_path}/cache: train.en, train.de: the sentence pairs need about", "data.cache_dir")
 
@@ -86,6 +86,7 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
 SLOW_BLOCKS = """
 import time
 from transformer_mt.cli.main import main
+from transformer_mt.system import disk_space
 from transformer_mt.data import array_files, blocks, worker_pool
 
 blocks.BLOCK_SIZE, worker_pool.MIN_PAIRS_PER_WORKER, array_files.SAVE_SECONDS = 5, 1, 0

@@ -24,8 +24,8 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import encode_training
-from transformer_mt.system import files
-from transformer_mt.system.files import measure_folder
+from transformer_mt.system import disk_space
+from transformer_mt.system.disk_space import measure_folder
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -272,11 +272,11 @@ def test_a_disk_without_space_is_reported_before_anything_is_encoded(
 ) -> None:
     """Each pair of three tokens takes 20 bytes, and 2 bytes per token."""
     corpus = write_corpus([("a b", "x")] * 500)
-    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26 - 1)
+    monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _: 500 * 26 - 1)
     with pytest.raises(UserError, match=r"cache: the token ids of 500 pairs need about 13.0 kB, and 13.0 kB are free"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     assert not [*Path("cache").glob("ids-*")]
-    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26)
+    monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _: 500 * 26)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (folder,) = Path("cache").glob("ids-*")
     assert measure_folder(folder) - (folder / "arrays.json").stat().st_size == 500 * 26 + 16

@@ -23,7 +23,7 @@ from transformer_mt.cli.export import write_weights_folder
 from transformer_mt.export import ctranslate2_export, parity
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import files
+from transformer_mt.system import disk_space
 
 LINES = [
     "one two three",
@@ -253,7 +253,7 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     before = read_folder(run)
     output = assert_succeeded(tmt("export", run, "--to", "weights", "--output", out))
     best = RunFolder.open(run).find_checkpoint("best")
-    assert f"{files.measure_folder(out) / 1000:.1f} kB" in output
+    assert f"{disk_space.measure_folder(out) / 1000:.1f} kB" in output
     (folder,) = (out / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))

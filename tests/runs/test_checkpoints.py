@@ -31,7 +31,7 @@ from transformer_mt.runs.checkpoints import (
 )
 from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
-from transformer_mt.system import files
+from transformer_mt.system import disk_space, files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -308,7 +308,7 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
     present = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
     line = None
     for free, warns in ((4 * each - present, False), (4 * each - present - 1, True)):
-        monkeypatch.setattr(files, "read_free_disk_bytes", lambda _, free=free: free)
+        monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _, free=free: free)
         line = checkpoints.describe_disk_shortage(run, KeepConfig(), model, optimizer_copies=2)
         assert (line is not None) == warns
     assert line is not None

@@ -22,9 +22,7 @@ from transformer_mt.system.files import (
     atomic_new_folder,
     atomic_shared_folder,
     delete_folder,
-    find_existing_parent,
     find_link_out,
-    format_bytes,
     remove_leftovers,
     remove_stale_folders,
     write_text,
@@ -246,14 +244,3 @@ def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_p
 def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), atomic_shared_folder(tmp_path / "folder"):
         (tmp_path / "missing").read_bytes()
-
-
-def test_nearest_existing_folder_is_where_a_path_would_be_created(tmp_path: Path, monkeypatch) -> None:
-    assert find_existing_parent(tmp_path) == tmp_path
-    assert find_existing_parent(tmp_path / "a" / "b") == tmp_path
-    monkeypatch.chdir(tmp_path)
-    assert find_existing_parent(Path("runs")) == tmp_path
-
-
-def test_bytes_are_formatted() -> None:
-    assert [format_bytes(n) for n in (999, 12_345_678, 2.5e12)] == ["1.0 kB", "12.3 MB", "2.5 TB"]

@@ -19,7 +19,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import data, train
 from transformer_mt.runs.checkpoints import load_weights
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
-from transformer_mt.system import files
+from transformer_mt.system import disk_space
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     scored = [*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]
     rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
     print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))
-    size = files.format_bytes(files.measure_folder(output))
+    size = disk_space.format_bytes(disk_space.measure_folder(output))
     print_text(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
 
 

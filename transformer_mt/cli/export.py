@@ -18,7 +18,7 @@ from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2_export
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
-from transformer_mt.system import files
+from transformer_mt.system import disk_space
 
 if TYPE_CHECKING:
     from transformer_mt.model.transformer import Transformer
@@ -49,7 +49,7 @@ def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
 
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
-    size = files.format_bytes(files.measure_folder(output))
+    size = disk_space.format_bytes(disk_space.measure_folder(output))
     print_text(
         f"{output}: the weights of {source.path}, step {info.step:,}, {size}; tmt translate, score, evaluate, compare, "
         "tokenize, plot and export read it like a run, and train.init_from starts from it"
@@ -83,7 +83,7 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
     texts = list(read_lines(src)) if src else _read_validation_sources(config)
     parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
-    step, size = translator.members[0].step, files.format_bytes(files.measure_folder(output))
+    step, size = translator.members[0].step, disk_space.format_bytes(disk_space.measure_folder(output))
     print_text(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
     print_text(*ctranslate2_export.format_parity(parity, quantization))
     print_text(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")

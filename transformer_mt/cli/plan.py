@@ -13,7 +13,7 @@ from transformer_mt.cli.options import load_training_config
 from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import format_bytes
+from transformer_mt.system.disk_space import format_bytes
 from transformer_mt.system.logging import format_duration
 
 if TYPE_CHECKING:

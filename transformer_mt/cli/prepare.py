@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from transformer_mt.cli.options import load_training_config, split_config_arguments
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import format_bytes
+from transformer_mt.system.disk_space import format_bytes
 from transformer_mt.system.logging import log
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.system.files import format_bytes
+from transformer_mt.system.disk_space import format_bytes
 
 if TYPE_CHECKING:
     from transformer_mt.pipeline.run_list import RunSummary

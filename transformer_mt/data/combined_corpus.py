@@ -12,7 +12,8 @@ import numpy as np
 
 from transformer_mt.data.arrow_table import TableWriter
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once
+from transformer_mt.system.disk_space import check_cache_space
+from transformer_mt.system.files import atomic_shared_folder, make_once
 
 FORMAT_VERSION = 1  # of the table; part of its key
 

@@ -25,7 +25,8 @@ from transformer_mt.data.quality.filter_base import FilterReport, PairExample
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once, measure_folder
+from transformer_mt.system.disk_space import check_cache_space, measure_folder
+from transformer_mt.system.files import atomic_shared_folder, make_once
 
 if TYPE_CHECKING:
     from datasets import Dataset

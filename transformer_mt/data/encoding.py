@@ -23,7 +23,8 @@ from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.worker_pool import limit_workers
-from transformer_mt.system.files import check_cache_space, make_once
+from transformer_mt.system.disk_space import check_cache_space
+from transformer_mt.system.files import make_once
 
 FORMAT_VERSION = 6  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row

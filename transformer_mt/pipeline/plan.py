@@ -21,7 +21,7 @@ from transformer_mt.pipeline.train import Setup, make_trainer, make_validator, s
 from transformer_mt.pipeline.warm_start import find_warm_start
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import describe_hardware
-from transformer_mt.system.files import find_existing_parent, format_bytes, measure_folder, read_free_disk_bytes
+from transformer_mt.system.disk_space import find_existing_parent, format_bytes, measure_folder, read_free_disk_bytes
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.memory import detect_allocator
 from transformer_mt.training import memory

@@ -18,7 +18,7 @@ from transformer_mt.pipeline.run_status import describe_status
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.runs.lock import is_locked
 from transformer_mt.runs.metadata import PACKAGES
-from transformer_mt.system.files import format_bytes, measure_folder
+from transformer_mt.system.disk_space import format_bytes, measure_folder
 from transformer_mt.training.metrics_logger import read_metrics, split_by_source
 
 MAX_TEXT = 600  # characters of a sentence or of a value

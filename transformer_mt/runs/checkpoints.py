@@ -19,7 +19,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged_checkpoint_error, rank_checkpoints
 from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
-from transformer_mt.system import files
+from transformer_mt.system import disk_space, files
 from transformer_mt.system.display import cut_list
 from transformer_mt.system.logging import log_rank0
 
@@ -110,14 +110,14 @@ def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module, o
     `optimizer_copies` is the number of values per weight in the optimizer state.
     """
     each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
-    present = sum(files.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
-    needed, free = (keep.best + keep.last + 1) * each - present, files.read_free_disk_bytes(run.path)
+    present = sum(disk_space.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
+    needed, free = (keep.best + keep.last + 1) * each - present, disk_space.read_free_disk_bytes(run.path)
     if needed <= free:
         return None
     return (
-        f"warning: {run.path}: {files.format_bytes(free)} are free on this disk, and the checkpoints need up to "
-        f"{files.format_bytes(needed)} more ({keep.best} best, {keep.last} last, one being written, "
-        f"{files.format_bytes(each)} each)"
+        f"warning: {run.path}: {disk_space.format_bytes(free)} are free on this disk, and the checkpoints need up to "
+        f"{disk_space.format_bytes(needed)} more ({keep.best} best, {keep.last} last, one being written, "
+        f"{disk_space.format_bytes(each)} each)"
     )
 
 

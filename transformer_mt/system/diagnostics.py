@@ -249,7 +249,7 @@ def run_python(code: str) -> str:
 
 def check_disk(runs: Path) -> Iterator[Check]:
     """Check the free space and the write access of the folder of the runs, or of its nearest existing parent."""
-    from transformer_mt.system.files import find_existing_parent
+    from transformer_mt.system.disk_space import find_existing_parent
 
     folder = find_existing_parent(runs)
     yield run_check("disk", "free space", lambda: _describe_space(folder), Severity.WARNING)
@@ -257,7 +257,7 @@ def check_disk(runs: Path) -> Iterator[Check]:
 
 
 def _describe_space(folder: Path) -> str | tuple[Severity, str]:
-    from transformer_mt.system.files import format_bytes, read_free_disk_bytes
+    from transformer_mt.system.disk_space import format_bytes, read_free_disk_bytes
 
     free = read_free_disk_bytes(folder)
     value = f"{format_bytes(free)} in {folder}"

@@ -1,4 +1,4 @@
-"""Atomic files and folders, and the free space of a disk.
+"""Atomic files and folders.
 
 A file or folder is written under a temporary name beside its final one, flushed to the disk, and then renamed. A
 reader finds the old content or the new one, never a part, even if the writer is killed.
@@ -273,45 +273,3 @@ def _fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-# --- sizes ------------------------------------------------------------------------------------------------------------
-
-
-def find_existing_parent(path: Path) -> Path:
-    """Return the first that exists of a path and its parents: the place where the path would be created."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-
-
-def read_free_disk_bytes(folder: Path) -> int:
-    """Return the bytes that can still be written to the disk of a folder."""
-    return shutil.disk_usage(folder).free
-
-
-def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
-    """Raise `UserError` if the disk of `data.cache_dir` has no space for `what`, which needs so many bytes."""
-    free = read_free_disk_bytes(find_existing_parent(cache_dir))
-    if needed > free:
-        raise UserError(
-            f"{cache_dir.absolute()}: {what} need about {format_bytes(needed)}, and {format_bytes(free)} are free;\n"
-            "make room, or set data.cache_dir to a folder on a larger disk"
-        )
-
-
-def measure_folder(folder: Path) -> int:
-    """Return the total size of the files below a folder. Files that are deleted meanwhile are not counted."""
-    total = 0
-    for entry in walk(folder):
-        with suppress(OSError):
-            if not entry.is_dir():
-                total += entry.stat().st_size
-    return total
-
-
-def format_bytes(n_bytes: float) -> str:
-    """Format a number of bytes, such as "12.3 MB"."""
-    for unit in ("kB", "MB", "GB"):
-        n_bytes /= 1000
-        if n_bytes < 1000:
-            return f"{n_bytes:.1f} {unit}"
-    return f"{n_bytes / 1000:,.1f} TB"
