@@ -35,8 +35,9 @@ from tensorboard.compat.proto import event_pb2
 from torch import Tensor
 
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.tensorboard import chart
 
 TIMINGS = (

@@ -20,7 +20,7 @@ from transformer_mt.model.layers import DecoderLayer, EncoderLayer
 from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
 from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transformer
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.folder import CheckpointInfo
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.training.cross_entropy import batch_loss
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 

@@ -25,7 +25,7 @@ from transformer_mt.model.linear import FusedLinear
 from transformer_mt.model.norms import LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.folder import CheckpointInfo
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.training.cross_entropy import batch_loss
 
 MakeModel = Callable[..., Transformer]

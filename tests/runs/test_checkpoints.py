@@ -20,6 +20,7 @@ from torch import nn
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs import checkpoints, manifest
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import (
     delete_later_checkpoints,
     find_resume_checkpoint,
@@ -30,7 +31,7 @@ from transformer_mt.runs.checkpoints import (
     verify,
 )
 from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import disk_space, files
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,9 @@ from helpers import RUN_RECORD
 from torch import nn
 
 from transformer_mt.errors import UserError
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import load_state, save
-from transformer_mt.runs.folder import FORMAT, CheckpointInfo, RunFolder
+from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.runs.manifest import read_manifest, write_manifest
 
 HUGE = 10**400

@@ -17,8 +17,9 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import data, train
+from transformer_mt.runs.checkpoint_info import CheckpointInfo, rank_checkpoints
 from transformer_mt.runs.checkpoints import load_weights
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import disk_space
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks

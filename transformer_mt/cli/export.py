@@ -17,7 +17,8 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2_export
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import disk_space
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def _to_json(run: RunSummary) -> dict[str, Any]:
 
 
 def _to_row(run: RunSummary) -> list[str]:
-    from transformer_mt.runs.folder import format_score
+    from transformer_mt.runs.checkpoint_info import format_score
 
     steps = "" if run.step is None else f"{run.step:,}"
     if run.max_steps is not None:

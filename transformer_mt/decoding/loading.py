@@ -17,8 +17,9 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.folder import RunFolder
 
 
 class Member(NamedTuple):

@@ -15,7 +15,8 @@ from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.loading import shorten_weights_hash
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
 from transformer_mt.system import files
 

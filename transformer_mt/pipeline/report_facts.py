@@ -15,7 +15,8 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.sources import Source
 from transformer_mt.pipeline.run_card import describe_directions, describe_model
 from transformer_mt.pipeline.run_status import describe_status
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.lock import is_locked
 from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.system.disk_space import format_bytes, measure_folder

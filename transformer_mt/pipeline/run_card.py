@@ -10,7 +10,8 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.config import DataConfig
 from transformer_mt.evaluation.samples import markdown_table
 from transformer_mt.pipeline.run_status import describe_status
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
+from transformer_mt.runs.checkpoint_info import CheckpointInfo, rank_checkpoints
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
 from transformer_mt.training.metrics_logger import split_by_source

@@ -12,7 +12,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.run_status import find_last_step, find_status, read_last_log_entry
-from transformer_mt.runs.folder import RunFolder, rank_checkpoints
+from transformer_mt.runs.checkpoint_info import rank_checkpoints
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.lock import is_locked
 from transformer_mt.system.disk_space import measure_folder
 

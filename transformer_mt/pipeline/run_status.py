@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.schemas import Count, Hours, Record
 
 TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.errors import UserError
+from transformer_mt.runs.checkpoint_info import CHECKPOINT, CheckpointInfo, damaged_checkpoint_error, rank_checkpoints
 from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged_checkpoint_error, rank_checkpoints
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system import disk_space, files
 from transformer_mt.system.display import cut_list

@@ -17,9 +17,10 @@ from transformer_mt.data.behaviour_tests import BehaviourResult
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.errors import DivergedError, Interrupted
 from transformer_mt.runs import checkpoints
+from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.checkpoint_writer import CheckpointWriter, copy_to_host
