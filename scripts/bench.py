@@ -43,7 +43,7 @@ from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline.train import make_train_step
+from transformer_mt.pipeline.trainer_setup import make_train_step
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.schedule import make_schedule

@@ -26,7 +26,8 @@ from transformer_mt.data.batches import StreamPosition
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import make_stream, prepare_data
 from transformer_mt.pipeline.high_loss_pairs import load_losses
-from transformer_mt.pipeline.train import halve_batch, make_train_step, train
+from transformer_mt.pipeline.train import train
+from transformer_mt.pipeline.trainer_setup import halve_batch, make_train_step
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks

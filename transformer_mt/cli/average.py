@@ -16,7 +16,8 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import data, train
+from transformer_mt.pipeline import data
+from transformer_mt.pipeline.validation import make_validator
 from transformer_mt.runs.checkpoint_info import CheckpointInfo, rank_checkpoints
 from transformer_mt.runs.checkpoints import load_weights
 from transformer_mt.runs.folder import RunFolder
@@ -119,4 +120,4 @@ def _validate(
     machine = resolve_machine(args.device, config.precision, args.threads)
     configure_process(machine)
     model.to(machine.device)
-    return train.make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
+    return make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores

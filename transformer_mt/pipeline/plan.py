@@ -17,7 +17,9 @@ from transformer_mt.config.root import Config
 from transformer_mt.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import encode_validation
-from transformer_mt.pipeline.train import Setup, make_trainer, make_validator, set_up
+from transformer_mt.pipeline.train import set_up
+from transformer_mt.pipeline.trainer_setup import Setup, make_trainer
+from transformer_mt.pipeline.validation import make_validator
 from transformer_mt.pipeline.warm_start import find_warm_start
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import describe_hardware

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import torch
 
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.data.sampling_workers import count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import training_log
-from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
+from transformer_mt.pipeline.data import make_stream, prepare_data
 from transformer_mt.pipeline.resolve import (
     check_model_fits,
     predict_memory,
@@ -29,33 +26,23 @@ from transformer_mt.pipeline.resolve import (
 )
 from transformer_mt.pipeline.run_card import format_next_commands, write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
-from transformer_mt.pipeline.validation import make_validator
+from transformer_mt.pipeline.trainer_setup import Setup, make_trainer
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import (
-    Machine,
     configure_process,
     describe_busy_cores,
     describe_hardware,
     resolve_machine,
 )
-from transformer_mt.system.logging import format_duration, log, log_rank0
-from transformer_mt.system.memory import gpu_bytes
+from transformer_mt.system.logging import format_duration, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.compile import compile_layers, resolve_compile
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import ExponentialMovingAverage
-from transformer_mt.training.ledger import Ledger
-from transformer_mt.training.loss import make_loss
-from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger
-from transformer_mt.training.optimizers import make_optimizers
-from transformer_mt.training.packing import MAX_PASS_POSITIONS, PackedBatch, can_pack, pack_passes
-from transformer_mt.training.schedule import make_schedule
-from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
 
 
@@ -157,24 +144,6 @@ def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Setup:
-    """Configuration, data and model, ready for training."""
-
-    config: Config  # without `auto`
-    machine: Machine
-    data: TrainingData
-    model: Transformer
-    stream: BatchStream
-    report: list[str]  # about the data
-    memory: MemoryPrediction
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Return the number of optimizer steps per pass through the training pairs."""
-        return len(self.stream) / self.config.batches.accumulate
-
-
 def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> Setup:
     """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
@@ -230,84 +199,6 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
         warm_start=warm_start and warm_start.provenance(),
         max_steps=config.train.max_steps,
     )
-
-
-# --- parts of the trainer ---------------------------------------------------------------------------------------------
-
-
-def make_trainer(
-    run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogger, after_save: Callable[[], None] | None = None
-) -> Trainer:
-    """Return the trainer, which calls `after_save` after each checkpoint."""
-    config, data, stream = setup.config, setup.data, setup.stream
-    ema_decay = config.optimizer.ema_decay
-    ledger = Ledger(len(data.train), ranks) if config.train.ledger else None
-    source_names = [*data.train.text.source_sizes]
-    return Trainer(
-        train_step=make_train_step(
-            config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger, len(source_names)
-        ),
-        prefetcher=Prefetcher(
-            stream, config.batches.accumulate, ranks.rank, ranks.size, partial(prepare_batches, setup)
-        ),
-        schedule=make_schedule(config.schedule, config.model.d_model),
-        ema=ExponentialMovingAverage(setup.model, ema_decay) if ema_decay else None,
-        validate=make_validator(config, setup.machine, ranks, setup.model, data.tokenizers, data.validation),
-        run=run,
-        logger=logger,
-        ranks=ranks,
-        config=config.train,
-        validation=config.validation,
-        keep=config.keep,
-        ledger=ledger,
-        source_names=source_names,
-        is_warm_start=config.train.init_from is not None,
-        after_save=after_save,
-    )
-
-
-def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
-    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
-    config, model = setup.config, setup.model
-    if can_pack(config.model, config.loss.consistency, setup.machine.device):
-        # the size of the GPU, not its free memory: a resumed training packs the same batches
-        memory_bytes = gpu_bytes(setup.machine.device) or setup.memory.available
-        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions(memory_bytes))
-        batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_positions)
-    return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches
-
-
-def make_train_step(
-    config: Config,
-    machine: Machine,
-    ranks: Ranks,
-    model: Transformer,
-    split_batch: Callable[[Batch], Sequence[Batch]],
-    ledger: Ledger | None = None,
-    n_sources: int = 0,
-) -> TrainStep:
-    """Return the train step. `split_batch` splits a batch that does not fit into memory."""
-    loss = make_loss(config.loss)
-    return TrainStep(
-        model,
-        make_optimizers(config.optimizer, model, machine.precision),
-        loss=ledger.wrap_loss(loss) if ledger else loss,
-        clip_norm=config.optimizer.clip_norm,
-        seed=config.seed,
-        machine=machine,
-        ranks=ranks,
-        split_batch=split_batch,
-        n_sources=n_sources,
-    )
-
-
-def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
-    """Split a batch that does not fit into memory. Raises `UserError` if it has a single pair."""
-    lines = stream.corpus.describe_lines(batch.rows)
-    if len(batch.rows) == 1:
-        raise UserError(f"{lines}: this pair alone does not fit into memory; lower data.max_length or the model size")
-    log(f"out of memory: a batch of {len(batch.rows)} pairs is split ({lines})")
-    return batch.halve() if isinstance(batch, PackedBatch) else stream.halve(batch)
 
 
 # --- end of training --------------------------------------------------------------------------------------------------
