@@ -27,7 +27,7 @@ from transformer_mt.decoding.loading import prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.model import chunked_logits
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.pipeline.train import make_train_step
+from transformer_mt.pipeline.trainer_setup import make_train_step
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage

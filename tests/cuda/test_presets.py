@@ -16,7 +16,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.pipeline.train import make_train_step
+from transformer_mt.pipeline.trainer_setup import make_train_step
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
