@@ -6,7 +6,7 @@ The sentences of F, repeated, get 1 to 12 elements at random: pairs of tags arou
 empty tags between words. Printed for each search and mode:
 
     survival    share of sentences whose translation has each element exactly once
-    nesting     share of sentences in which, besides, each element is inside its parent
+    nesting     share of sentences in which each element is also inside its parent
     BLEU        of the translations of F with elements, after these are removed, and without elements
     placement   F1 of the words inside tags: a word belongs into the tags that enclose the source word from which it
                 is translated, by a lexicon that is learned from the training text

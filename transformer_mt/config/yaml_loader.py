@@ -59,7 +59,7 @@ class Tree:
         for key in path[:-1]:
             child = inner.get(key)
             if isinstance(child, list):
-                raise UserError(f"{location}: {'.'.join(path)}: replace the whole list, not an item of it")
+                raise UserError(f"{location}: {'.'.join(path)}: replace the whole list, not a single item")
             inner[key] = {**cast(dict[str, Value], child)} if isinstance(child, dict) else {}
             inner = cast(dict[str, Value], inner[key])
         inner[path[-1]] = value

@@ -1,8 +1,8 @@
 """Encode blocks of sentence pairs, in this process or in several.
 
 Each of several processes encodes with one thread, while a single one uses the threads of `tokenizers`.
-`datasets.map(num_proc=N)` would do this too, but it forks, its parts depend on N, and it writes lists of ids that would
-have to be rewritten as flat arrays.
+`datasets.map(num_proc=N)` would do this too, but it forks, and its parts depend on N. It writes lists of ids, which a
+second pass would rewrite as flat arrays.
 """
 
 from __future__ import annotations

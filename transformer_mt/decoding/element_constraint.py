@@ -29,7 +29,7 @@ class RequiredElements(NamedTuple):
 
 
 class _Transitions(NamedTuple):
-    """When the symbol of each element is allowed, and what it changes. [B, E] each.
+    """Conditions under which the symbol of each element is allowed, and the bits that it changes. [B, E] each.
 
     A state has a bit for each element: whether a single element is present, whether the pair of an opening tag is open,
     and whether that of a closing tag was closed. At most 48 elements have symbols, so a state fits in 64 bits.
@@ -44,8 +44,8 @@ class _Transitions(NamedTuple):
 class ElementConstraint(LogitsProcessor):
     """Allows the symbol of an element only where nesting permits it, and EOS only after all elements.
 
-    The next token must be an element if the model would end the translation, or if only as many positions are left as
-    elements are missing. Its log-probability is then normalised over the allowed elements.
+    The next token must be an element if the model would end the translation, or if the missing elements need all
+    positions that are left. Its log-probability is then normalised over the allowed elements.
     """
 
     def __init__(self, required: Sequence[RequiredElements], tokenizer: Tokenizer, max_lengths: Tensor) -> None:

@@ -77,7 +77,7 @@ def describe_model(config: Config, model: Transformer, steps_per_epoch: float) -
 
 
 def make_logger(run: RunFolder, config: Config, ranks: Ranks, last_step: int | None) -> MetricsLogger:
-    """Return the logger of metrics up to `last_step`, as far as it is known; ranks other than 0 log nothing."""
+    """Return the logger of metrics. `last_step` is the end of the training, if it is known. Only rank 0 logs."""
     hparams = {
         key: value if isinstance(value, str | int | float | None) else str(value)
         for key, value in configuration.flatten(config).items()

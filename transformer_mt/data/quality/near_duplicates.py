@@ -35,7 +35,7 @@ SIMILARITY = 0.8
 MAX_PAIRS = 2_000_000  # that one call may compare with each other; each takes about 400 bytes of memory
 
 SHINGLE = 4  # bytes, so that a shingle is an integer of 32 bits
-PADDING = "\0" * (SHINGLE - 1)  # between texts: every byte is part of as many shingles, also at the ends
+PADDING = "\0" * (SHINGLE - 1)  # between texts, so that a byte at an end is part of `SHINGLE` shingles like any other
 BANDS, BAND_ROWS = 12, 5  # similar texts (0.8) agree in a band with a probability of 99 %, others (0.4) of 12 %
 SIGNATURE_SIZE = BANDS * BAND_ROWS
 TOLERANCE = 0.15  # of the similarity that signatures estimate: three standard deviations
