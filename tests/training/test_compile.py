@@ -14,6 +14,7 @@ from torch import Tensor
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.cpu_kernels import plain_torch
+from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.training import compile as compilation
 from transformer_mt.training.compile import compile_layers, resolve_compile, uncompiled
@@ -69,6 +70,24 @@ def test_compiled_layers_give_the_same_gradients_with_few_graphs(
             for found, expected in zip(gradients(compiled, batch), gradients(plain, batch), strict=True):
                 torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert len(graphs) <= 6, "encoder and decoder: all sizes, the first size, a single pair"
+
+
+@pytest.mark.slow
+def test_copies_of_the_weights_add_no_graphs(make_model) -> None:
+    model, graphs = make_model(dropout={"residual": 0.2}).train(), list[object]()
+
+    def count_graphs(module: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(module)
+        return module.forward
+
+    compile_layers(model, count_graphs, fullgraph=True)
+    cast_weights = WeightCast(model, torch.bfloat16)
+    with plain_torch(), torch.autocast("cpu", torch.bfloat16):
+        for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31), (9, 6, 6), (2, 17, 5)):
+            batch = make_batch(*shape)
+            with cast_weights():
+                model(batch.src, batch.tgt_in).sum().backward()
+    assert len(graphs) <= 4, "encoder and decoder: all sizes, and the first size"
 
 
 @pytest.mark.slow

@@ -42,9 +42,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Linear(nn.Linear):
     """x W^T + b. [..., D] -> [..., O]."""
 
+    copies: tuple[Tensor, Tensor | None] | None = None  # of weight and bias in another dtype, see weight_cast.py
+
+    def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        """Return the tensors to compute with: the copies, if there are any."""
+        return self.copies or (self.weight, self.bias)
+
     def forward(self, input: Tensor) -> Tensor:
         """Project the last dimension, see `linear`."""
-        return linear(input, self.weight, self.bias)
+        return linear(input, *self.weight_and_bias())
 
 
 class FusedLinear(Linear):
@@ -62,8 +68,8 @@ class FusedLinear(Linear):
         else:
             start = sum(self.widths[:first])
             rows = slice(start, start + sum(widths))
-            bias = self.bias if self.bias is None else self.bias[rows]  # pyright: ignore[reportUnnecessaryComparison]
-            y = linear(x, self.weight[rows], bias)  # [..., sum(widths)]
+            weight, bias = self.weight_and_bias()
+            y = linear(x, weight[rows], None if bias is None else bias[rows])  # [..., sum(widths)]
         if len(widths) == 1:
             return [y]  # splitting into one part would copy the gradient
         return cast("list[Tensor]", y.split_with_sizes(widths, dim=-1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks
@@ -75,6 +77,8 @@ class TrainStep:
         self.gradients = GradientSum(self.parameters, ranks)
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.split_batch = machine, ranks, split_batch
+        is_cast = machine.device.type == "cuda" and machine.precision == "bf16"
+        self.cast_weights = WeightCast(model, torch.bfloat16) if is_cast else nullcontext
 
     def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics[Tensor]:
         """Update the weights with this rank's micro-batches, on the mean loss per label over all ranks.
@@ -104,7 +108,8 @@ class TrainStep:
         """
         added = set(added)
         try:
-            total, sums = batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
+            with self.cast_weights():
+                total, sums = batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
             self.gradients.backward(total, is_last=is_last, added=added)
             return self.add_source_sums(batch, sums)
         except (MemoryError, RuntimeError) as error:

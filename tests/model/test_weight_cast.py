@@ -1,0 +1,65 @@
+"""Copies of the weights in bf16 give the loss and the gradients of autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from helpers import random_batch
+from torch import Tensor
+
+from transformer_mt.model.cpu_kernels import plain_torch
+from transformer_mt.model.linear import Linear
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.weight_cast import WeightCast
+
+PAD, VOCABULARY = 0, 23
+
+
+@pytest.fixture(autouse=True)
+def portable_path() -> Iterator[None]:
+    with plain_torch():
+        yield
+
+
+def loss_and_gradients(model: Transformer, cast: Any) -> tuple[Tensor, list[Tensor]]:
+    torch.manual_seed(3)
+    batch = random_batch(4, 9, 7, VOCABULARY, PAD)
+    with torch.autocast("cpu", torch.bfloat16), cast():
+        loss = model(batch.src, batch.tgt_in).float().square().sum()
+    return loss, [*torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"norm_position": "post"},
+        {"n_kv_heads": 1, "activation": "swiglu", "norm": "rmsnorm", "feed_forward_bias": False},
+        {"layer_drop": 0.5},
+    ],
+    ids=["paper", "modern", "layer_drop"],
+)
+def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], make_model) -> None:
+    model = make_model(rough=0.3, vocab=(VOCABULARY, VOCABULARY), pad=(PAD, PAD), **variant).train()
+    expected_loss, expected = loss_and_gradients(model, nullcontext)
+    loss, gradients = loss_and_gradients(model, WeightCast(model, torch.bfloat16))
+    assert torch.equal(loss, expected_loss)
+    for found, gradient in zip(gradients, expected, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, gradient, rtol=1e-2, atol=1e-4)
+
+
+def test_copies_are_used_only_inside_the_block(make_model) -> None:
+    model = make_model()
+    (first, *_) = linears = [module for module in model.encoder.modules() if isinstance(module, Linear)]
+    with pytest.raises(ZeroDivisionError), WeightCast(model, torch.bfloat16)():
+        assert {linear.weight_and_bias()[0].dtype for linear in linears} == {torch.bfloat16}
+        _ = 1 / 0
+    assert first.weight_and_bias()[0] is first.weight
+    with torch.no_grad():
+        first.weight.zero_()
+    with WeightCast(model, torch.bfloat16)():
+        assert not first.weight_and_bias()[0].any()
