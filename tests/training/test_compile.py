@@ -17,7 +17,7 @@ from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.training import compile as compilation
-from transformer_mt.training.compile import compile_layers, resolve_compile, uncompiled
+from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile, uncompiled
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import pack
 
@@ -120,7 +120,7 @@ def test_copies_and_validation_run_uncompiled(make_model) -> None:
         ("auto", "cuda", 200, False),
         ("auto", "cpu", 100_000, False),
         ("off", "cuda", 100_000, False),
-        ("layers", "cpu", 1, True),
+        ("layers", "cuda", 1, True),
     ],
 )
 def test_long_trainings_on_a_gpu_are_compiled(
@@ -145,4 +145,11 @@ def test_where_pytorch_cannot_compile_auto_trains_without_and_layers_is_refused(
     with pytest.raises(
         UserError, match=r"compile: layers: PyTorch cannot compile here \(Failed to find C compiler\.\)"
     ):
-        resolve_compile("layers", torch.device("cpu"), None)
+        resolve_compile("layers", torch.device("cuda"), None)
+
+
+def test_layers_are_refused_on_a_cpu() -> None:
+    with pytest.raises(UserError, match="works on CUDA only, and the device is cpu; set compile: auto or off"):
+        check_compile("layers", torch.device("cpu"))
+    check_compile("layers", torch.device("cuda"))
+    check_compile("auto", torch.device("cpu"))

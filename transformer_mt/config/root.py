@@ -63,7 +63,7 @@ class Config(Section):
     precision: Precision = "auto"
     """dtype of matrix products in training: fp32, bf16, or auto (bf16 if the device is faster with it)"""
     compile: Annotated[CompileMode, MAY_CHANGE] = "auto"
-    """torch.compile for each layer: layers, off, or auto (layers on CUDA, unless there are fewer than 1,000 steps)"""
+    """torch.compile for each layer: layers (CUDA only), off, or auto (layers on CUDA for 1,000 steps and more)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """number of CPU threads of PyTorch; auto: one per core that no other program uses when the run is created"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None

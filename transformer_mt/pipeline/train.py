@@ -40,7 +40,7 @@ from transformer_mt.system.device import (
 )
 from transformer_mt.system.logging import format_duration, log_rank0
 from transformer_mt.training import distributed
-from transformer_mt.training.compile import compile_layers, resolve_compile
+from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.trainer import Trainer
@@ -148,6 +148,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
+    check_compile(resolved.compile, machine.device)
     configure_process(machine)
     log_rank0(training_log.describe_training(resolved, machine, ranks))
     if warning := describe_busy_cores(machine):
