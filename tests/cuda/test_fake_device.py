@@ -85,6 +85,11 @@ def test_devices_do_not_mix(function: Callable[[Tensor], object], x: Tensor) -> 
         x.numpy()
 
 
+def test_layer_norm_refuses_a_weight_of_another_dtype(x: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="dtype"):
+        F.layer_norm(x.bfloat16(), (4,), torch.ones(4, device=CUDA))
+
+
 def test_numbers_of_the_cpu_mix_with_tensors_of_the_device(x: Tensor) -> None:
     assert torch.equal((x * torch.tensor(2.0) + 1).cpu(), 2 * x.cpu() + 1)
 

@@ -247,6 +247,13 @@ bool is_wait(const std::string& name, const Stack& arguments) {
   return is_to_pageable || !arguments[2].toBool();
 }
 
+// Refuse what the kernel of a GPU refuses, and that of the CPU accepts.
+void check_arguments(const c10::FunctionSchema& schema, const Stack& arguments) {
+  if (schema.name() != "aten::native_layer_norm" || arguments[2].isNone()) return;
+  const Tensor input = arguments[0].toTensor(), weight = arguments[2].toTensor();
+  TORCH_CHECK(input.dtype() == weight.dtype(), "layer norm: input and weight must have the same dtype");
+}
+
 void check_devices(const c10::FunctionSchema& schema, const Stack& arguments) {
   static const std::set<std::string> mixing{
       "aten::copy_", "aten::index", "aten::_index_put_impl_", "aten::set_", "aten::_foreach_copy_"};
@@ -282,6 +289,7 @@ void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   Stack arguments = torch::jit::pop(*stack, schema.arguments().size());
   check_devices(schema, arguments);
+  check_arguments(schema, arguments);
   if (observer != nullptr) observe(schema, arguments);
   at::AutoDispatchBelowADInplaceOrView guard;
   Call call;
@@ -317,11 +325,12 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
 }  // namespace
 
 namespace at::native {
-// As on a GPU, attention with a mask is that of the efficient kernel.
+// As on a GPU, attention with a mask is that of the efficient kernel, if the width of the heads suits it.
 int64_t choose_attention(
-    const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>,
-    bool) {
-  return static_cast<int64_t>(sdp::SDPBackend::efficient_attention);
+    const Tensor& queries, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
+    std::optional<double>, bool) {
+  bool is_aligned = queries.size(-1) % 8 == 0;
+  return static_cast<int64_t>(is_aligned ? sdp::SDPBackend::efficient_attention : sdp::SDPBackend::math);
 }
 REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &choose_attention)
 }  // namespace at::native

@@ -33,7 +33,13 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """Return the attention weights in fp32; those of a query without keys are 0. [B, H, T, S]."""
+    """Return the attention weights in fp32; those of a query without keys are 0. [B, H, T, S].
+
+    The kernel needs one dtype, contiguous heads, and a width of them that is a multiple of 8.
+    """
+    assert query.dtype == key.dtype
+    assert query.stride(-1) == key.stride(-1) == 1
+    assert query.size(-1) % 8 == 0
     scores = query.float() @ key.float().mT * (query.size(-1) ** -0.5 if scale is None else scale)
     if bias is not None:
         scores = scores + bias.float()
