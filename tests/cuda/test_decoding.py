@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_helpers import CUDA, list_waits
+from cuda_helpers import CPU, CUDA, list_waits
 from helpers import assert_succeeded
+from torch import Tensor
 
 from transformer_mt.data.markup.elements import ELEMENT_KINDS, MarkedText
 from transformer_mt.data.markup.protection import Protector
@@ -21,6 +22,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.beam_search import GPU_SYNC_INTERVAL, beam_search
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.loading import prepare_for_inference
 from transformer_mt.decoding.terminology import get_automaton_builder, read_glossary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
@@ -126,11 +128,29 @@ def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_inference_in_each_precision_translates(precision: Any, make_translators) -> None:
-    _, translator = make_translators(beam=3)
-    converted = Translator.from_model(translator.model, translator.tokenizers, translator.config, precision)
-    assert len(converted.translate(TEXTS)) == len(TEXTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"norm_position": "sublayer", "embedding_norm": True, "positions": "learned"},
+        {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu", "qk_norm": True},
+    ],
+    ids=["default", "sublayer norm", "rotary"],
+)
+def test_a_decoder_step_in_bf16_is_near_that_of_the_cpu(settings: dict[str, Any], make_model) -> None:
+    model = prepare_for_inference(make_model(d_model=32, **settings), "bf16")
+    src, tokens = torch.randint(1, 23, (3, 7)), torch.randint(1, 23, (3, 4, 5))
+
+    def run(model: Transformer, device: torch.device) -> Tensor:
+        cache = model.start(src.to(device))
+        states = [model.step(tokens[..., i].to(device), cache) for i in range(tokens.size(2))]
+        return model.logits(states[-1])[..., 1:].cpu()
+
+    with torch.inference_mode():
+        expected = run(model, CPU)
+    found_on = copy.deepcopy(model).to(CUDA)
+    with torch.inference_mode():
+        torch.testing.assert_close(run(found_on, CUDA), expected, atol=0.05, rtol=0.05)
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
     "nonzero": lambda x: x.nonzero(),
     "selection by a mask": lambda x: x[x > 0],
     "assignment by a mask": lambda x: x.index_put_((x[:, 0] > 0,), torch.ones(1, 4, device=CUDA)),
+    "assignment of a number on the GPU by a mask": lambda x: x.index_put_((x > 0,), torch.ones((), device=CUDA)),
     "index on the CPU": lambda x: x[torch.tensor([0, 2])],
     "repetition without a size": lambda x: x[0].repeat_interleave(torch.ones(4, dtype=torch.long, device=CUDA)),
 }
@@ -40,6 +41,7 @@ NO_WAITS: dict[str, Callable[[Tensor], object]] = {
     "asynchronous copy of pinned memory": lambda x: torch.ones(3).pin_memory().to(CUDA, non_blocking=True),
     "asynchronous copy to pinned memory": lambda x: x.to("cpu", non_blocking=True),
     "number into a mask": lambda x: x.masked_fill_(x > 0, 1.0),
+    "assignment of a number by a mask": lambda x: x.index_put_((x > 0,), torch.ones(())),
     "nonzero with a size": lambda x: torch.nonzero_static(x > 0, size=5),
     "index on the GPU": lambda x: x[torch.arange(2, device=CUDA)],
 }

@@ -17,6 +17,7 @@ from helpers import assert_succeeded, random_batch
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import KeysValues, fused_attention
 from transformer_mt.model.packing import PackedMask, Packing, packed_attention
+from transformer_mt.model.positions import INITIAL_LENGTH
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.compile import compile_layers
@@ -58,6 +59,15 @@ def test_loss_and_gradients_are_those_of_the_cpu(
     given = pack([batch], PAD, PAD) if is_packed else batch
     found = compute(copy.deepcopy(model).to(CUDA), given, CUDA, precision)
     assert relative_difference(found, expected) < limit
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_a_table_of_positions_grows_on_the_device(positions: str, make_model) -> None:
+    model = make_wide_model(make_model, positions=positions, dropout=NO_DROPOUT)
+    ids = torch.randint(1, VOCABULARY, (1, INITIAL_LENGTH + 3))
+    expected = copy.deepcopy(model)(ids, ids[:, :2])
+    found = model.to(CUDA)(ids.to(CUDA), ids[:, :2].to(CUDA))
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)
 
 
 @real_gpu_only

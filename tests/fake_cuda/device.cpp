@@ -235,7 +235,7 @@ bool is_wait(const std::string& name, const Stack& arguments) {
   if (name == "aten::_index_put_impl_") {
     std::vector<Tensor> indices;
     append_tensors(arguments[1], indices);
-    bool is_filled = arguments[2].toTensor().numel() == 1;
+    bool is_filled = arguments[2].toTensor().numel() == 1 && arguments[2].toTensor().is_cpu();
     return std::any_of(indices.begin(), indices.end(), [&](const Tensor& index) {
       return index.is_cpu() || (index.scalar_type() == at::kBool && !is_filled);
     });
