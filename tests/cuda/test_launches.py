@@ -1,8 +1,8 @@
 """The number of kernels that the host launches. Small kernels take less time than their launches.
 
-The counts are those of the fake device, which knows a few operators that start several kernels. They were 3 to 17 %
-below those of an H100. Each budget is a few percent above the present count, so that an unnecessary operator per layer
-exceeds it.
+The counts are those of the fake device, which knows a few operators that start several kernels. When both were counted,
+they were 3 % (padded), 17 % (packed) and 11 % (search) below those of an H100. Each budget is a few percent above the
+present count, so that an unnecessary operator per layer exceeds it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_a_packed_step_of_the_base_model_has_few_launches(base: Config, monkeypa
 def test_a_padded_step_of_the_base_model_has_few_launches(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four batches of 6,250 target tokens in four passes, with 2 chunks of logits each."""
     batches = [random_batch(4, 9, 12, N_IDS, PAD) for _ in range(4)]
-    assert count_launches_of_step(base, batches, 2, monkeypatch) <= 6000
+    assert count_launches_of_step(base, batches, 2, monkeypatch) <= 4450
 
 
 @pytest.mark.parametrize("n_beams", [1, 4])
