@@ -38,7 +38,7 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training.tensorboard import chart
+from transformer_mt.training.tensorboard import locate_chart
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
@@ -238,7 +238,7 @@ def curves(folder: Path) -> dict[str, list[Any]]:
     """Read TensorBoard's scalars and texts: `folder: tag @ step` -> values, of which there should be one."""
     event: Any = event_pb2
     found: dict[str, list[Any]] = {}
-    timings = {chart(name)[1] for name in TIMINGS}
+    timings = {locate_chart(name)[1] for name in TIMINGS}
     for path in sorted(folder.rglob("*tfevents*")):
         loader: Any = RawEventFileLoader(str(path))
         for record in loader.Load():

@@ -17,7 +17,7 @@ from transformer_mt.data.sampling_workers import count_sampling_workers
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.system.memory import gpu_bytes, is_out_of_memory, release_memory
+from transformer_mt.system.memory import is_out_of_memory, read_gpu_bytes, release_memory
 from transformer_mt.training import memory
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import pack
@@ -57,7 +57,7 @@ def try_batch(make_model: Callable[..., Transformer], small_tokenizers) -> Calla
 
 
 def test_weights_must_fit_the_free_memory_of_the_device() -> None:
-    free, total = memory.read_free_memory(CUDA), gpu_bytes(CUDA)
+    free, total = memory.read_free_memory(CUDA), read_gpu_bytes(CUDA)
     assert 0 < free <= total
     memory.check_weights_fit(free // 5, 2, CUDA)
     with pytest.raises(UserError, match=r"are free on cuda"):

@@ -27,7 +27,7 @@ def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypat
         raise UserError("loading")
 
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr("transformer_mt.pipeline.test_sets.gpu_bytes", lambda _: 1 << 30)
+    monkeypatch.setattr("transformer_mt.pipeline.test_sets.read_gpu_bytes", lambda _: 1 << 30)
     run, sets = RunFolder(tiny_run), cast(dict[str, ParallelCorpus], {"unseen": None})
     config = configuration.load(run.config)
     for name in ("cuda", "cuda:1"):

@@ -71,7 +71,7 @@ def test_ledger_equals_the_loss_of_each_pair_alone(
 
 
 def ledger_losses(ledger: Ledger) -> Any:
-    state = ledger.averages()
+    state = ledger.collect_averages()
     assert state is not None
     return state.tolist()
 
@@ -136,7 +136,7 @@ def test_a_rollback_restores_the_checkpoint_and_forgets_later_records() -> None:
     record = Recorder(2)
     record(0, {0: 3.0, 1: 1.0})
     record.ledger.flush()
-    saved = record.ledger.averages()
+    saved = record.ledger.collect_averages()
     assert saved is not None
     saved = saved.clone()
     record(1, {0: 9.0})
@@ -163,7 +163,7 @@ def test_records_of_several_ranks_are_averaged_in_the_order_of_epochs(order: Seq
     recorders[1].ledger.flush()
     recorders[0].ledger.flush()
     np.testing.assert_allclose(ledger_losses(recorders[0].ledger), [4 * DECAY + 3 * (1 - DECAY)], rtol=1e-6)
-    assert recorders[1].ledger.averages() is None
+    assert recorders[1].ledger.collect_averages() is None
 
 
 def test_padding_does_not_count_in_the_mean() -> None:

@@ -12,7 +12,7 @@ from string import ascii_uppercase
 
 from transformer_mt import __version__
 from transformer_mt.cli.line_input import WINDOW_LINES, check_files, group_windows
-from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
+from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, format_flag, load_translator
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -53,7 +53,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
     else:
         options = [option for option in (*LOADING_OPTIONS, *SEARCH_OPTIONS) if getattr(args, option) is not None]
         if options:
-            raise UserError(f"compare: files contain existing translations; leave out {', '.join(map(flag, options))}")
+            raise UserError(
+                f"compare: files contain existing translations; leave out {', '.join(map(format_flag, options))}"
+            )
     check_files(args.train)
     if args.train and args.train.is_file():
         for _ in read_lines(args.train):  # report errors before a run translates

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
-from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
+from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, format_flag, load_translator
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -99,7 +99,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 def _list_given_options(args: argparse.Namespace, options: Sequence[str]) -> str:
     given = [option for option in options if getattr(args, option) is not None]
-    return ", ".join("RUN" if option == "run" else flag(option) for option in given)
+    return ", ".join("RUN" if option == "run" else format_flag(option) for option in given)
 
 
 @dataclass(frozen=True)

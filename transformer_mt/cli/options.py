@@ -39,7 +39,7 @@ MARKUP_OPTIONS = ("markup", "protect", "protect_patterns", "glossary", "glossary
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 
-def flag(option: str) -> str:
+def format_flag(option: str) -> str:
     """Convert the name of an option to its flag: `top_k` -> `--top-k`."""
     return f"--{option.replace('_', '-')}"
 
@@ -68,7 +68,7 @@ def check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
     """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
     for option in SAMPLING_OPTIONS:
         if getattr(args, option) is not None and not is_sampling:
-            raise UserError(f"{args.command}: {flag(option)} needs --sample; add it, or leave the option out")
+            raise UserError(f"{args.command}: {format_flag(option)} needs --sample; add it, or leave the option out")
     if is_sampling and args.beam is not None:
         raise UserError(f"{args.command}: sampling has no beam; leave out --beam or --sample")
 

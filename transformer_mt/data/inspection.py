@@ -92,7 +92,7 @@ def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
     letters = {character: count for character, count in characters.items() if character.isalpha()}
     scripts = Counter[str]()
     for letter, count in letters.items():
-        scripts[script_of(letter)] += count
+        scripts[find_script(letter)] += count
     script = scripts.most_common(1)[0][0] if scripts else "none"
     n_gaps = sum(len(text.split()) - 1 for text in sample)
     spaced = is_spaced(script, sum(letters.values()), n_gaps, len(sample))
@@ -108,7 +108,7 @@ def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
     )
 
 
-def script_of(letter: str) -> str:
+def find_script(letter: str) -> str:
     """Return the script of a letter, in the words of its Unicode name: LATIN, CYRILLIC, HAN, HANGUL, ..."""
     name = unicodedata.name(letter, "unknown").split("-")[0].split()[0]
     return "HAN" if name == "CJK" else name

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from transformer_mt.config.section import FolderName, PathName, Section, section_error
 from transformer_mt.data import quickstart
 from transformer_mt.data.languages import check_language, primary_language
-from transformer_mt.data.tables import get_pair, read_table, text_columns
+from transformer_mt.data.tables import get_pair, read_table, select_text_columns
 from transformer_mt.data.text_files import SentencePair, read_pairs
 from transformer_mt.errors import UserError
 
@@ -172,7 +172,7 @@ def _read_rows(source: Source, columns: tuple[str, str]) -> Iterator[SentencePai
 def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
     name = f"{source.dataset} ({source.split or 'train'})"
     rows = _load_dataset(cast(str, source.dataset), source.subset, source.split or "train")
-    rows = rows.select_columns(text_columns(rows.column_names, columns, name))
+    rows = rows.select_columns(select_text_columns(rows.column_names, columns, name))
     for number, row in enumerate(rows, start=1):
         yield SentencePair(*get_pair(row, columns, f"{name}:{number}"), name, number)
 

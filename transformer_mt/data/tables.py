@@ -23,7 +23,7 @@ def is_table(path: Path) -> bool:
     return _table_kind(path) in ("parquet", *_ROW_READERS)
 
 
-def column_names(path: Path) -> list[str]:
+def read_column_names(path: Path) -> list[str]:
     """Return the columns of a table, or the keys of its column `translation`. Raises `UserError` if it has no row."""
     if _table_kind(path) == "parquet":
         columns = _parquet_columns(path)
@@ -90,7 +90,7 @@ def _check_header(names: list[str], where: str) -> list[str]:
     return names
 
 
-def text_columns(names: list[str], columns: tuple[str, str], where: str) -> list[str]:
+def select_text_columns(names: list[str], columns: tuple[str, str], where: str) -> list[str]:
     """Return the columns to read. Others may hold audio or images, which need further packages."""
     if "translation" not in names:
         _check_columns(names, columns, where)
@@ -142,7 +142,7 @@ def _read_parquet(path: Path, columns: tuple[str, str]) -> Iterator[Row]:
     with _report_parquet_errors(path):
         file = _open_parquet(path)
         names = _check_header(file.schema_arrow.names, str(path))
-        blocks = file.iter_batches(PARQUET_BLOCK, columns=text_columns(names, columns, str(path)))
+        blocks = file.iter_batches(PARQUET_BLOCK, columns=select_text_columns(names, columns, str(path)))
         rows = (row for block in blocks for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
 

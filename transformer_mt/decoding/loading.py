@@ -11,7 +11,7 @@ import torch
 
 from transformer_mt.data.config import DataConfig
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.pretrained import kind_of
+from transformer_mt.data.tokenizers.pretrained import find_kind
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
@@ -83,7 +83,7 @@ def _check_compatible(first: Member, other: Member) -> None:
         own = other.folder.read_section("tokenizer", TokenizerConfig)
         section = {
             **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
-            "kind": kind_of(first.tokenizers.src.backend),
+            "kind": find_kind(first.tokenizers.src.backend),
             "joint": first.tokenizers.joint,
             **dict.fromkeys(keys, str(first.folder.tokenizer)),
         }

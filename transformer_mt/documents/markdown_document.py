@@ -11,7 +11,7 @@ from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.documents.document import Document, Piece, Segment, Splice
 from transformer_mt.documents.inline import InlineToken, make_segments, render_text
-from transformer_mt.documents.markdown_inline import HARD_BREAK, make_markdown, shape_of, tokenize_inline
+from transformer_mt.documents.markdown_inline import HARD_BREAK, describe_shape, make_markdown, tokenize_inline
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_BREAK = re.compile(r"\r\n?|\n")
@@ -90,7 +90,7 @@ class _MarkdownReader:
 
     def find_shape(self, content: str) -> list[object]:
         """Return the structure of a block of this file."""
-        return shape_of(self.markdown.parse(content, {"references": dict(self.references)}))
+        return describe_shape(self.markdown.parse(content, {"references": dict(self.references)}))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     return result
 
 
-def shape_of(tokens: Sequence[MarkdownToken]) -> list[object]:
+def describe_shape(tokens: Sequence[MarkdownToken]) -> list[object]:
     """Return the kinds of blocks, each with the sorted kinds of its inline tokens, and the targets of links."""
     shape: list[object] = []
     for token in tokens:

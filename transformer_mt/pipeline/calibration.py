@@ -44,7 +44,7 @@ class CalibrationPairs:
     references: Sequence[str]
     scorer: Scorer
 
-    def every_second(self, first: int) -> CalibrationPairs:
+    def take_every_second(self, first: int) -> CalibrationPairs:
         """Return pairs `first`, `first + 2`, ..."""
         return CalibrationPairs(self.sources[first::2], self.references[first::2], self.scorer)
 
@@ -100,7 +100,7 @@ def calibrate(
         test_pairs = test_pairs.without_blanks()
         if not test_pairs.sources:
             raise UserError("calibrate: no pair of --test-src and --test-ref has text on both sides; pass other files")
-    fitted = judge(translator, pairs if test_pairs else pairs.every_second(0), min_chrf)
+    fitted = judge(translator, pairs if test_pairs else pairs.take_every_second(0), min_chrf)
     fitted = [judged for judged in fitted if judged.translation.finished and judged.translation.token_scores]
     n_acceptable = sum(judged.is_acceptable for judged in fitted)
     if min(n_acceptable, len(fitted) - n_acceptable) < MIN_OF_EACH_KIND:
@@ -109,7 +109,7 @@ def calibrate(
             f"{min_chrf:g}), and the fit needs at least {MIN_OF_EACH_KIND} of each kind;\n"
             "choose another --min-chrf, or pass more pairs"
         )
-    held_out = judge(translator, test_pairs or pairs.every_second(1), min_chrf)
+    held_out = judge(translator, test_pairs or pairs.take_every_second(1), min_chrf)
     regression = fit_regression(fitted)
     figures, bins = measure(regression, held_out)
     calibration = Calibration(

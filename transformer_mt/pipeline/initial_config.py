@@ -19,7 +19,7 @@ from transformer_mt.data.language_detection import (
     detect_language,
 )
 from transformer_mt.data.sources import Source, read_source
-from transformer_mt.data.tables import column_names, is_table
+from transformer_mt.data.tables import is_table, read_column_names
 from transformer_mt.data.text_files import CHECK_ADVICE, UnequalLengthError, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.size_presets import (
@@ -148,7 +148,7 @@ def _choose_columns(
             ".gz) or .parquet"
         )
     _check_file(table)
-    names = column_names(table)
+    names = read_column_names(table)
     if columns is not None and {*columns} <= {*names}:
         return columns[0], columns[1]
     if columns is None and len(names) < 2:

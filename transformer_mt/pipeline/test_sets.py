@@ -13,7 +13,7 @@ from transformer_mt.pipeline.evaluation_sets import make_evaluation_set, transla
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 from transformer_mt.system.logging import log_rank0
-from transformer_mt.system.memory import gpu_bytes
+from transformer_mt.system.memory import read_gpu_bytes
 
 
 def score_test_sets(
@@ -28,7 +28,7 @@ def score_test_sets(
         config.device,
         machine.threads,
         machine.precision,
-        batch_tokens=config.decoding.validation_batch_tokens(gpu_bytes(machine.device)),
+        batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
     )
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():

@@ -16,7 +16,7 @@ from transformer_mt.pipeline.validation import make_validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 from transformer_mt.system.logging import log
-from transformer_mt.system.memory import gpu_bytes
+from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.ledger import Ledger
@@ -84,7 +84,7 @@ def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
     config, model = setup.config, setup.model
     if can_pack(config.model, config.loss.consistency, setup.machine.device):
         # the size of the GPU, not its free memory: a resumed training packs the same batches
-        memory_bytes = gpu_bytes(setup.machine.device) or setup.memory.available
+        memory_bytes = read_gpu_bytes(setup.machine.device) or setup.memory.available
         n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions(memory_bytes))
         batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_positions)
     return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches

@@ -25,7 +25,7 @@ from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.samples import Sample, as_markdown, markdown_table
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.system.memory import gpu_bytes
+from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.training.compile import uncompiled
 from transformer_mt.training.cross_entropy import batch_loss, perplexity
 from transformer_mt.training.distributed import Ranks
@@ -73,7 +73,7 @@ class Validator:
         self.parts = parts or [ValidationSource("", 0, len(pairs), None, scorer)]
         self.tags = [part.tag for part in self.parts for _ in range(part.first, part.end)]
         self.model, self.tokenizers, self.stream = model, tokenizers, stream
-        self.decoding = decoding.for_validation(gpu_bytes(machine.device))
+        self.decoding = decoding.for_validation(read_gpu_bytes(machine.device))
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.scorer = machine, ranks, smoothing, scorer
         n = min(probes, len(pairs))

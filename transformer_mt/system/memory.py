@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
 
     By default glibc maps and unmaps each large block, and page faults slow down every batch.
     """
-    mallopt = _c_function("mallopt")
+    mallopt = _find_c_function("mallopt")
     if mallopt is not None and any(mallopt(M_MMAP_THRESHOLD, n_bytes) for n_bytes in MMAP_THRESHOLDS):
         mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
 
@@ -46,11 +46,11 @@ def release_memory(device: torch.device) -> None:
         torch.mps.empty_cache()
     else:
         for name, arguments in (("MallocExtension_ReleaseFreeMemory", ()), ("malloc_trim", (0,))):  # TCMalloc, glibc
-            if (function := _c_function(name)) is not None:
+            if (function := _find_c_function(name)) is not None:
                 function(*arguments)
 
 
-def gpu_bytes(device: torch.device) -> int:
+def read_gpu_bytes(device: torch.device) -> int:
     """Return the size of the memory of a CUDA device, and 0 for any other device."""
     import torch
 
@@ -69,9 +69,9 @@ def is_out_of_memory(error: Exception) -> bool:
 def detect_allocator() -> str:
     """Return the name of the allocator that this process uses, as far as its functions reveal it."""
     known = {"MallocExtension_ReleaseFreeMemory": "TCMalloc", "mallctl": "jemalloc", "malloc_trim": "glibc malloc"}
-    return next((name for function, name in known.items() if _c_function(function)), "the system's malloc")
+    return next((name for function, name in known.items() if _find_c_function(function)), "the system's malloc")
 
 
-def _c_function(name: str) -> Callable[..., int] | None:
+def _find_c_function(name: str) -> Callable[..., int] | None:
     """Return a function of the loaded C libraries, or None."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

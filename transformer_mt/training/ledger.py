@@ -74,7 +74,7 @@ class Ledger:
             old, new = self.losses[rows[chosen]], losses[chosen]
             self.losses[rows[chosen]] = np.where(np.isnan(old), new, old + np.float32(1 - DECAY) * (new - old))
 
-    def averages(self) -> Tensor | None:
+    def collect_averages(self) -> Tensor | None:
         """Return the averages for a checkpoint."""
         return None if self.losses is None else torch.from_numpy(self.losses)
 

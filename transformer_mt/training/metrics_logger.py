@@ -108,7 +108,7 @@ class MetricsLogger:
         events = self._open_events()
         for name, value in scalars.items():
             if not name.startswith(BEST):
-                events.scalar(name, value, step)
+                events.write_scalar(name, value, step)
         values = {name: value if math.isfinite(value) else str(value) for name, value in scalars.items()}
         append_text(self.run.metrics, json.dumps({"step": step, **values}) + "\n")
         if any(name.startswith(BEST) for name in scalars):
@@ -116,12 +116,12 @@ class MetricsLogger:
 
     def log_markdown(self, step: int, name: str, markdown: str) -> None:
         """Write Markdown text to TensorBoard."""
-        self._open_events().text(name, markdown, step)
+        self._open_events().write_text(name, markdown, step)
 
     def log_figures(self, step: int, draw: Callable[[], Mapping[str, Figure]]) -> None:
         """Draw figures and write them by name to TensorBoard."""
         for name, figure in draw().items():
-            self._open_events().figure(name, figure, step)
+            self._open_events().write_figure(name, figure, step)
         self.flush()
 
     def flush(self) -> None:
@@ -148,7 +148,7 @@ class MetricsLogger:
         best: dict[str, Scalar] = {}
         for entry in read_metrics(self.run.metrics):
             best |= {name: value for name, value in entry.items() if name.startswith(BEST)}
-        events.hparams({**self.hparams, **best})
+        events.write_hparams({**self.hparams, **best})
 
     def _estimate_time(self, step: int) -> None:
         """Log once, after the first steps, how long the remaining ones will take."""

@@ -54,22 +54,22 @@ class EventWriter:
             self._writers[part] = SummaryWriter(str(self._folder / part))
         return self._writers[part]
 
-    def scalar(self, name: str, value: float, step: int) -> None:
+    def write_scalar(self, name: str, value: float, step: int) -> None:
         """Write a point of a curve."""
-        part, tag = chart(name)
+        part, tag = locate_chart(name)
         self._writer(part).add_scalar(tag, value, step)
 
-    def text(self, name: str, markdown: str, step: int) -> None:
+    def write_text(self, name: str, markdown: str, step: int) -> None:
         """Write Markdown text."""
         writer = self._writer()
         plugin: Any = text_summary
         writer.file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)  # add_text would append to the tag
 
-    def figure(self, name: str, figure: Figure, step: int) -> None:
+    def write_figure(self, name: str, figure: Figure, step: int) -> None:
         """Write a figure as an image."""
         self._writer().add_image(FIGURES + name, render_pixels(figure), step, dataformats="HWC")
 
-    def hparams(self, values: Mapping[str, Scalar]) -> None:
+    def write_hparams(self, values: Mapping[str, Scalar]) -> None:
         """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         event: Any = event_pb2
@@ -92,7 +92,7 @@ class EventWriter:
             writer.close()
 
 
-def chart(name: str) -> tuple[str, str]:
+def locate_chart(name: str) -> tuple[str, str]:
     """Return the sub-folder and the tag of a metric: `valid/bleu` -> `valid`, `headline/bleu`."""
     part, _, quantity = name.partition("/")
     return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else ("", name)

@@ -270,7 +270,7 @@ class Trainer:
         self.writer.wait()  # before the copy, so that there is only one
         with self.average_parameters() as raw_weights:
             weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))
-            state = copy_to_host(self.state(raw_weights))
+            state = copy_to_host(self.collect_state(raw_weights))
         prune = self.can_prune()
 
         def write() -> None:
@@ -286,14 +286,14 @@ class Trainer:
         """Return whether every recent step was good, so that no rollback needs older checkpoints."""
         return not (self.progress.skipped_in_a_row or self.progress.diverged_at)
 
-    def state(self, raw_weights: dict[str, Tensor] | None) -> State:
+    def collect_state(self, raw_weights: dict[str, Tensor] | None) -> State:
         """Return the training state for a resume. Random numbers depend only on seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.train_step.optimizers],
             "raw_weights": raw_weights,
-            "ledger": self.ledger and self.ledger.averages(),
+            "ledger": self.ledger and self.ledger.collect_averages(),
         }
 
     def resume(self, info: CheckpointInfo) -> None:

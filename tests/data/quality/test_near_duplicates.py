@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.data.quality.near_duplicates import NearIndex, find_near_duplicates, shingle_text
+from transformer_mt.data.quality.near_duplicates import NearIndex, find_near_duplicates, make_compared_text
 from transformer_mt.data.quality.normalization import make_comparison_key
 
 WORDS = (
@@ -102,4 +102,4 @@ def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_other_captions_are_not_near_duplicates(first: tuple[str, str], second: tuple[str, str], is_near: int) -> None:
-    assert len(find_near_duplicates([shingle_text(*first), shingle_text(*second)], 2)) == is_near
+    assert len(find_near_duplicates([make_compared_text(*first), make_compared_text(*second)], 2)) == is_near

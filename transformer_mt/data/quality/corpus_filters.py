@@ -21,7 +21,7 @@ from transformer_mt.data.quality.near_duplicates import (
     ComparedSide,
     NearIndex,
     find_near_duplicates,
-    shingle_texts,
+    make_compared_texts,
 )
 from transformer_mt.data.quality.normalization import make_comparison_key
 from transformer_mt.system.logging import log_rank0
@@ -80,7 +80,7 @@ class NearDuplicateFilter(Filter):
             for block in log_progress(context.blocks(), "read for near duplicates", context.n_pairs):
                 rows[first : first + len(block)] = block.rows
                 first += len(block)
-                yield from shingle_texts(block.src, block.tgt, self.of)
+                yield from make_compared_texts(block.src, block.tgt, self.of)
 
         remaining = texts()
         for first in range(0, context.n_pairs, MAX_PAIRS):
@@ -145,7 +145,7 @@ class NearOverlapFilter(Filter):
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Index the held-out sets."""
         indexes = {
-            (side, name): NearIndex([*shingle_texts(*texts, side)], self.similarity)
+            (side, name): NearIndex([*make_compared_texts(*texts, side)], self.similarity)
             for name, texts in read_held_out_columns(context.held_out).items()
             for side in _compared_sides(self.of)
         }
@@ -153,7 +153,7 @@ class NearOverlapFilter(Filter):
         def apply(block: Block) -> dict[int, str]:
             reasons: dict[int, str] = {}
             for side in _compared_sides(self.of):
-                texts = [*shingle_texts(block.src, block.tgt, side)]
+                texts = [*make_compared_texts(block.src, block.tgt, side)]
                 for (known_side, name), index in indexes.items():
                     if known_side == side:
                         found = index.find(texts)

@@ -60,14 +60,14 @@ class NearMatches:
         return len(self.rows)
 
 
-def shingle_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> Iterator[str]:
+def make_compared_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> Iterator[str]:
     """Return the texts by which pairs, sources or targets are compared."""
     if of == "pair":
-        return (shingle_text(*pair) for pair in zip(src, tgt, strict=True))
+        return (make_compared_text(*pair) for pair in zip(src, tgt, strict=True))
     return map(make_comparison_key, src if of == "src" else tgt)
 
 
-def shingle_text(src: str, tgt: str) -> str:
+def make_compared_text(src: str, tgt: str) -> str:
     """Return the text by which a pair is compared with others."""
     return f"{make_comparison_key(src)}{PADDING}{make_comparison_key(tgt)}"
 

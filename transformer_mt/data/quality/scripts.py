@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from transformer_mt.data.inspection import UNSPACED_SCRIPTS, script_of
+from transformer_mt.data.inspection import UNSPACED_SCRIPTS, find_script
 
 UNSPACED = "".join(UNSPACED_SCRIPTS.values())
 """Characters of scripts without spaces between words, as the inside of a character class."""
@@ -52,7 +52,7 @@ LANGUAGE_SCRIPTS: Mapping[str, tuple[str, ...]] = {
 """Scripts that a language is written in, by ISO 639 code, in the words of Unicode names."""
 SCRIPTS = tuple(sorted({script for scripts in _LANGUAGES for script in scripts}))
 
-_script_of = lru_cache(maxsize=None)(script_of)
+_find_script = lru_cache(maxsize=None)(find_script)
 
 
 def split_units(text: str) -> list[str]:
@@ -76,5 +76,5 @@ def measure_script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, in
     words = [unit for unit in split_units(text) if any(map(str.isalpha, unit))]
     if text.isascii():
         return float(bool(words) and "LATIN" in scripts), len(words)
-    n_found = sum(any(_script_of(letter) in scripts for letter in word if letter.isalpha()) for word in words)
+    n_found = sum(any(_find_script(letter) in scripts for letter in word if letter.isalpha()) for word in words)
     return n_found / max(1, len(words)), len(words)

@@ -139,7 +139,7 @@ def copy_share(src: str, tgt: str) -> tuple[float, int]:
 MIN_WORDS, MIN_CHARACTERS = 6, 12  # shorter texts repeat themselves by chance
 
 
-def repetition(units: Sequence[str]) -> float:
+def measure_unit_repetition(units: Sequence[str]) -> float:
     """Return the share of the most frequent unit or of repeated trigrams, whichever is larger, from 0 to 1."""
     if len(units) < 2:
         return 0.0
@@ -148,18 +148,20 @@ def repetition(units: Sequence[str]) -> float:
     return max((max(Counter(units).values()) - 1) / (len(units) - 1), repeated)
 
 
-def repetition_share(text: str) -> float:
+def measure_repetition(text: str) -> float:
     """Return the repetition of words, or of characters if there are few words. 0 for a short text."""
     words, characters = text.split(), "".join(text.split())
     if len(words) >= MIN_WORDS:
-        return repetition(words)
-    return repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
+        return measure_unit_repetition(words)
+    return measure_unit_repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
 
 
 def is_repetitive(text: str, other: str, limit: float) -> bool:
     """Return whether a text repeats itself by a share of at least `limit`, and more than twice as much as `other`."""
-    share = repetition_share(text)
-    return share >= limit and share > 2 * max(repetition(other.split()), repetition("".join(other.split())))
+    share = measure_repetition(text)
+    return share >= limit and share > 2 * max(
+        measure_unit_repetition(other.split()), measure_unit_repetition("".join(other.split()))
+    )
 
 
 # --- damaged text -----------------------------------------------------------------------------------------------------

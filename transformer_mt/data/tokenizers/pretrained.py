@@ -35,7 +35,7 @@ def load(path: Path, key: str, kind: str) -> hf.Tokenizer:
     if not path.exists():
         raise UserError(f"{where}: no such file (looked in {Path.cwd()}); set it to {EXPECTED}")
     backend = _load_sentencepiece(path, where) if path.suffix in (".model", ".spm") else _load_json(path, where, key)
-    found = kind_of(backend)
+    found = find_kind(backend)
     if found != kind:
         raise UserError(f"{where}: holds {found}, but tokenizer.kind is {kind}; set tokenizer.kind: {found}")
     if not _encode_rare_character(backend, where):
@@ -53,7 +53,7 @@ def _encode_rare_character(backend: hf.Tokenizer, where: str) -> list[int]:
         raise UserError(f"{where}: cannot encode text ({str(error).strip() or type(error).__name__})") from None
 
 
-def kind_of(backend: hf.Tokenizer) -> str:
+def find_kind(backend: hf.Tokenizer) -> str:
     """Return the kind of a tokenizer, as in the key `tokenizer.kind`."""
     content = json.loads(backend.to_str())
     model = content["model"]

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.tokenizers.components import BYTE_TOKENS
-from transformer_mt.data.tokenizers.pretrained import kind_of
+from transformer_mt.data.tokenizers.pretrained import find_kind
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.errors import UserError
 
@@ -129,7 +129,7 @@ def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Word
     Raises `UserError` for a tokenizer whose tokens mark the ends of words.
     """
     model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-    if kind_of(tokenizer.backend) == "unigram":
+    if find_kind(tokenizer.backend) == "unigram":
         return UnigramVocabulary(model, rate).make_word
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise UserError(
