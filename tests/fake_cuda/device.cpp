@@ -255,8 +255,7 @@ void check_arguments(const c10::FunctionSchema& schema, const Stack& arguments) 
 }
 
 void check_devices(const c10::FunctionSchema& schema, const Stack& arguments) {
-  static const std::set<std::string> mixing{
-      "aten::copy_", "aten::index", "aten::_index_put_impl_", "aten::set_", "aten::_foreach_copy_"};
+  static const std::set<std::string> mixing{"aten::copy_", "aten::index", "aten::_index_put_impl_"};
   if (mixing.count(schema.name())) return;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
