@@ -125,7 +125,7 @@ class DecodingConfig(Section):
             first = cast(dict[str, Any], error.errors()[0])
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # a check across keys has no location
             names = [*parameters, *DecodingConfig.model_fields]
-            raise UserError(f"decoding.{key}: {describe_error(first, names)}") from None
+            raise UserError(f"decoding.{key}: {describe_error(first, names, f'decoding.{key}')}") from None
 
     def output_options(self) -> dict[str, Any]:
         """Return all options that affect the translations, as JSON values."""
