@@ -114,6 +114,12 @@ def test_cache_of_a_batch_encoded_in_slices_equals_plain_torch(
 
 
 @torch.inference_mode()
+def test_sources_without_tokens_give_finite_states(model: Transformer) -> None:
+    src = torch.full((2, 3), model.src_pad)
+    assert model.step(torch.tensor([[1], [1]]), model.start(src)).isfinite().all()
+
+
+@torch.inference_mode()
 def test_a_step_does_not_change_the_states_of_the_step_before(model: Transformer) -> None:
     search = RandomSearch(model, SRC)
     first = search.step()

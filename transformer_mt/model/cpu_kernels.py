@@ -114,7 +114,7 @@ def slice_sources(src: Tensor, pad_id: int) -> Iterator[Tensor]:
         yield src
         return
     for rows in torch.split(src, max(1, SLICE_TOKENS // src.size(1))):
-        yield rows[:, : int((rows != pad_id).sum(1).max())]
+        yield rows[:, : max(1, int((rows != pad_id).sum(1).max()))]
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------
