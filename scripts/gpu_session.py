@@ -50,10 +50,10 @@ from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.compile import compile_layers
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
-from transformer_mt.training.loss import BatchLoss, make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packing import pack
-from transformer_mt.training.train_step import TrainStep, batch_sums
+from transformer_mt.training.train_step import TrainStep, loss_and_gradients
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 PRESETS = {
@@ -215,25 +215,13 @@ ARCHITECTURES = {
 }
 
 
-class SumsAndGradients(NamedTuple):
-    """Sums over the labels of a batch, and the gradient of its loss for each parameter."""
-
-    sums: Tensor
-    gradients: tuple[Tensor, ...]
-
-
-def compute(model: Transformer, batch: Batch, machine: Machine, loss: BatchLoss) -> SumsAndGradients:
-    total, sums = batch_sums(model, batch, machine=machine, loss=loss)
-    return SumsAndGradients(sums, torch.autograd.grad(total, list(model.parameters()), materialize_grads=True))
-
-
 def measure_parity(session: Session) -> None:
     """Compare loss and gradients with those of the CPU in fp32. The deviation of bf16 shows what is normal."""
     cpu, n_ids = torch.device("cpu"), 1000
     for name, overrides in ARCHITECTURES.items():
         config = load_preset(session, "base", "model.dropout.embedding=0", "model.dropout.residual=0", *overrides)
         model, loss, (batch,) = make_model(config, n_ids, cpu), make_loss(config.loss), make_batches(300, n_ids, 1)
-        reference = compute(model, batch, Machine(cpu, "fp32", 1), loss)
+        reference = loss_and_gradients(model, batch, machine=Machine(cpu, "fp32", 1), loss=loss)
         packed = pack([batch], n_ids - 3, n_ids - 3)
         variants: list[tuple[str, Batch, Precision]] = [
             ("fp32", batch, "fp32"),
@@ -243,7 +231,7 @@ def measure_parity(session: Session) -> None:
         ]
         for variant, given, precision in variants:
             moved = copy.deepcopy(model).to(session.device)
-            found = compute(moved, given, Machine(session.device, precision, 1), loss)
+            found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
             differences = [
                 (gradient.cpu() - expected, expected)
                 for gradient, expected in zip(found.gradients, reference.gradients, strict=True)

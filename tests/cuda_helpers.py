@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import loss_and_gradients
 from torch import Tensor
 
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.train_step import loss_and_gradients
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 IS_FAKE = "fake_cuda.device" in sys.modules

@@ -8,15 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from transformer_mt.data.batches import Batch
-    from transformer_mt.model.transformer import Transformer
-    from transformer_mt.system.device import Machine
-    from transformer_mt.training.loss import BatchLoss
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
@@ -107,23 +102,6 @@ def parse_page(page: str, scripts: int = 0) -> Any:
         styles = [element.attrib.get("style", ""), element.text or "" if element.tag == "style" else ""]
         assert not any(text in style for style in styles for text in ("url(", "@import"))
     return document
-
-
-class SumsAndGradients(NamedTuple):
-    """The sums of a batch (see `batch_sums`), and the gradient of its loss for each parameter."""
-
-    sums: Tensor
-    gradients: list[Tensor]
-
-
-def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> SumsAndGradients:
-    """Compute loss and gradients of a batch without `GradientSum`, and leave the model unchanged."""
-    import torch
-
-    from transformer_mt.training.train_step import batch_sums
-
-    total, sums = batch_sums(model, batch, machine=machine, loss=loss)
-    return SumsAndGradients(sums, [*torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])
 
 
 def random_batch(n_pairs: int, src_length: int, tgt_length: int, n_ids: int, pad: int) -> Batch:

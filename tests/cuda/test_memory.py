@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cuda_helpers import CUDA, fake_device_only
-from helpers import assert_succeeded, loss_and_gradients, read_metrics
+from helpers import assert_succeeded, read_metrics
 
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.sampling_workers import count_sampling_workers
@@ -21,6 +21,7 @@ from transformer_mt.system.memory import is_out_of_memory, read_gpu_bytes, relea
 from transformer_mt.training import memory
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import pack
+from transformer_mt.training.train_step import loss_and_gradients
 
 MIB = 1 << 20
 
@@ -110,8 +111,9 @@ def test_auto_chooses_the_largest_batch_that_fits(make_stream, try_batch, monkey
         assert not fits(tokens + tokens // 8)
 
 
-def test_subwords_are_sampled_by_workers_on_a_gpu() -> None:
-    assert count_sampling_workers(Machine(CUDA, "bf16", 1)) >= 0
+def test_subwords_are_sampled_by_workers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.sampling_workers.count_available_cores", lambda: 3)
+    assert count_sampling_workers(Machine(CUDA, "bf16", 1)) == 2
     assert count_sampling_workers(Machine(torch.device("cpu"), "bf16", 1)) == 0
 
 

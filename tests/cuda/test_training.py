@@ -105,9 +105,13 @@ def test_dropout_of_packed_attention_keeps_the_mean() -> None:
     torch.testing.assert_close(samples.mean(0), packed_attention(queries, keys, values, mask), atol=0.15, rtol=0)
 
 
-def make_train_step(model: Transformer, kind: Any = "adam") -> TrainStep:
+def make_train_step(model: Transformer, kind: Any = "adam", allocated: list[int] | None = None) -> TrainStep:
+    """Return a train step. The memory in use at each split of a batch is appended to `allocated`."""
+
     def split_batch(batch: Batch) -> list[Batch]:
         assert isinstance(batch, PackedBatch)
+        if allocated is not None:
+            allocated.append(torch.cuda.memory_allocated())
         return batch.halve()
 
     return TrainStep(
@@ -123,7 +127,9 @@ def make_train_step(model: Transformer, kind: Any = "adam") -> TrainStep:
 
 
 @pytest.mark.slow
-def test_a_batch_without_memory_is_split(make_model) -> None:
+@pytest.mark.parametrize("share", [0.7, 0.95], ids=["forward", "backward"])
+def test_a_batch_without_memory_is_split(share: float, make_model) -> None:
+    """The memory runs out in the forward or in the backward pass. The halves start without the graph of the whole."""
     sizes = {"n_layers": 2} if IS_FAKE else {"n_layers": 6}
     model = make_wide_model(make_model, dropout=NO_DROPOUT, d_ff=1024 if IS_FAKE else 4096, encoder=sizes).to(CUDA)
     batch = pack([make_batch(64, 32, 32) if IS_FAKE else make_batch(512, 64, 64)], PAD, PAD)
@@ -134,13 +140,17 @@ def test_a_batch_without_memory_is_split(make_model) -> None:
     needed = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 0.7 * needed) / total)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + share * needed) / total)
+    before, allocated = torch.cuda.memory_allocated(), list[int]()
     try:
-        metrics = make_train_step(model)(1, 1e-3, [batch])
+        metrics = make_train_step(model, allocated=allocated)(1, 1e-3, [batch])
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert metrics.n_splits >= 1
     torch.testing.assert_close(metrics.nll, expected.nll, rtol=1e-3, atol=0)
+    torch.testing.assert_close(metrics.grad_norm, expected.grad_norm, rtol=2e-2, atol=0)
+    gradients = sum(parameter.nbytes for parameter in model.parameters())
+    assert allocated[0] - before < 0.3 * needed + gradients
 
 
 @pytest.mark.slow

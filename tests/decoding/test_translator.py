@@ -452,7 +452,7 @@ def test_misspelt_parameters_are_suggested_like_options(translator: Translator, 
         Translator.load(tiny_run, **wrong)
     with pytest.raises(UserError, match='prefix: unknown key, did you mean "prefixes"'):
         translator.n_best(["The dog"], prefix=["Der"])
-    with pytest.raises(UserError, match="lines: the argument is called line_numbers now"):
+    with pytest.raises(UserError, match="lines: is no key; the argument of the Python API is called line_numbers now"):
         translator.n_best(["The dog"], lines=[1])
     names = {*LOADING_PARAMETERS}, {*TRANSLATION_PARAMETERS}
     for function, known in zip((Translator.load, Translator.n_best), names, strict=True):

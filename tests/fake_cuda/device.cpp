@@ -50,10 +50,13 @@ void free_block(void* context) {
 
 struct DeviceAllocator final : c10::Allocator {
   DataPtr allocate(size_t size) override {
-    auto n_bytes = static_cast<int64_t>(size), after = allocated_bytes + n_bytes;
-    TORCH_CHECK_WITH(OutOfMemoryError, after <= total_bytes, "CUDA out of memory: ", size, " bytes more do not fit");
-    allocated_bytes = after;
-    peak_bytes = std::max<int64_t>(peak_bytes, after);
+    auto n_bytes = static_cast<int64_t>(size), after = allocated_bytes += n_bytes;  // other threads free blocks
+    if (after > total_bytes) {
+      allocated_bytes -= n_bytes;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory: ", size, " bytes more do not fit");
+    }
+    for (int64_t peak = peak_bytes; peak < after && !peak_bytes.compare_exchange_weak(peak, after);) {
+    }
     auto* block = new Block{c10::alloc_cpu(size), n_bytes};
     return {block->data, block, &free_block, CUDA};
   }

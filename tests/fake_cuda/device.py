@@ -42,7 +42,7 @@ OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.
 
 @dataclass
 class Trace:
-    """What the device did: kernel launches by operator and line of code."""
+    """Kernel launches of the device, by operator and line of code."""
 
     launches: Counter[tuple[str, str]] = field(default_factory=Counter)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -53,13 +53,39 @@ def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], make_
 
 
 def test_copies_are_used_only_inside_the_block(make_model) -> None:
-    model = make_model()
-    (first, *_) = linears = [module for module in model.encoder.modules() if isinstance(module, Linear)]
+    model, ids = make_model(), torch.tensor([[3, 4, 5]])
+    linears = [module for module in model.encoder.modules() if isinstance(module, Linear)]
     with pytest.raises(ZeroDivisionError), WeightCast(model, torch.bfloat16)():
-        assert {linear.weight_and_bias()[0].dtype for linear in linears} == {torch.bfloat16}
+        model(ids, ids)
+        assert {linear.get_weight_and_bias()[0].dtype for linear in linears} == {torch.bfloat16}
         _ = 1 / 0
-    assert first.weight_and_bias()[0] is first.weight
-    with torch.no_grad():
-        first.weight.zero_()
-    with WeightCast(model, torch.bfloat16)():
-        assert not first.weight_and_bias()[0].any()
+    assert all(linear.get_weight_and_bias()[0] is linear.weight for linear in linears)
+
+
+def test_copies_follow_the_weights(make_model) -> None:
+    model, ids = make_model(), torch.tensor([[3, 4, 5]])
+    first = next(module for module in model.encoder.modules() if isinstance(module, Linear))
+    cast_weights = WeightCast(model, torch.bfloat16)
+    for is_zero in (False, True):
+        with cast_weights():
+            model(ids, ids)
+            assert bool(first.get_weight_and_bias()[0].any()) is not is_zero
+        first.weight.data.zero_()
+
+
+def test_gradients_of_later_layers_are_complete_first(make_model) -> None:
+    """`GradientSum` sends them while those of earlier layers are computed."""
+    model = make_model(vocab=(VOCABULARY, VOCABULARY), pad=(PAD, PAD), encoder={"n_layers": 2}, decoder={"n_layers": 2})
+    order: list[str] = []
+
+    def record(name: str) -> Callable[[Tensor], None]:
+        return lambda _: order.append(name[: len("decoder.layers.0")])
+
+    for name, parameter in model.named_parameters():
+        if ".layers." in name:
+            parameter.register_post_accumulate_grad_hook(record(name))
+    batch = random_batch(4, 9, 7, VOCABULARY, PAD)
+    with torch.autocast("cpu", torch.bfloat16), WeightCast(model.train(), torch.bfloat16)():
+        loss = model(batch.src, batch.tgt_in).float().square().sum()
+    loss.backward()
+    assert [*dict.fromkeys(order)] == [f"{stack}.layers.{i}" for stack in ("decoder", "encoder") for i in (1, 0)]

@@ -13,7 +13,7 @@ from helpers import RUN_RECORD
 
 from transformer_mt.config.section import Section
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoint_info import CheckpointInfo, is_better, rank_checkpoints
+from transformer_mt.runs.checkpoint_info import CheckpointInfo, rank_checkpoints
 from transformer_mt.runs.folder import EXPORT, FORMAT, RunFolder
 from transformer_mt.runs.manifest import write_manifest
 from transformer_mt.system import files
@@ -297,17 +297,3 @@ def test_all_checkpoints_deleted_while_they_are_read(run: RunFolder, monkeypatch
     monkeypatch.setattr(CheckpointInfo, "read", lambda folder: (files.delete_folder(folder), read(folder)))
     with pytest.raises(UserError, match="has no checkpoint yet"):
         run.find_checkpoint("best")
-
-
-def test_score_of_zero_counts_as_a_score() -> None:
-    infos = [CheckpointInfo(Path(), step, "loss", {"loss": loss}) for step, loss in ((1, 1.0), (2, 0.0))]
-    assert [info.step for info in rank_checkpoints(infos)] == [2, 1]
-
-
-@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
-def test_is_better(metric: str, better: float) -> None:
-    assert is_better(metric, better, than=2.0)
-    assert not is_better(metric, 4.0 - better, than=2.0)
-    assert not is_better(metric, 2.0, than=2.0)
-    assert is_better(metric, 2.0, than=float("nan"))
-    assert not is_better(metric, float("nan"), than=2.0)

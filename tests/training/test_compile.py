@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import loss_and_gradients, random_batch
+from helpers import random_batch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
@@ -20,6 +20,7 @@ from transformer_mt.training import compile as compilation
 from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile, uncompiled
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import pack
+from transformer_mt.training.train_step import loss_and_gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's compiler triggers deprecation warnings of its own
 CPU = Machine(torch.device("cpu"), "fp32", 1)

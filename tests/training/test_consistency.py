@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import loss_and_gradients
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
@@ -19,6 +18,7 @@ from transformer_mt.system.device import Machine
 from transformer_mt.training.consistency import PassWeights, consistency_loss, cut_off, two_pass_states
 from transformer_mt.training.cross_entropy import batch_loss, label_smoothed_cross_entropy
 from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.train_step import loss_and_gradients
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29

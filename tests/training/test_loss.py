@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import loss_and_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,6 +22,7 @@ from transformer_mt.training.cross_entropy import (
     label_smoothed_cross_entropy,
 )
 from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.train_step import loss_and_gradients
 
 MakeModel = Callable[..., Transformer]
 CrossEntropy = Callable[..., tuple[Tensor, Tensor]]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import SumsAndGradients, loss_and_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +21,7 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import PackedBatch, can_pack, pack, pack_passes
+from transformer_mt.training.train_step import SumsAndGradients, loss_and_gradients
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
 NO_DROPOUT = {"residual": 0.0, "embedding": 0.0}

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -264,18 +263,15 @@ def test_divergence_is_recorded_until_the_training_resumes(here, tmt, poison) ->
 
 
 def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:
-    from transformer_mt.training import train_step
+    run_passes, failed = TrainStep.run_passes, list[int]()
 
-    import_module("transformer_mt.pipeline.train")  # its prediction of memory keeps the original function
-    batch_sums, failed = train_step.batch_sums, list[int]()
-
-    def starve(model: Any, batch: Any, **settings: Any) -> Any:
+    def starve(self: TrainStep, batch: Any, **settings: Any) -> torch.Tensor:
         if len(failed) < 2 and len(batch.src) > 1:
             failed.append(len(batch.src))
             raise torch.OutOfMemoryError("none left")
-        return batch_sums(model, batch, **settings)
+        return run_passes(self, batch, **settings)
 
-    monkeypatch.setattr(train_step, "batch_sums", starve)
+    monkeypatch.setattr(TrainStep, "run_passes", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"out of memory: a batch of {failed[0]} pairs is split (train.en:" in done.stderr
@@ -299,7 +295,7 @@ def test_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
     def starve(*_: Any, **settings: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr("transformer_mt.training.train_step.batch_sums", starve)
+    monkeypatch.setattr(TrainStep, "run_passes", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "this pair alone does not fit into memory; lower data.max_length" in done.stderr

@@ -128,7 +128,7 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
 REMOVED = {
     "keep.when_full": "was removed: a full disk always ends training with status 2; delete this key, and resume with "
     "the same command after you have freed space",
-    "decoding.lines": "the argument is called line_numbers now",  # of the Python API
+    "decoding.lines": "is no key; the argument of the Python API is called line_numbers now",
     "optimizer.kind=schedule_free": '"schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
 }
 """Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users."""

@@ -85,7 +85,7 @@ class KVCache:
 
     @classmethod
     def cat(cls, caches: Sequence[KVCache]) -> KVCache:
-        """Join the caches of consecutive sentences before the first step."""
+        """Join the caches of consecutive sentences before the first step. The first cache becomes the result."""
         joined, *others = caches
         if others:
             n_slots = max(each.memory_mask.size(3) for each in caches)

@@ -1,4 +1,4 @@
-"""Linear projections: single or fused into one matrix, their initialisation, and their conversion to bf16.
+"""Linear projections: single or fused into one matrix, their initialisation, and their conversion for inference.
 
 `D` input width, `O` output width.
 """
@@ -29,7 +29,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + b. [..., D], [O, D], [O] -> [..., O].
 
-    If the weights were converted (see `convert_linears`), the input is converted to their dtype.
+    If the weights have another dtype than fp32 (`convert_linears`, `WeightCast`), the input is converted to it.
     """
     dtype = compute_dtype(weight)
     if needs_padded_rows(x.device, dtype):
@@ -44,13 +44,13 @@ class Linear(nn.Linear):
 
     copies: tuple[Tensor, Tensor | None] | None = None  # of weight and bias in another dtype, see weight_cast.py
 
-    def weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
+    def get_weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         """Return the tensors to compute with: the copies, if there are any."""
         return self.copies or (self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         """Project the last dimension, see `linear`."""
-        return linear(input, *self.weight_and_bias())
+        return linear(input, *self.get_weight_and_bias())
 
 
 class FusedLinear(Linear):
@@ -68,7 +68,7 @@ class FusedLinear(Linear):
         else:
             start = sum(self.widths[:first])
             rows = slice(start, start + sum(widths))
-            weight, bias = self.weight_and_bias()
+            weight, bias = self.get_weight_and_bias()
             y = linear(x, weight[rows], None if bias is None else bias[rows])  # [..., sum(widths)]
         if len(widths) == 1:
             return [y]  # splitting into one part would copy the gradient

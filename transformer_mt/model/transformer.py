@@ -7,8 +7,8 @@ vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,7 @@ class Stack(nn.Module):
         for depth, layer in enumerate(self.layers, start=1):
             initialise(layer, config, depth)
         self.norm = make_final_norm(config)
+        self.before_layer: Callable[[nn.Module], None] | None = None  # see weight_cast.py
 
     def embed(self, ids: Tensor, positions: Positions | None = None) -> Tensor:
         """Embed ids with dropout. [B, L] -> [B, L, D].
@@ -99,11 +100,14 @@ class Stack(nn.Module):
             ids = ids.masked_fill(dropped, self.embedding.pad_id)
         return self.dropout(self.embedding(ids, positions))
 
-    def active_layers(self) -> Iterator[tuple[int, nn.Module]]:
-        """Yield the layers to run, with their index. LayerDrop skips some in training (Fan et al. 2020)."""
-        for i, layer in enumerate(self.layers):
-            if not (self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop):
-                yield i, layer
+    def active_layers(self) -> Iterator[nn.Module]:
+        """Yield the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
+        for layer in self.layers:
+            if self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop:
+                continue
+            if self.before_layer is not None:
+                self.before_layer(layer)
+            yield layer
 
 
 class Encoder(Stack):
@@ -115,7 +119,7 @@ class Encoder(Stack):
     def forward(self, src: Tensor, mask: Mask, packing: Packing | None = None) -> Tensor:
         """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
         x = self.embed(src, packing)
-        for _, layer in self.active_layers():
+        for layer in self.active_layers():
             x = layer(x, mask, packing)
         return self.norm(x)
 
@@ -126,25 +130,21 @@ class Decoder(Stack):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__(config.for_stack(config.decoder), config.decoder.n_layers, DecoderLayer, embedding)
 
-    def project_memory(self, states: Tensor) -> list[KeysValues]:
+    def project_memory(self, src_states: Tensor) -> list[KeysValues]:
         """Project the encoder states to keys and values for each layer's cross-attention. [B, S, D]."""
-        return [
-            layer.cross_attention.project_keys_values(states)
-            for layer in self.layers
-            if isinstance(layer, DecoderLayer)
-        ]
+        layers = cast("list[DecoderLayer]", list(self.layers))
+        return [layer.cross_attention.project_keys_values(src_states) for layer in layers]
 
-    def forward(
-        self, tgt_in: Tensor, memory: Sequence[KeysValues], memory_mask: Mask, packing: Packing | None = None
-    ) -> Tensor:
-        """Decode all positions at once (teacher forcing). [B, T] -> [B, T, D].
+    def forward(self, tgt_in: Tensor, src_states: Tensor, memory_mask: Mask, packing: Packing | None = None) -> Tensor:
+        """Decode all positions at once (teacher forcing). [B, T], [B, S, D] -> [B, T, D].
 
         The causal mask also hides padding from real tokens, because padding is on the right.
         """
         x = self.embed(tgt_in, packing)
         mask = PackedMask(packing, packing, True) if packing else causal_mask(tgt_in.size(1), tgt_in.device)
-        for i, layer in self.active_layers():
-            x = layer(x, mask, memory[i], memory_mask, positions=packing)
+        for layer in cast("Iterator[DecoderLayer]", self.active_layers()):
+            memory = layer.cross_attention.project_keys_values(src_states)
+            x = layer(x, mask, memory, memory_mask, positions=packing)
         return self.norm(x)
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
@@ -183,9 +183,8 @@ class Transformer(nn.Module):
         """
         if packings is None:
             return self.decode(tgt_in, *self.encode(src))
-        states = self.encoder(src, PackedMask(packings.src, packings.src), packings.src)
-        memory = self.decoder.project_memory(states)
-        return self.decoder(tgt_in, memory, PackedMask(packings.tgt, packings.src), packings.tgt)
+        src_states = self.encoder(src, PackedMask(packings.src, packings.src), packings.src)
+        return self.decoder(tgt_in, src_states, PackedMask(packings.tgt, packings.src), packings.tgt)
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]."""
@@ -194,7 +193,7 @@ class Transformer(nn.Module):
 
     def decode(self, tgt_in: Tensor, src_states: Tensor, src_mask: Tensor) -> Tensor:
         """Compute decoder states from encoder states. [B, T], [B, S, D], [B, 1, 1, S] -> [B, T, D]."""
-        return self.decoder(tgt_in, self.decoder.project_memory(src_states), src_mask)
+        return self.decoder(tgt_in, src_states, src_mask)
 
     def logits(self, states: Tensor) -> Tensor:
         """Project decoder states to fp32 logits; the one of padding is -inf. [..., D] -> [..., V]."""

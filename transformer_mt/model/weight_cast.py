@@ -1,4 +1,4 @@
-"""Low-precision copies of the weights for one forward pass, made with one kernel per layer.
+"""Low-precision copies of the weights for one pass, made with one kernel per layer.
 
 Autocast converts each weight and bias, and in the backward pass each of their gradients, with a kernel of its own: a
 fifth of the kernels of a training step of the base model. The host takes longer to launch such a kernel than a GPU to
@@ -15,35 +15,51 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_mt.model.linear import Linear
 from transformer_mt.model.transformer import Transformer
 
 
 class WeightCast:
-    """Converts the projections of all layers of a model to `dtype`. Gradients reach the model's parameters."""
+    """Converts the projections of the layers of a model to `dtype`. Gradients reach the model's parameters."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
-        layers = [layer for stack in (model.encoder, model.decoder) for layer in stack.layers]
-        self.layers = [[module for module in layer.modules() if isinstance(module, Linear)] for layer in layers]
-        self.dtype = dtype
+        self.stacks, self.dtype = (model.encoder, model.decoder), dtype
+        self.linears = {
+            layer: [module for module in layer.modules() if isinstance(module, Linear)]
+            for stack in self.stacks
+            for layer in stack.layers
+        }
 
     @contextmanager
     def __call__(self) -> Generator[None]:
-        """Use the copies in forward passes inside the `with` block."""
+        """Use copies in forward passes inside the `with` block. Those of a layer are made when the pass reaches it.
+
+        A backward pass computes the newest nodes of the graph first. If the copies were made before the forward pass,
+        no gradient of a projection would be complete before the end of the backward pass, and none could be sent early.
+        """
+        for stack in self.stacks:
+            stack.before_layer = self._cast
         try:
-            for linears in self.layers:
-                originals = [tensor for linear in linears for tensor in linear.weight_and_bias() if tensor is not None]
-                copies = iter(cast("tuple[Tensor, ...]", _CastAll.apply(self.dtype, *originals)))
-                for linear in linears:
-                    has_bias = linear.weight_and_bias()[1] is not None
-                    linear.copies = next(copies), next(copies) if has_bias else None
             yield
         finally:
-            for linears in self.layers:
+            for stack in self.stacks:
+                stack.before_layer = None
+            for linears in self.linears.values():
                 for linear in linears:
                     linear.copies = None
+
+    def _cast(self, layer: nn.Module) -> None:
+        """Make the copies of a layer, unless an earlier forward pass has made them."""
+        linears = self.linears[layer]
+        if linears[0].copies is not None:
+            return
+        originals = [tensor for linear in linears for tensor in linear.get_weight_and_bias() if tensor is not None]
+        copies = iter(cast("tuple[Tensor, ...]", _CastAll.apply(self.dtype, *originals)))
+        for linear in linears:
+            has_bias = linear.get_weight_and_bias()[1] is not None
+            linear.copies = next(copies), next(copies) if has_bias else None
 
 
 class _CastAll(torch.autograd.Function):

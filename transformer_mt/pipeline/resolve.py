@@ -27,7 +27,7 @@ from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.packing import can_pack, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
-from transformer_mt.training.train_step import batch_sums
+from transformer_mt.training.train_step import loss_and_gradients
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:
@@ -215,8 +215,7 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
 
     def try_batch(batch: Batch) -> None:
         packed = pack([batch], model.src_pad, model.tgt_pad) if is_packed else batch
-        total, _ = batch_sums(model, packed, machine=machine, loss=loss)
-        torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)
+        loss_and_gradients(model, packed, machine=machine, loss=loss)
 
     return try_batch, machine.device, step_bytes
 

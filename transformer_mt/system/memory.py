@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -37,9 +38,10 @@ def keep_freed_memory() -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Return cached free memory to the device or the system, after an allocation failed."""
+    """Free unreachable tensors and return cached memory to the device or the system, after an allocation failed."""
     import torch
 
+    gc.collect()  # an error inside a backward pass may be part of a reference cycle with the graph
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":

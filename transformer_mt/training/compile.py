@@ -21,7 +21,7 @@ MIN_STEPS = 1000
 
 
 def check_compile(mode: CompileMode, device: torch.device) -> None:
-    """Raise `UserError` for `layers` on another device than a GPU.
+    """Raise `UserError` for `layers` on any device but CUDA.
 
     On a CPU, compiled layers took 1.6 times as long in bf16, and PyTorch's compiled attention fails for new lengths.
     """

@@ -1,8 +1,8 @@
 """Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
 Every rank holds the whole model. The ranks share the micro-batches of a step, and sum their gradients during the last
-backward pass (gradients.py). `DistributedDataParallel` does the same, but then every rank must run the same number of
-backward passes. Here a rank may split a batch that does not fit into memory.
+backward pass (gradients.py). `DistributedDataParallel` does so too, but requires as many backward passes on every rank.
+Here a rank may split a batch that does not fit into memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
+from transformer_mt.system.memory import is_out_of_memory
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
-"""Timeout of all collectives except that of the gradients. The others wait while rank 0 writes or measures."""
+"""Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""
 POLL_SECONDS = 1.0
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Timeout of the all-reduce of gradients. It ends the training if a rank hangs, or its machine loses power or network.
-The death of a rank is noticed at once, because its connections close."""
+"""Timeout of the default group, such as for gradients. It ends the training if a rank hangs, or its machine loses power
+or network. The death of a rank is noticed at once, because its connections close."""
 
 T = TypeVar("T")
 
@@ -164,10 +165,12 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """Turn the error of a failed collective into a `UserError`."""
+    """Turn the error of a failed collective into a `UserError`, unless memory runs out."""
     try:
         yield
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise UserError(
             f"another process of this training died or hangs ({str(error).splitlines()[0]});\n"
             "see its message above; run the same command to resume from the last checkpoint, or let "

@@ -1,7 +1,7 @@
 """The gradients of a step, summed over its micro-batches and over all ranks.
 
-The parameters form buckets. The all-reduce of a bucket starts as soon as the last backward pass has computed its
-gradients, and runs while that pass computes those of earlier layers (Li et al. 2020, PyTorch Distributed).
+The parameters form buckets. The all-reduce of a bucket starts when the last backward pass has computed its gradients
+and those of all earlier buckets. It runs while that pass computes the others (Li et al. 2020, PyTorch Distributed).
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -50,19 +50,19 @@ class GradientSum:
 
     def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
         self.parameters, self.ranks, self.buckets = parameters, ranks, make_buckets(parameters)
-        self.added: set[int] = set()  # buckets that include the gradients of the current pass
+        self.added: set[int] = set()  # buckets that include the gradients of the current batch
         self.is_last = False  # whether the current pass is the last one
         self.n_sent = 0  # buckets whose all-reduce has started; their order is the same on all ranks
-        self.waits: list[Callable[[], None]] = []  # for the end of each all-reduce
+        self.waits: list[Callable[[], None]] = []  # functions that wait for one all-reduce each
         for i, bucket in enumerate(self.buckets):
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self._count_gradient, i))
 
     def backward(self, loss: Tensor, *, is_last: bool, added: set[int]) -> None:
-        """Compute and add the gradients of `loss` to all buckets except `added`, and append these buckets to `added`.
+        """Run a backward pass, and add its gradients to all buckets that are not in `added`. Each then joins `added`.
 
-        If memory runs out, torch's error is raised. Then `added` tells which buckets include the gradients, so that
-        passes over parts of the batch can complete the others.
+        If memory runs out, torch's error is raised. `added` then holds the buckets that have the gradients of the whole
+        batch, and passes over its halves complete the others.
         """
         self.added, self.is_last = added, is_last
         for bucket in self.buckets:
@@ -75,8 +75,11 @@ class GradientSum:
             for bucket in self.buckets:
                 bucket.clear_pass()
 
-    def all_reduce(self) -> list[Tensor]:
-        """Return the gradient of each parameter, summed over all ranks, and start the next step with zeros."""
+    def take_sums(self) -> list[Tensor]:
+        """Wait for the all-reduces, and return the gradient of each parameter, summed over all ranks.
+
+        The next step starts with zeros.
+        """
         for wait in self.waits:
             wait()
         sums = {
@@ -97,7 +100,9 @@ class GradientSum:
 
     def _add_bucket(self, i: int) -> None:
         """Add the gradients of bucket `i`. In the last pass, send all buckets whose predecessors are sent."""
-        if i not in self.added:
+        if i in self.added:
+            self.buckets[i].clear_pass()  # they are those of a half, and the bucket has those of the whole batch
+        else:
             self.buckets[i].add_pass()
             self.added.add(i)
         while self.is_last and self.n_sent in self.added:

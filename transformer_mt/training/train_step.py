@@ -89,7 +89,7 @@ class TrainStep:
         for i, batch in enumerate(batches):
             torch.manual_seed(self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size))
             sums.append(self.forward_backward(batch, is_last=i == len(batches) - 1))
-        gradients = self.gradients.all_reduce()
+        gradients = self.gradients.take_sums()
         (total,) = self.ranks.all_reduce_sum([torch.stack(sums).sum(0)])
         metrics = metrics_from_values([*total[:7], get_total_norm(gradients), *total[7:]])
         metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
@@ -101,26 +101,31 @@ class TrainStep:
         return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
     def forward_backward(self, batch: Batch, *, is_last: bool, added: AbstractSet[int] = frozenset()) -> Tensor:
-        """Add the gradients of a micro-batch, and return its sums. Split it if memory runs out. [7 + 2 K].
+        """Add the gradients of a micro-batch to the step, and return its sums [7 + 2 K]. Split it if memory runs out.
 
         `is_last` means that this rank has no further micro-batch in this step. `added` are the gradient buckets that
         already include this micro-batch.
         """
         added = set(added)
         try:
-            with self.cast_weights():
-                total, sums = batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
-            self.gradients.backward(total, is_last=is_last, added=added)
-            return self.add_source_sums(batch, sums)
+            return self.run_passes(batch, is_last=is_last, added=added)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-        release_memory(self.machine.device)  # outside of the handler, whose traceback keeps tensors alive
+        # outside of the handler, whose traceback keeps the graph of the batch alive
+        release_memory(self.machine.device)
         left, right = self.split_batch(batch)
         sums = self.forward_backward(left, is_last=False, added=added)
         sums = sums + self.forward_backward(right, is_last=is_last, added=added)
         sums[6] += 1  # n_splits
         return sums
+
+    def run_passes(self, batch: Batch, *, is_last: bool, added: set[int]) -> Tensor:
+        """Run forward and backward pass, and return the sums. No caller holds the loss, whose graph needs memory."""
+        with self.cast_weights():
+            total, sums = compute_batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
+        self.gradients.backward(total, is_last=is_last, added=added)
+        return self.add_source_sums(batch, sums)
 
     def add_source_sums(self, batch: Batch, sums: Tensor) -> Tensor:
         """Append the sums of the sources, which are 0 for all but the source of the batch. [7] -> [7 + 2 K]."""
@@ -133,8 +138,6 @@ class TrainStep:
         self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, grad_norm: Tensor
     ) -> None:
         """Update the weights without synchronising: the optimizers average, clip and skip, see `make_optimizers`."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
         clip_factor = (grad_norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
         scale, is_finite = n_labels * clip_factor, grad_norm.isfinite()
         if self.machine.device.type == "mps":  # its fused kernel ignores `grad_scale` and `found_inf`
@@ -143,6 +146,8 @@ class TrainStep:
             for gradient in gradients:
                 gradient.div_(scale)
             scale = torch.ones_like(scale)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -152,10 +157,23 @@ class TrainStep:
             optimizer.zero_grad()
 
 
-def batch_sums(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> tuple[Tensor, Tensor]:
-    """Compute the loss of a batch, which has a gradient, and the first seven fields of `StepMetrics`. [], [7]."""
+def compute_batch_sums(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> tuple[Tensor, Tensor]:
+    """Compute the loss of a batch, with its graph, and the first seven fields of `StepMetrics`, without. [], [7]."""
     with machine.autocast():
         total, nll, consistency = loss(model, batch.to(machine.device))
     n_splits = 0
     counts = [torch.full_like(nll, count) for count in (batch.n_src, batch.n_tgt, batch.n_padded, n_splits)]
     return total, torch.stack([total.detach(), nll, consistency, *counts])
+
+
+class SumsAndGradients(NamedTuple):
+    """The sums of a batch (see `compute_batch_sums`), and the gradient of its loss for each parameter."""
+
+    sums: Tensor
+    gradients: list[Tensor]
+
+
+def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> SumsAndGradients:
+    """Compute loss and gradients of a batch without a `TrainStep`, and leave the model unchanged."""
+    total, sums = compute_batch_sums(model, batch, machine=machine, loss=loss)
+    return SumsAndGradients(sums, [*torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])

@@ -18,13 +18,8 @@ from transformer_mt.data.terminology.glossary import normalise
 from transformer_mt.data.text_files import check_is_file, read_lines
 from transformer_mt.errors import UserError
 
-_CODES = {
-    "bpt",
-    "ept",
-    "it",
-    "ph",
-    "ut",
-}  # XML elements of TMX that contain markup tags of the original document as text
+# XML elements of TMX that contain markup tags of the original document as text
+_CODES = {"bpt", "ept", "it", "ph", "ut"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,23 @@
+"""Comparison of checkpoints by their scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.runs.checkpoint_info import CheckpointInfo, is_better, rank_checkpoints
+
+
+def test_score_of_zero_counts_as_a_score() -> None:
+    infos = [CheckpointInfo(Path(), step, "loss", {"loss": loss}) for step, loss in ((1, 1.0), (2, 0.0))]
+    assert [info.step for info in rank_checkpoints(infos)] == [2, 1]
+
+
+@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
+def test_is_better(metric: str, better: float) -> None:
+    assert is_better(metric, better, than=2.0)
+    assert not is_better(metric, 4.0 - better, than=2.0)
+    assert not is_better(metric, 2.0, than=2.0)
+    assert is_better(metric, 2.0, than=float("nan"))
+    assert not is_better(metric, float("nan"), than=2.0)
