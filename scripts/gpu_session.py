@@ -26,7 +26,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -46,6 +46,7 @@ from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.loading import prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.model.transformer import Transformer, VocabularySize
+from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.compile import compile_layers
 from transformer_mt.training.distributed import Ranks
@@ -231,7 +232,9 @@ def measure_parity(session: Session) -> None:
         ]
         for variant, given, precision in variants:
             moved = copy.deepcopy(model).to(session.device)
-            found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
+            cast_weights = WeightCast(moved, torch.bfloat16) if precision == "bf16" else nullcontext
+            with cast_weights():
+                found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
             differences = [
                 (gradient.cpu() - expected, expected)
                 for gradient, expected in zip(found.gradients, reference.gradients, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import json
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from transformer_mt.model.attention import KeysValues, fused_attention
 from transformer_mt.model.packing import PackedMask, Packing, packed_attention
 from transformer_mt.model.positions import INITIAL_LENGTH
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.training.compile import compile_layers
 from transformer_mt.training.distributed import Ranks
@@ -84,6 +86,21 @@ def test_compiled_layers_compute_the_same(is_packed: bool, make_model) -> None:
         assert relative_difference(compute(compiled, batch, CUDA, "bf16"), expected) < 2e-2
 
 
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=real_gpu_only)], ids=["eager", "compiled"])
+@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
+def test_copies_of_the_weights_give_the_gradients_of_autocast(is_compiled: bool, is_packed: bool, make_model) -> None:
+    plain = make_wide_model(make_model, dropout=NO_DROPOUT).to(CUDA)
+    model = copy.deepcopy(plain)
+    if is_compiled:
+        compile_layers(model)
+    cast_weights = WeightCast(model, torch.bfloat16)
+    for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31)):
+        batch = pack([make_batch(*shape)], PAD, PAD) if is_packed else make_batch(*shape)
+        with cast_weights():
+            found = compute(model, batch, CUDA, "bf16")
+        assert relative_difference(found, compute(plain, batch, CUDA, "bf16")) < 2e-2
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 def test_packed_attention_equals_attention_with_the_dense_mask(dtype: torch.dtype, is_causal: bool) -> None:
@@ -128,16 +145,19 @@ def make_train_step(model: Transformer, kind: Any = "adam", allocated: list[int]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.7, 0.95], ids=["forward", "backward"])
-def test_a_batch_without_memory_is_split(share: float, make_model) -> None:
+def test_a_batch_without_memory_is_split(share: float, make_model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory runs out in the forward or in the backward pass. The halves start without the graph of the whole."""
+    monkeypatch.setattr("transformer_mt.training.gradients.BUCKET_BYTES", 1 << 16)
     sizes = {"n_layers": 2} if IS_FAKE else {"n_layers": 6}
     model = make_wide_model(make_model, dropout=NO_DROPOUT, d_ff=1024 if IS_FAKE else 4096, encoder=sizes).to(CUDA)
     batch = pack([make_batch(64, 32, 32) if IS_FAKE else make_batch(512, 64, 64)], PAD, PAD)
     whole = copy.deepcopy(model)
+    gc.collect()  # what is freed during a step would change the memory that it needs
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     expected = make_train_step(whole)(1, 1e-3, [batch])
     needed = torch.cuda.max_memory_allocated() - before
+    gc.collect()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + share * needed) / total)

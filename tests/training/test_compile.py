@@ -75,7 +75,8 @@ def test_compiled_layers_give_the_same_gradients_with_few_graphs(
 
 @pytest.mark.slow
 def test_copies_of_the_weights_add_no_graphs(make_model) -> None:
-    model, graphs = make_model(dropout={"residual": 0.2}).train(), list[object]()
+    """And their sizes are as constant as those of the weights."""
+    model, graphs = make_model(dropout={"residual": 0.2}).train(), list[torch.fx.GraphModule]()
 
     def count_graphs(module: torch.fx.GraphModule, _: object) -> object:
         graphs.append(module)
@@ -89,6 +90,11 @@ def test_copies_of_the_weights_add_no_graphs(make_model) -> None:
             with cast_weights():
                 model(batch.src, batch.tgt_in).sum().backward()
     assert len(graphs) <= 4, "encoder and decoder: all sizes, and the first size"
+    copies = [
+        node for graph in graphs for node in graph.graph.nodes if node.op == "placeholder" and "copies" in node.name
+    ]
+    assert copies
+    assert not any(isinstance(n, torch.SymInt) for node in copies for n in node.meta["example_value"].shape)
 
 
 @pytest.mark.slow

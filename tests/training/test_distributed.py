@@ -408,4 +408,4 @@ distributed.STEP_TIMEOUT, TrainStep.__call__ = timedelta(seconds=3), hang
     job = launch(tiny, 2, "name=hung", patch=patch)
     _, log = job.communicate(timeout=100)
     assert job.returncode != 0
-    assert "another process of this training died or hangs (" in log
+    assert "another process of this training died or hangs, or memory ran out (" in log

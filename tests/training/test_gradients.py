@@ -119,3 +119,12 @@ def test_a_skipped_layer_has_no_gradient_and_does_not_change_the_order_of_messag
         total.backward(model.loss(x, skips_second=skips_second), is_last=True, added=set())
         assert_equal(total.take_sums(), expected_sum(model, model.loss(x, skips_second=skips_second)))
     assert usual.events == skipping.events
+
+
+def test_backward_passes_of_others_change_nothing(model: Layers) -> None:
+    """An earlier object keeps its hooks. Its last pass has skipped a layer, so its counts did not reach zero."""
+    parameters, x = list(model.parameters()), torch.randn(5, 4)
+    GradientSum(parameters, Ranks()).backward(model.loss(x, skips_second=True), is_last=True, added=set())
+    total = GradientSum(parameters, TwoEqualRanks())
+    total.backward(model.loss(x), is_last=True, added=set())
+    assert_equal(total.take_sums(), expected_sum(model, model.loss(x)))

@@ -1,4 +1,4 @@
-"""Low-precision copies of the weights for one pass, made with one kernel per layer.
+"""Low-precision copies of the weights for one pass, made with one or a few kernels per layer.
 
 Autocast converts each weight and bias, and in the backward pass each of their gradients, with a kernel of its own: a
 fifth of the kernels of a training step of the base model. The host takes longer to launch such a kernel than a GPU to
@@ -27,10 +27,10 @@ class WeightCast:
     def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
         self.stacks, self.dtype = (model.encoder, model.decoder), dtype
         self.linears = {
-            layer: [module for module in layer.modules() if isinstance(module, Linear)]
+            layer: [(module, [*module.parameters()]) for module in layer.modules() if isinstance(module, Linear)]
             for stack in self.stacks
             for layer in stack.layers
-        }
+        }  # of each layer, with weight and bias, if any
 
     @contextmanager
     def __call__(self) -> Generator[None]:
@@ -47,19 +47,15 @@ class WeightCast:
             for stack in self.stacks:
                 stack.before_layer = None
             for linears in self.linears.values():
-                for linear in linears:
+                for linear, _ in linears:
                     linear.copies = None
 
     def _cast(self, layer: nn.Module) -> None:
-        """Make the copies of a layer, unless an earlier forward pass has made them."""
-        linears = self.linears[layer]
-        if linears[0].copies is not None:
-            return
-        originals = [tensor for linear in linears for tensor in linear.get_weight_and_bias() if tensor is not None]
+        """Make the copies of a layer."""
+        originals = [parameter for _, parameters in self.linears[layer] for parameter in parameters]
         copies = iter(cast("tuple[Tensor, ...]", _CastAll.apply(self.dtype, *originals)))
-        for linear in linears:
-            has_bias = linear.get_weight_and_bias()[1] is not None
-            linear.copies = next(copies), next(copies) if has_bias else None
+        for linear, parameters in self.linears[layer]:
+            linear.copies = next(copies), next(copies) if len(parameters) > 1 else None
 
 
 class _CastAll(torch.autograd.Function):

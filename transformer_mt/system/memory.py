@@ -20,7 +20,10 @@ OUT_OF_MEMORY_MESSAGES = (
     "DefaultCPUAllocator",
     "bad_alloc",
     "could not create a primitive",
+    "CUDA out of memory",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "MPS backend out of memory",
 )

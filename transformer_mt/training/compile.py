@@ -64,6 +64,11 @@ def compile_layers(
     Compilation happens when a layer first runs. Weights, their names and checkpoints stay unchanged, and a copy of
     the model is not compiled. What cannot be compiled runs as plain PyTorch; with `fullgraph` it is an error.
     """
+    import torch
+
+    from transformer_mt.model.linear import Linear
+
+    cast(Any, torch)._dynamo.mark_static(Linear)  # otherwise the sizes of `Linear.copies` would be dynamic
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
             layer.compile(dynamic=True, fullgraph=fullgraph, backend=backend)

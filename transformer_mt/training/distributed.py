@@ -23,7 +23,6 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
-from transformer_mt.system.memory import is_out_of_memory
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
 """Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""
@@ -165,14 +164,12 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """Turn the error of a failed collective into a `UserError`, unless memory runs out."""
+    """Turn the error of a failed collective into a `UserError`."""
     try:
         yield
     except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise
         raise UserError(
-            f"another process of this training died or hangs ({str(error).splitlines()[0]});\n"
+            f"another process of this training died or hangs, or memory ran out ({str(error).splitlines()[0]});\n"
             "see its message above; run the same command to resume from the last checkpoint, or let "
             "torchrun --max-restarts N do so"
         ) from None

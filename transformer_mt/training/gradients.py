@@ -1,7 +1,8 @@
 """The gradients of a step, summed over its micro-batches and over all ranks.
 
-The parameters form buckets. The all-reduce of a bucket starts when the last backward pass has computed its gradients
-and those of all earlier buckets. It runs while that pass computes the others (Li et al. 2020, PyTorch Distributed).
+The parameters form buckets. The all-reduce of a bucket starts during the last backward pass, when its gradients and
+those of all earlier buckets are complete. It runs while the pass computes the others (Li et al. 2020, PyTorch
+Distributed).
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from transformer_mt.training.distributed import Ranks
 
 BUCKET_BYTES = 1 << 24
-"""Minimum size of a bucket. Smaller messages would use less of a network's bandwidth."""
+"""A bucket is closed when it reaches this size. Smaller messages would use less of a network's bandwidth."""
 
 
 @dataclass
@@ -74,6 +75,7 @@ class GradientSum:
         finally:
             for bucket in self.buckets:
                 bucket.clear_pass()
+                bucket.n_missing = 0  # gradients of other backward passes do not count
 
     def take_sums(self) -> list[Tensor]:
         """Wait for the all-reduces, and return the gradient of each parameter, summed over all ranks.

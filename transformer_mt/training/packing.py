@@ -74,7 +74,9 @@ class PackedBatch(Batch):
             n_tgt=n_tgt,
             rows=self.rows[first:end],
             packings=PackingPair(*map(Packing.from_lengths, lengths)),
-            n_positions_before_packing=n_src + n_tgt,
+            n_positions_before_packing=round(
+                self.n_positions_before_packing * (n_src + n_tgt) / (self.n_src + self.n_tgt)
+            ),
         )
 
 

@@ -74,7 +74,7 @@ class TrainStep:
         """`n_sources` is the number of sources of a mixture, whose losses are summed separately; 0: no mixture."""
         self.n_sources = n_sources
         self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
-        self.gradients = GradientSum(self.parameters, ranks)
+        self.gradient_sum = GradientSum(self.parameters, ranks)
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.split_batch = machine, ranks, split_batch
         is_cast = machine.device.type == "cuda" and machine.precision == "bf16"
@@ -89,7 +89,7 @@ class TrainStep:
         for i, batch in enumerate(batches):
             torch.manual_seed(self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size))
             sums.append(self.forward_backward(batch, is_last=i == len(batches) - 1))
-        gradients = self.gradients.take_sums()
+        gradients = self.gradient_sum.take_sums()
         (total,) = self.ranks.all_reduce_sum([torch.stack(sums).sum(0)])
         metrics = metrics_from_values([*total[:7], get_total_norm(gradients), *total[7:]])
         metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
@@ -124,7 +124,7 @@ class TrainStep:
         """Run forward and backward pass, and return the sums. No caller holds the loss, whose graph needs memory."""
         with self.cast_weights():
             total, sums = compute_batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
-        self.gradients.backward(total, is_last=is_last, added=added)
+        self.gradient_sum.backward(total, is_last=is_last, added=added)
         return self.add_source_sums(batch, sums)
 
     def add_source_sums(self, batch: Batch, sums: Tensor) -> Tensor:
