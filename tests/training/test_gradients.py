@@ -84,7 +84,7 @@ def test_passes_and_ranks_are_summed_in_the_order_of_the_parameters(model: Layer
     total, inputs = GradientSum(list(model.parameters()), TwoEqualRanks()), torch.randn(3, 5, 4)
     for _ in range(2):  # the second step starts with zeros
         for i in range(3):
-            total.backward(model.loss(inputs[i]), is_last=i == 2, added=set())
+            total.backward(model.loss(inputs[i]), is_last=i == 2, complete_buckets=set())
         assert_equal(total.take_sums(), expected_sum(model, *map(model.loss, inputs)))
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -92,21 +92,23 @@ def test_passes_and_ranks_are_summed_in_the_order_of_the_parameters(model: Layer
 def test_only_the_last_pass_sends_and_it_sends_while_it_is_running(model: Layers) -> None:
     ranks = TwoEqualRanks()
     total, x = GradientSum(list(model.parameters()), ranks), torch.randn(5, 4)
-    total.backward(model.loss(x), is_last=False, added=set())
+    total.backward(model.loss(x), is_last=False, complete_buckets=set())
     assert not ranks.events
     with pytest.raises(torch.OutOfMemoryError):
-        total.backward(model.loss(x, fails=True), is_last=True, added=set())
+        total.backward(model.loss(x, fails=True), is_last=True, complete_buckets=set())
     assert ranks.events == [("sent", [(4,), (4, 4)])] * 2, "the second and the third layer"
 
 
 def test_passes_over_two_halves_complete_a_pass_that_ran_out_of_memory(model: Layers) -> None:
     ranks = TwoEqualRanks()
-    total, x, added = GradientSum(list(model.parameters()), ranks), torch.randn(6, 4), set[int]()
+    total, x, complete_buckets = GradientSum(list(model.parameters()), ranks), torch.randn(6, 4), set[int]()
     with pytest.raises(torch.OutOfMemoryError):
-        total.backward(model.loss(x, fails=True), is_last=True, added=added)
-    assert added == {0, 1}
+        total.backward(model.loss(x, fails=True), is_last=True, complete_buckets=complete_buckets)
+    assert complete_buckets == {0, 1}
     for half in (x[:2], x[2:]):
-        total.backward(model.loss(half), is_last=half.data_ptr() != x.data_ptr(), added=set(added))
+        total.backward(
+            model.loss(half), is_last=half.data_ptr() != x.data_ptr(), complete_buckets=set(complete_buckets)
+        )
     assert_equal(total.take_sums(), expected_sum(model, model.loss(x)))
     assert [kind for kind, _ in ranks.events] == 3 * ["sent"] + 3 * ["waited"]
 
@@ -116,7 +118,7 @@ def test_a_skipped_layer_has_no_gradient_and_does_not_change_the_order_of_messag
     x = torch.randn(5, 4)
     for ranks, skips_second in ((usual, False), (skipping, True)):
         total = GradientSum(list(model.parameters()), ranks)
-        total.backward(model.loss(x, skips_second=skips_second), is_last=True, added=set())
+        total.backward(model.loss(x, skips_second=skips_second), is_last=True, complete_buckets=set())
         assert_equal(total.take_sums(), expected_sum(model, model.loss(x, skips_second=skips_second)))
     assert usual.events == skipping.events
 
@@ -124,7 +126,7 @@ def test_a_skipped_layer_has_no_gradient_and_does_not_change_the_order_of_messag
 def test_backward_passes_of_others_change_nothing(model: Layers) -> None:
     """An earlier object keeps its hooks. Its last pass has skipped a layer, so its counts did not reach zero."""
     parameters, x = list(model.parameters()), torch.randn(5, 4)
-    GradientSum(parameters, Ranks()).backward(model.loss(x, skips_second=True), is_last=True, added=set())
+    GradientSum(parameters, Ranks()).backward(model.loss(x, skips_second=True), is_last=True, complete_buckets=set())
     total = GradientSum(parameters, TwoEqualRanks())
-    total.backward(model.loss(x), is_last=True, added=set())
+    total.backward(model.loss(x), is_last=True, complete_buckets=set())
     assert_equal(total.take_sums(), expected_sum(model, model.loss(x)))

@@ -51,7 +51,7 @@ class GradientSum:
 
     def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
         self.parameters, self.ranks, self.buckets = parameters, ranks, make_buckets(parameters)
-        self.added: set[int] = set()  # buckets that include the gradients of the current batch
+        self.complete_buckets: set[int] = set()  # indices of those that include the gradients of the current batch
         self.is_last = False  # whether the current pass is the last one
         self.n_sent = 0  # buckets whose all-reduce has started; their order is the same on all ranks
         self.waits: list[Callable[[], None]] = []  # functions that wait for one all-reduce each
@@ -59,13 +59,13 @@ class GradientSum:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self._count_gradient, i))
 
-    def backward(self, loss: Tensor, *, is_last: bool, added: set[int]) -> None:
-        """Run a backward pass, and add its gradients to all buckets that are not in `added`. Each then joins `added`.
+    def backward(self, loss: Tensor, *, is_last: bool, complete_buckets: set[int]) -> None:
+        """Run a backward pass, and add its gradients to all buckets except those in `complete_buckets`.
 
-        If memory runs out, torch's error is raised. `added` then holds the buckets that have the gradients of the whole
-        batch, and passes over its halves complete the others.
+        Each of these then joins `complete_buckets`, which is changed in place. If memory runs out, torch's error is
+        raised, and passes over the halves of the batch complete the other buckets.
         """
-        self.added, self.is_last = added, is_last
+        self.complete_buckets, self.is_last = complete_buckets, is_last
         for bucket in self.buckets:
             bucket.n_missing = len(bucket.parameters)
         try:
@@ -102,12 +102,12 @@ class GradientSum:
 
     def _add_bucket(self, i: int) -> None:
         """Add the gradients of bucket `i`. In the last pass, send all buckets whose predecessors are sent."""
-        if i in self.added:
+        if i in self.complete_buckets:
             self.buckets[i].clear_pass()  # they are those of a half, and the bucket has those of the whole batch
         else:
             self.buckets[i].add_pass()
-            self.added.add(i)
-        while self.is_last and self.n_sent in self.added:
+            self.complete_buckets.add(i)
+        while self.is_last and self.n_sent in self.complete_buckets:
             bucket = self.buckets[self.n_sent]
             bucket.gradients, wait = self.ranks.start_all_reduce_sum(bucket.gradients)
             self.waits.append(wait)

@@ -100,31 +100,36 @@ class TrainStep:
         """Return the dropout seed of a micro-batch, which does not depend on the rank or on previous steps."""
         return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
-    def forward_backward(self, batch: Batch, *, is_last: bool, added: AbstractSet[int] = frozenset()) -> Tensor:
+    def forward_backward(
+        self, batch: Batch, *, is_last: bool, complete_buckets: AbstractSet[int] = frozenset()
+    ) -> Tensor:
         """Add the gradients of a micro-batch to the step, and return its sums [7 + 2 K]. Split it if memory runs out.
 
-        `is_last` means that this rank has no further micro-batch in this step. `added` are the gradient buckets that
-        already include this micro-batch.
+        `is_last` means that this rank has no further micro-batch in this step. `complete_buckets` are those of
+        `GradientSum` that include this micro-batch already.
         """
-        added = set(added)
+        complete_buckets = set(complete_buckets)
         try:
-            return self.run_passes(batch, is_last=is_last, added=added)
+            return self.run_passes(batch, is_last=is_last, complete_buckets=complete_buckets)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
         # outside of the handler, whose traceback keeps the graph of the batch alive
         release_memory(self.machine.device)
         left, right = self.split_batch(batch)
-        sums = self.forward_backward(left, is_last=False, added=added)
-        sums = sums + self.forward_backward(right, is_last=is_last, added=added)
+        sums = self.forward_backward(left, is_last=False, complete_buckets=complete_buckets)
+        sums = sums + self.forward_backward(right, is_last=is_last, complete_buckets=complete_buckets)
         sums[6] += 1  # n_splits
         return sums
 
-    def run_passes(self, batch: Batch, *, is_last: bool, added: set[int]) -> Tensor:
-        """Run forward and backward pass, and return the sums. No caller holds the loss, whose graph needs memory."""
+    def run_passes(self, batch: Batch, *, is_last: bool, complete_buckets: set[int]) -> Tensor:
+        """Run forward and backward pass, and return the sums.
+
+        The loss is a local of this method, because a caller that held it would keep its graph in memory.
+        """
         with self.cast_weights():
             total, sums = compute_batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
-        self.gradient_sum.backward(total, is_last=is_last, added=added)
+        self.gradient_sum.backward(total, is_last=is_last, complete_buckets=complete_buckets)
         return self.add_source_sums(batch, sums)
 
     def add_source_sums(self, batch: Batch, sums: Tensor) -> Tensor:
