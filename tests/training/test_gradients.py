@@ -60,7 +60,7 @@ class TwoEqualRanks(Ranks):
 
 @pytest.fixture(autouse=True)
 def bucket_of_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill a bucket with a bias and a weight."""
+    """Close a bucket after each layer: its bias has 16 bytes, bias and weight have 80."""
     monkeypatch.setattr(gradients_module, "BUCKET_BYTES", 17)
 
 
@@ -96,7 +96,7 @@ def test_only_the_last_pass_sends_and_it_sends_while_it_is_running(model: Layers
     assert not ranks.events
     with pytest.raises(torch.OutOfMemoryError):
         total.backward(model.loss(x, fails=True), is_last=True, complete_buckets=set())
-    assert ranks.events == [("sent", [(4,), (4, 4)])] * 2, "the second and the third layer"
+    assert ranks.events == [("sent", [(4,), (4, 4)])] * 2, "the third layer, then the second"
 
 
 def test_passes_over_two_halves_complete_a_pass_that_ran_out_of_memory(model: Layers) -> None:
@@ -123,8 +123,8 @@ def test_a_skipped_layer_has_no_gradient_and_does_not_change_the_order_of_messag
     assert usual.events == skipping.events
 
 
-def test_backward_passes_of_others_change_nothing(model: Layers) -> None:
-    """An earlier object keeps its hooks. Its last pass has skipped a layer, so its counts did not reach zero."""
+def test_hooks_of_an_earlier_gradient_sum_do_not_affect_a_later_one(model: Layers) -> None:
+    """LayerDrop leaves a positive count in the earlier object, which the later pass must not bring to zero."""
     parameters, x = list(model.parameters()), torch.randn(5, 4)
     GradientSum(parameters, Ranks()).backward(model.loss(x, skips_second=True), is_last=True, complete_buckets=set())
     total = GradientSum(parameters, TwoEqualRanks())

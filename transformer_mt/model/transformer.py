@@ -101,7 +101,7 @@ class Stack(nn.Module):
         return self.dropout(self.embedding(ids, positions))
 
     def active_layers(self) -> Iterator[nn.Module]:
-        """Yield the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
+        """Yield the layers to run, after `before_layer`. LayerDrop skips some in training (Fan et al. 2020)."""
         for layer in self.layers:
             if self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop:
                 continue

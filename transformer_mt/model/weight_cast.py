@@ -22,7 +22,7 @@ from transformer_mt.model.transformer import Transformer
 
 
 class WeightCast:
-    """Converts the projections of the layers of a model to `dtype`. Gradients reach the model's parameters."""
+    """Lets the projections of a model's layers compute with copies in `dtype`. Gradients reach the original weights."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
         self.stacks, self.dtype = (model.encoder, model.decoder), dtype

@@ -59,7 +59,7 @@ class Ranks:
         return sums
 
     def start_all_reduce_sum(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], None]]:
-        """Start `all_reduce_sum`. Return the sums, and a function that waits for them, to call before they are used."""
+        """Start `all_reduce_sum`. Return the sums, and a function that must be called before they are read."""
         if self.size == 1:
             return list(tensors), lambda: None
         flat = torch.cat([tensor.flatten() for tensor in tensors])

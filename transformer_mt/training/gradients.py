@@ -53,8 +53,8 @@ class GradientSum:
         self.parameters, self.ranks, self.buckets = parameters, ranks, make_buckets(parameters)
         self.complete_buckets: set[int] = set()  # indices of those that include the gradients of the current batch
         self.is_last = False  # whether the current pass is the last one
-        self.n_sent = 0  # buckets whose all-reduce has started; their order is the same on all ranks
-        self.waits: list[Callable[[], None]] = []  # functions that wait for one all-reduce each
+        # one function per all-reduce that has started; all ranks start them in the order of the buckets
+        self.waits: list[Callable[[], None]] = []
         for i, bucket in enumerate(self.buckets):
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self._count_gradient, i))
@@ -70,12 +70,12 @@ class GradientSum:
             bucket.n_missing = len(bucket.parameters)
         try:
             loss.backward()
-            for i in range(len(self.buckets)):  # LayerDrop skips parameters
+            for i in range(len(self.buckets)):  # those with parameters that LayerDrop skipped are incomplete
                 self._add_bucket(i)
         finally:
             for bucket in self.buckets:
                 bucket.clear_pass()
-                bucket.n_missing = 0  # gradients of other backward passes do not count
+                bucket.n_missing = 0  # in other backward passes the hooks make it negative, so that it never reaches 0
 
     def take_sums(self) -> list[Tensor]:
         """Wait for the all-reduces, and return the gradient of each parameter, summed over all ranks.
@@ -91,7 +91,7 @@ class GradientSum:
         }
         for bucket in self.buckets:
             bucket.gradients = []
-        self.n_sent, self.waits = 0, []
+        self.waits = []
         return [sums[parameter] for parameter in self.parameters]
 
     def _count_gradient(self, i: int, _: Tensor) -> None:
@@ -101,17 +101,16 @@ class GradientSum:
             self._add_bucket(i)
 
     def _add_bucket(self, i: int) -> None:
-        """Add the gradients of bucket `i`. In the last pass, send all buckets whose predecessors are sent."""
+        """Add the gradients of bucket `i`, unless it is complete. In the last pass, start all-reduces in order."""
         if i in self.complete_buckets:
-            self.buckets[i].clear_pass()  # they are those of a half, and the bucket has those of the whole batch
+            self.buckets[i].clear_pass()
         else:
             self.buckets[i].add_pass()
             self.complete_buckets.add(i)
-        while self.is_last and self.n_sent in self.complete_buckets:
-            bucket = self.buckets[self.n_sent]
+        while self.is_last and len(self.waits) in self.complete_buckets:
+            bucket = self.buckets[len(self.waits)]
             bucket.gradients, wait = self.ranks.start_all_reduce_sum(bucket.gradients)
             self.waits.append(wait)
-            self.n_sent += 1
 
 
 def make_buckets(parameters: Sequence[nn.Parameter]) -> list[Bucket]:

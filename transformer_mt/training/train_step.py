@@ -123,10 +123,7 @@ class TrainStep:
         return sums
 
     def run_passes(self, batch: Batch, *, is_last: bool, complete_buckets: set[int]) -> Tensor:
-        """Run forward and backward pass, and return the sums.
-
-        The loss is a local of this method, because a caller that held it would keep its graph in memory.
-        """
+        """Run the forward and backward pass, and return the sums. Returning or raising frees the loss and its graph."""
         with self.cast_weights():
             total, sums = compute_batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
         self.gradient_sum.backward(total, is_last=is_last, complete_buckets=complete_buckets)
@@ -163,7 +160,7 @@ class TrainStep:
 
 
 def compute_batch_sums(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> tuple[Tensor, Tensor]:
-    """Compute the loss of a batch, with its graph, and the first seven fields of `StepMetrics`, without. [], [7]."""
+    """Return the loss of a batch with its graph [], and the first seven fields of `StepMetrics` without a graph [7]."""
     with machine.autocast():
         total, nll, consistency = loss(model, batch.to(machine.device))
     n_splits = 0
