@@ -30,7 +30,7 @@ def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> P
     folder = cache_dir / f"combined-{sha256(json.dumps([FORMAT_VERSION, parts]).encode()).hexdigest()[:16]}"
 
     def make() -> None:
-        check_cache_space(cache_dir, sum(corpus.n_bytes for corpus in corpora.values()), "the sentence pairs of all sources")
+        check_cache_space(cache_dir, sum(corpus.n_bytes for corpus in corpora.values()), "the pairs of all sources")
         with atomic_shared_folder(folder) as temporary:
             _write_table(corpora, temporary)
 
