@@ -37,13 +37,12 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
-from transformer_mt.data.block_encoding import LengthLimit
 from transformer_mt.data.corpus import load_corpus
-from transformer_mt.data.encoding import encode_corpus
+from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.flows.trainer_setup import make_train_step
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline.trainer_setup import make_train_step
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.schedule import make_schedule

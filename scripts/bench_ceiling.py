@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.model_config import ModelConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PRODUCT = {"cpu": (4096, 1024, 1024), "mps": (4096, 4096, 4096), "cuda": (8192, 8192, 8192)}

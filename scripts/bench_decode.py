@@ -127,7 +127,7 @@ def measure(args: argparse.Namespace) -> None:
 def load(args: argparse.Namespace, side: str) -> TextTranslator:
     """Load the translator of one side."""
     if side == "ctranslate2":
-        from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
+        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
 
         return CTranslate2Translator.load(
             args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam

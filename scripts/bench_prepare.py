@@ -25,11 +25,11 @@ import numpy as np
 from trainings import positive_int, run_script
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.pipeline import data as pipeline
-from transformer_mt.pipeline.check import check_corpus
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.flows import prepare as pipeline
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.disk_space import format_bytes, measure_folder
+from transformer_mt.system.files import format_bytes, measure_folder
+from transformer_mt.tools.quality.check import check_corpus
 
 BILLION = 1_000_000_000
 

@@ -30,8 +30,8 @@ from pathlib import Path
 
 from trainings import positive_int, run_script
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.serving.models import ModelOptions, ServedModel
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.tools.serving.models import ModelOptions, ServedModel
 
 WARM_UP_SECONDS = 2.0
 COLUMNS = ("system", "batching", "clients", "per second", "p50 ms", "p95 ms", "p99 ms", "errors")
@@ -113,7 +113,7 @@ async def measure(port: int, sentences: Sequence[str], languages: dict[str, str]
 
 def measure_directly(engine: Path, sentences: Sequence[str], batch: int, seconds: float, threads: int | None) -> Load:
     """Return the load of CTranslate2 without a server, which translates batches of `batch` sentences."""
-    from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
+    from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
 
     translator = CTranslate2Translator.load(engine, threads=threads or "auto", scores=False)
     texts = itertools.cycle(sentences)

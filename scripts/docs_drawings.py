@@ -25,10 +25,19 @@ from docs_examples import (
 from numpy.typing import NDArray
 
 from transformer_mt.model.attention import causal_mask
-from transformer_mt.model.config import ModelConfig, StackConfig
 from transformer_mt.model.layers import EncoderLayer, make_activation
+from transformer_mt.model.model_config import ModelConfig, StackConfig
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.plotting.figures import BRIGHT, COLOUR_MAP, DARK, LINE_STYLES, MIDDLE, RED, make_figure, plot_style
+from transformer_mt.tools.analysis.figures import (
+    BRIGHT,
+    COLOUR_MAP,
+    DARK,
+    LINE_STYLES,
+    MIDDLE,
+    RED,
+    make_figure,
+    plot_style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

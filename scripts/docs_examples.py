@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.tokenizers import trainers
-from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.decoding.beam_search import BeamState, beam_candidates, beam_search
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.search import BeamState, beam_candidates, beam_search
 from transformer_mt.model.attention import KeysValues, causal_mask, explicit_attention
-from transformer_mt.training.cross_entropy import explicit_cross_entropy
+from transformer_mt.training.loss import explicit_cross_entropy
 
 # --- byte-pair encoding -----------------------------------------------------------------------------------------------
 

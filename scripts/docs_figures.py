@@ -27,12 +27,19 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.flows import prepare as data
 from transformer_mt.model.attention import causal_mask, padding_mask
-from transformer_mt.pipeline import data
-from transformer_mt.pipeline import figures as pipeline_figures
-from transformer_mt.plotting.figures import COLOUR_MAP, DARK, MIDDLE, RED, make_figure, plot_style
+from transformer_mt.tools.analysis import figures as pipeline_figures
+from transformer_mt.tools.analysis.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
+from transformer_mt.tools.analysis.figures import (
+    COLOUR_MAP,
+    DARK,
+    MIDDLE,
+    RED,
+    make_figure,
+    plot_style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

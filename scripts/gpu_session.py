@@ -40,20 +40,24 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.bucketing import BucketedBatches
-from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.loading import prepare_for_inference
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import Ensemble, prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
+from transformer_mt.decoding.search import (
+    BeamState,
+    Hypothesis,
+    beam_candidates,
+    beam_search,
+)
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.compile import compile_layers
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import ExponentialMovingAverage
-from transformer_mt.training.loss import make_loss
+from transformer_mt.training.loss_config import make_loss
 from transformer_mt.training.optimizers import make_optimizers
-from transformer_mt.training.packing import pack
+from transformer_mt.training.packed_batches import pack
+from transformer_mt.training.saved_state import ExponentialMovingAverage
 from transformer_mt.training.train_step import TrainStep, loss_and_gradients
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"

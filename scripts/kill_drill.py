@@ -34,11 +34,11 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto import event_pb2
 from torch import Tensor
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training.tensorboard import locate_chart
+from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.training.metrics_logger import locate_chart
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),

@@ -17,9 +17,9 @@ from trainings import positive_int, run_script, write_lines
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.pipeline.bisection import bisect
-from transformer_mt.system.logging import log
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.system.log import log
+from transformer_mt.tools.analysis.bisection import bisect
 
 HARMLESS = {
     "seed": 2,

@@ -19,11 +19,11 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
-from transformer_mt.data.quality.config import FILTERS, FilterList
-from transformer_mt.data.quality.filter_base import Block, PairExample
-from transformer_mt.data.quality.filter_pipeline import FilterPipeline
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import Pair
+from transformer_mt.tools.quality.filter_base import Block, PairExample
+from transformer_mt.tools.quality.filter_pipeline import FilterPipeline
+from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
 FILTER_NAMES = [name for name in FILTERS if name not in ("overlap", "regex", "score", "command")]

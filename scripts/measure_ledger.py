@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import StreamPosition
+from transformer_mt.flows.prepare import make_stream, prepare_data
+from transformer_mt.flows.train import train
+from transformer_mt.flows.trainer_setup import halve_batch, make_train_step
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline.data import make_stream, prepare_data
-from transformer_mt.pipeline.high_loss_pairs import load_losses
-from transformer_mt.pipeline.train import train
-from transformer_mt.pipeline.trainer_setup import halve_batch, make_train_step
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
+from transformer_mt.tools.quality.high_loss_pairs import load_losses
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ledger import Ledger
 

@@ -29,11 +29,11 @@ from typing import Any
 import sacrebleu
 from trainings import positive_int, run_script
 
-from transformer_mt.data.markup.elements import MarkedText, Role
-from transformer_mt.data.markup.placement import remove_elements
-from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.tools.markup.elements import MarkedText, Role
+from transformer_mt.tools.markup.placement import remove_elements
+from transformer_mt.tools.markup.protection import Protector
+from transformer_mt.tools.quality.lexicon import Lexicon
 
 SINGLES = ("{name}", "{0}", "%s", "<br/>", "https://example.org/a", "info@example.org", "main.py")
 TAGS = ("b", "i", "u", "a", "span")

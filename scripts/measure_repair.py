@@ -22,10 +22,10 @@ from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import compare_systems
-from transformer_mt.pipeline.high_loss_pairs import PairLoss, load_losses
-from transformer_mt.pipeline.repair import repair_corpus
-from transformer_mt.pipeline.train import train
+from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.quality.high_loss_pairs import PairLoss, load_losses
+from transformer_mt.tools.quality.repair import repair_corpus
 
 TEST = "test_2016_flickr"
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import sacrebleu
 
-from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.data.terminology.glossary import Glossary
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.tools.markup.glossary import Glossary
 
 MIN_DICE = 0.3
 _WORD = re.compile(r"\w{3,}")

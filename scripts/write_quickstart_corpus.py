@@ -7,7 +7,7 @@ import gzip
 from quickstart_corpus.corpus import generate_splits
 from quickstart_corpus.morphology import Text
 
-from transformer_mt.data.quickstart import FILE
+from transformer_mt.data.sources import FILE
 
 
 def to_tsv(splits: dict[str, list[Text]]) -> str:

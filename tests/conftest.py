@@ -146,7 +146,7 @@ def make_model() -> Callable[..., Transformer]:
     """
     import torch
 
-    from transformer_mt.model.config import ModelConfig
+    from transformer_mt.model.model_config import ModelConfig
     from transformer_mt.model.transformer import Transformer, VocabularySize
 
     def make_model(
@@ -170,9 +170,9 @@ def make_model() -> Callable[..., Transformer]:
 @pytest.fixture(scope="session")
 def small_tokenizers() -> TokenizerPair:
     """A joint vocabulary of 420 entries, from quickstart's test pairs."""
-    from transformer_mt.data.quickstart import load_pairs
-    from transformer_mt.data.tokenizers.config import TokenizerConfig
+    from transformer_mt.data.sources import load_pairs
     from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
+    from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 
     return build_tokenizers(TokenizerConfig(vocab_size=420), load_pairs("test")[:300])
 
@@ -183,9 +183,8 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     import numpy as np
     from datasets import Dataset
 
-    from transformer_mt.data.block_encoding import LengthLimitCounts
     from transformer_mt.data.corpus import ParallelCorpus
-    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide
+    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, LengthLimitCounts
 
     untold = ParallelCorpus(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.system.device import Machine
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss_config import LossConfig, make_loss
 from transformer_mt.training.train_step import loss_and_gradients
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")

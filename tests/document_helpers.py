@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transformer_mt.data.markup.elements import MarkedText, Part, Role
-from transformer_mt.documents.document import Document
-from transformer_mt.documents.formats import DocumentFormat, DocumentOptions, parse_document
+from transformer_mt.tools.documents.document import Document
+from transformer_mt.tools.documents.formats import DocumentFormat, DocumentOptions, parse_document
+from transformer_mt.tools.markup.elements import MarkedText, Part, Role
 
 Translate = Callable[[MarkedText], MarkedText]
 

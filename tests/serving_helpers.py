@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from transformer_mt.serving.app import make_app
-from transformer_mt.serving.limits import Limits
-from transformer_mt.serving.models import ServedModel
-from transformer_mt.serving.server import Address, Server
-from transformer_mt.serving.service import TranslationService
+from transformer_mt.tools.serving.app import make_app
+from transformer_mt.tools.serving.models import ServedModel
+from transformer_mt.tools.serving.requests import Limits
+from transformer_mt.tools.serving.server import Address, Server
+from transformer_mt.tools.serving.service import TranslationService
 
 WAIT = 20  # seconds; a test fails if it waits longer
 ENDLESS = {"min_length": 900_000, "max_length_offset": 1_000_000}

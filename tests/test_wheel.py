@@ -17,7 +17,7 @@ def test_the_wheel_contains_all_modules_and_data_files(tmp_path: Path) -> None:
         packed = set(archive.namelist())
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "transformer_mt").rglob("*.py")}
     data = {"configs/quickstart.yaml", "data/quickstart.tsv.gz", "py.typed"}
-    folders = ("pages/templates", "serving/web")
+    folders = ("tools/pages/templates", "tools/serving/web")
     files = (file for folder in folders for file in (ROOT / "transformer_mt" / folder).iterdir())
     templates = {str(file.relative_to(ROOT)) for file in files}
     assert modules | templates | {f"transformer_mt/{name}" for name in data} <= packed

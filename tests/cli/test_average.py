@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from transformer_mt import Translator
 from transformer_mt.cli import average
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import CheckpointInfo
 
 
 @pytest.fixture(scope="module")

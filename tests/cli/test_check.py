@@ -9,9 +9,9 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.cli.check import show
-from transformer_mt.data import quickstart
-from transformer_mt.data.quality.findings import CorpusReport, Finding
-from transformer_mt.system.severity import Severity
+from transformer_mt.data import sources as quickstart
+from transformer_mt.system.log import Severity
+from transformer_mt.tools.quality.checks import CorpusReport, Finding
 
 
 def replace_line(folder: Path, line: int, text: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.metrics import NO_TER, Scorer
 from transformer_mt.evaluation.significance import compare_systems

@@ -11,10 +11,9 @@ from helpers import Tmt
 
 import transformer_mt
 from transformer_mt.cli import doctor
-from transformer_mt.pipeline import self_test
-from transformer_mt.pipeline.self_test import SelfTestResult
-from transformer_mt.system.diagnostics import Check
-from transformer_mt.system.severity import Severity
+from transformer_mt.cli import doctor as self_test
+from transformer_mt.cli.doctor import Check, SelfTestResult
+from transformer_mt.system.log import Severity
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator, __version__
 from transformer_mt.cli.evaluate import RUN_OPTIONS
-from transformer_mt.decoding import loading
-from transformer_mt.evaluation.intervals import score_with_intervals
-from transformer_mt.evaluation.metrics import NO_TER, Scorer
+from transformer_mt.decoding import engine as loading
+from transformer_mt.evaluation.metrics import NO_TER, Scorer, score_with_intervals
 from transformer_mt.evaluation.paper_bleu import preprocess
 from transformer_mt.runs.folder import RunFolder
 

@@ -12,8 +12,8 @@ from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
 
 from transformer_mt import Translator
 from transformer_mt.cli.explanation_text import format_explanation
-from transformer_mt.decoding.explanation import explain
-from transformer_mt.system import progress_report
+from transformer_mt.system import log as progress_report
+from transformer_mt.tools.analysis.explanation import explain
 
 SENTENCE = "one two three"
 HOSTILE = "one </script><b>&\"' two\t\x1b[31m \u202e"

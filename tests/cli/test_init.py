@@ -11,8 +11,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.sources import Source
+from transformer_mt.data.sources import Source, load_pairs
 
 PAIRS = load_pairs("test")[:40]
 

@@ -126,7 +126,7 @@ def test_a_training_without_a_configuration_names_the_builtin_corpus(
     in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    monkeypatch.setattr("transformer_mt.pipeline.train.train", lambda config, **_: trained.append(config.name))
+    monkeypatch.setattr("transformer_mt.flows.train.train", lambda config, **_: trained.append(config.name))
     message = "no configuration given: this trains the built-in quickstart corpus"
     assert tmt("train").stderr.startswith(message)
     assert message not in tmt("train", "tiny.yaml").stderr

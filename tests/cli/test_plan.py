@@ -14,8 +14,8 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.cli import plan as command
 from transformer_mt.config import root as configuration
-from transformer_mt.pipeline import plan as planning
-from transformer_mt.pipeline.plan import (
+from transformer_mt.flows import plan as planning
+from transformer_mt.flows.plan import (
     HEAP_GROWTH,
     Measurements,
     Plan,
@@ -26,9 +26,9 @@ from transformer_mt.pipeline.plan import (
     predict_training_memory,
 )
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.disk_space import measure_folder
-from transformer_mt.training import memory
-from transformer_mt.training.memory import MemoryPrediction
+from transformer_mt.system.files import measure_folder
+from transformer_mt.training import memory_estimate as memory
+from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.progress import Milestone
 
 QUICKSTART = configuration.find_builtin_config("quickstart")
@@ -223,7 +223,7 @@ def test_advice_names_what_does_not_fit(changes: dict[str, Any], advice: list[st
 def test_a_model_that_exceeds_the_memory_is_refused_before_it_is_allocated(
     command: str, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.pipeline.train.make_model", None)
+    monkeypatch.setattr("transformer_mt.flows.train.make_model", None)
     size = ("model.d_model=65536", "model.encoder.n_layers=50", "name=huge")
     assert_user_error(
         tmt(command, "tiny.yaml", *size), "model: needs ", "TB before the first batch", "lower model.d_mo"

@@ -18,8 +18,8 @@ from transformer_mt import Translator
 from transformer_mt.cli import plot
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config import root as configuration
-from transformer_mt.decoding.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
-from transformer_mt.pipeline import figures
+from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.analysis.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
 
 KINDS = ("positions", "schedule", "attention", "lengths")
 

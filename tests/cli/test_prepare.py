@@ -13,12 +13,13 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data import corpus, encoding, report
-from transformer_mt.data.quality import filtered_corpus
-from transformer_mt.pipeline import data as pipeline_data
-from transformer_mt.pipeline.data import prepare_data
+from transformer_mt.data import corpus, encoding
+from transformer_mt.flows import prepare as pipeline_data
+from transformer_mt.flows import prepare as report
+from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import disk_space
+from transformer_mt.system import files as disk_space
+from transformer_mt.tools.quality import filter_pipeline as filtered_corpus
 
 FILTERS = "data.filters=[length, duplicate]"
 

@@ -13,13 +13,13 @@ from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_f
 
 from transformer_mt import Translator
 from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
-from transformer_mt.evaluation import intervals, significance
+from transformer_mt.evaluation import metrics as intervals
+from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.breakdown import compare_sentences
-from transformer_mt.evaluation.intervals import score_with_intervals
-from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.evaluation.metrics import Scorer, score_with_intervals
 from transformer_mt.evaluation.significance import compare_systems
-from transformer_mt.pipeline.calibration import hash_sources
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.analysis.calibration import hash_sources
 
 SCORER = Scorer("13a", "de")
 MAX_BYTES = 3_000_000

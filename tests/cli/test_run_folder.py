@@ -18,7 +18,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs import folder as runs
 from transformer_mt.runs.folder import FORMAT, RunFolder
-from transformer_mt.runs.manifest import read_manifest, write_manifest
+from transformer_mt.runs.records import read_manifest, write_manifest
 
 TRAIN = ("train", "--config", "tiny.yaml")
 

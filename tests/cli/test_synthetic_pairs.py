@@ -13,8 +13,8 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt import Translator
 from transformer_mt.cli import line_output
-from transformer_mt.pipeline import synthetic_data
-from transformer_mt.pipeline.synthetic_data import Candidate, CandidateMaker
+from transformer_mt.tools.synthesis import synthetic_data
+from transformer_mt.tools.synthesis.synthetic_data import Candidate, CandidateMaker
 
 RANDOM = ("--sample", "--temperature", "3", "--max-length", "300")  # translations that often end
 

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
-from transformer_mt.pipeline.run_list import list_runs
+from transformer_mt.flows.run_overview import list_runs
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.manifest import write_manifest
+from transformer_mt.runs.records import write_manifest
 from transformer_mt.training.metrics_logger import LAST_TIMED, MetricsLogger
 from transformer_mt.training.progress import Milestone
 from transformer_mt.training.trainer import Trainer

@@ -22,7 +22,7 @@ from transformer_mt.cli.options import load_translator
 from transformer_mt.cli.parser import parse_arguments
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
-from transformer_mt.system.progress_report import ProgressReport
+from transformer_mt.system.log import ProgressReport
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from transformer_mt.config.differences import format_value, list_changes, list_differences, mix
+from transformer_mt.config.rendering import (
+    format_value,
+    list_changes,
+    list_differences,
+    mix,
+)
 from transformer_mt.config.root import Config, find_builtin_config, flatten, load
 from transformer_mt.config.yaml_loader import read_value
-from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.model_config import ModelConfig
 
 
 def make(**sections: Any) -> Config:

@@ -61,7 +61,7 @@ def test_small_model_of_an_architecture_computes_finite_states(preset: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ARCHITECTURES, ids=lambda path: path.stem)
 def test_small_model_of_an_architecture_learns_to_reverse_digits(preset: Path) -> None:
-    from transformer_mt.pipeline.self_test import learn_to_reverse
+    from transformer_mt.cli.doctor import learn_to_reverse
     from transformer_mt.system.device import resolve_machine
 
     result = learn_to_reverse(resolve_machine("cpu", "fp32", 1), 120.0, load(preset, small_model(preset)).model)

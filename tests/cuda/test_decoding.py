@@ -14,18 +14,18 @@ from cuda_helpers import CPU, CUDA, list_waits
 from helpers import assert_succeeded
 from torch import Tensor
 
-from transformer_mt.data.markup.elements import ELEMENT_KINDS, MarkedText
-from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.markup.symbols import assign_symbol_numbers
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.beam_search import GPU_SYNC_INTERVAL, beam_search
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
-from transformer_mt.decoding.loading import prepare_for_inference
+from transformer_mt.decoding.engine import prepare_for_inference
+from transformer_mt.decoding.search import GPU_SYNC_INTERVAL, beam_search
 from transformer_mt.decoding.terminology import get_automaton_builder, read_glossary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
+from transformer_mt.tools.markup.protection import Protector
+from transformer_mt.tools.markup.symbols import assign_symbol_numbers
 
 TEXTS = [src for src, _ in load_pairs("test")[:12]]
 PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]

@@ -20,19 +20,18 @@ from helpers import random_batch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
-from transformer_mt.decoding.beam_search import BeamState, beam_candidates, beam_search
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.loading import prepare_for_inference
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import Ensemble, prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
-from transformer_mt.model import chunked_logits
+from transformer_mt.decoding.search import BeamState, beam_candidates, beam_search
+from transformer_mt.flows.trainer_setup import make_train_step
+from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.pipeline.trainer_setup import make_train_step
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
-from transformer_mt.training.packing import pack
+from transformer_mt.training.packed_batches import pack
+from transformer_mt.training.saved_state import ExponentialMovingAverage
 
 pytestmark = fake_device_only
 BASE = Path(__file__).resolve().parents[2] / "configs" / "papers" / "wmt14_en_de_base.yaml"

@@ -13,14 +13,14 @@ from cuda_helpers import CUDA, fake_device_only
 from helpers import assert_succeeded, read_metrics
 
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.sampling_workers import count_sampling_workers
+from transformer_mt.data.loader import count_sampling_workers
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import is_out_of_memory, read_gpu_bytes, release_memory
-from transformer_mt.training import memory
-from transformer_mt.training.loss import LossConfig, make_loss
-from transformer_mt.training.packing import pack
+from transformer_mt.training import memory_estimate as memory
+from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import loss_and_gradients
 
 MIB = 1 << 20
@@ -112,7 +112,7 @@ def test_auto_chooses_the_largest_batch_that_fits(make_stream, try_batch, monkey
 
 
 def test_subwords_are_sampled_by_workers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.sampling_workers.count_available_cores", lambda: 3)
+    monkeypatch.setattr("transformer_mt.data.loader.count_available_cores", lambda: 3)
     assert count_sampling_workers(Machine(CUDA, "bf16", 1)) == 2
     assert count_sampling_workers(Machine(torch.device("cpu"), "bf16", 1)) == 0
 
@@ -121,7 +121,7 @@ def test_subwords_are_sampled_by_workers_on_a_gpu(monkeypatch: pytest.MonkeyPatc
 def test_training_chooses_its_batch_size_and_samples_subwords(
     run_copy: Path, tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.data.sampling_workers.count_available_cores", lambda: 3)
+    monkeypatch.setattr("transformer_mt.data.loader.count_available_cores", lambda: 3)
     options = ("batches.tokens=auto", "tokenizer.sampling=0.1", "data.modifiers.placeholder=0.2")
     done = tmt("train", "--config", "tiny.yaml", "device=cuda", "name=auto", *options)
     assert_succeeded(done)

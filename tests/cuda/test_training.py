@@ -25,9 +25,9 @@ from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.training.compile import compile_layers
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss_config import LossConfig, make_loss
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
-from transformer_mt.training.packing import PackedBatch, pack
+from transformer_mt.training.packed_batches import PackedBatch, pack
 from transformer_mt.training.train_step import TrainStep
 
 PAD, VOCABULARY = 0, 23  # 23: the output projection needs unused columns

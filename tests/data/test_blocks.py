@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.data import blocks
-from transformer_mt.data.blocks import split_into_blocks
-from transformer_mt.system import progress_report
+from transformer_mt.data import corpus as blocks
+from transformer_mt.data.corpus import split_into_blocks
+from transformer_mt.system import log as progress_report
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8])

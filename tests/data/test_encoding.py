@@ -14,18 +14,35 @@ import pytest
 from helpers import read_folder
 
 from transformer_mt.config.root import Config
-from transformer_mt.data import array_files, block_encoding, blocks, worker_pool
-from transformer_mt.data.array_files import ArrayWriter
+from transformer_mt.data import (
+    corpus as blocks,
+)
+from transformer_mt.data import (
+    encoding as array_files,
+)
+from transformer_mt.data import (
+    encoding as block_encoding,
+)
+from transformer_mt.data import (
+    worker_pool,
+)
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.block_encoding import BlockEncoder, LengthLimit, LengthLimitCounts
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, encode_corpus
-from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.encoding import (
+    ArrayWriter,
+    BlockEncoder,
+    EncodedCorpus,
+    EncodedSide,
+    LengthLimit,
+    LengthLimitCounts,
+    encode_corpus,
+)
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.data import encode_training
-from transformer_mt.system import disk_space
-from transformer_mt.system.disk_space import measure_folder
+from transformer_mt.flows.prepare import encode_training
+from transformer_mt.system import files as disk_space
+from transformer_mt.system.files import measure_folder
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from transformer_mt.data import inspection
-from transformer_mt.data.inspection import CorpusStatistics, inspect_pairs
-from transformer_mt.data.language_detection import detect_language
 from transformer_mt.data.text_files import SentencePair
+from transformer_mt.tools.languages import inspection
+from transformer_mt.tools.languages.detection import detect_language
+from transformer_mt.tools.languages.inspection import CorpusStatistics, inspect_pairs
 
 TEXTS = {
     "en": ["The old dog is sleeping in the garden.", "She wrote a long letter to her friends."],

@@ -15,13 +15,18 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.modifiers.batch_modifier import BatchModifier, TokenizerTrainingPairs
-from transformer_mt.data.modifiers.config import ModifierConfig
-from transformer_mt.data.modifiers.text_changes import PAIR_MODIFIERS, join_sentences, title_case
-from transformer_mt.data.quality.word_alignment import WordDictionary
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.tools.augmentation.batch_modifier import (
+    PAIR_MODIFIERS,
+    BatchModifier,
+    TokenizerTrainingPairs,
+    join_sentences,
+    title_case,
+)
+from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
+from transformer_mt.tools.quality.lexicon import WordDictionary
 
 Pair = tuple[str, str]
 

@@ -11,12 +11,12 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.modifiers.batch_modifier import BatchModifier
-from transformer_mt.data.modifiers.config import ModifierConfig
-from transformer_mt.data.prefetching import PREFETCHED_STEPS, Prefetcher, StepBatches
+from transformer_mt.data.loader import PREFETCHED_STEPS, Prefetcher, StepBatches
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.tools.augmentation.batch_modifier import BatchModifier
+from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8
 

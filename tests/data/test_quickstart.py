@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.data.quickstart import SPLITS, load_pairs
+from transformer_mt.data.sources import SPLITS, load_pairs
 from transformer_mt.errors import UserError
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data import blocks
-from transformer_mt.data.block_encoding import LengthLimit
+from transformer_mt.data import corpus as blocks
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.encoding import encode_corpus
-from transformer_mt.data.report import build_report
-from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.flows.prepare import build_report
 
 Pairs = list[tuple[str, str]]
 Report = Callable[..., list[str]]

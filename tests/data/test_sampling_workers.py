@@ -11,17 +11,16 @@ from multiprocessing import active_children
 import pytest
 import torch
 
-from transformer_mt.data import sampling_workers
+from transformer_mt.data import loader as sampling_workers
 from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.modifiers.batch_modifier import BatchModifier
-from transformer_mt.data.modifiers.config import ModifierConfig
-from transformer_mt.data.prefetching import Prefetcher
-from transformer_mt.data.quality.word_alignment import WordDictionary
-from transformer_mt.data.sampling_workers import count_sampling_workers, open_sampling_workers
+from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.system.device import Machine
+from transformer_mt.tools.augmentation.batch_modifier import BatchModifier
+from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
+from transformer_mt.tools.quality.lexicon import WordDictionary
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 16
 START = StreamPosition()

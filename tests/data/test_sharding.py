@@ -8,11 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from transformer_mt.data import sharding
-from transformer_mt.data.batches import BatchStream, StreamPosition
+from transformer_mt.data import batches as sharding
+from transformer_mt.data.batches import BatchStream, ShardedBatches, StreamPosition
 from transformer_mt.data.bucketing import BucketedBatches, Lengths
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.sharding import ShardedBatches
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 N, TOKENS = 103, 60

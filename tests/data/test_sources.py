@@ -16,8 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from transformer_mt.data.corpus import load_corpus
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.sources import Source
+from transformer_mt.data.sources import Source, load_pairs
 from transformer_mt.data.text_files import decode_line, read_lines
 from transformer_mt.errors import UserError
 

@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.data.markup.elements import Role
-from transformer_mt.data.markup.symbols import SYMBOL_NAMES, TERM_SYMBOL_NAMES
-from transformer_mt.data.modifiers.element_choice import Insertion, InsertionKind, choose_insertions, choose_terms
-from transformer_mt.data.modifiers.symbol_insertion import SymbolInserter, draw_max_counts, insert_elements
-from transformer_mt.data.quality.lexicon import find_words
-from transformer_mt.data.quality.word_alignment import AlignedPair, WordDictionary
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.tools.augmentation.element_choice import (
+    Insertion,
+    InsertionKind,
+    choose_insertions,
+    choose_terms,
+)
+from transformer_mt.tools.augmentation.symbol_insertion import SymbolInserter, draw_max_counts, insert_elements
+from transformer_mt.tools.markup.elements import Role
+from transformer_mt.tools.markup.symbols import SYMBOL_NAMES, TERM_SYMBOL_NAMES
+from transformer_mt.tools.quality.lexicon import AlignedPair, WordDictionary, find_words
 
 SRC = "A tall man, named Otto, reads 2 books: see http://a.b/c or {name}"
 TGT = "Ein großer Mann namens Otto liest 2 Bücher: siehe http://a.b/c oder {name}"

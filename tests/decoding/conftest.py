@@ -14,13 +14,13 @@ from torch import Tensor
 
 from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.beam_search import Hypothesis
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.cross_entropy import batch_loss
+from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
 

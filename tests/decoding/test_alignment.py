@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from transformer_mt.data.batches import collate_sources
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.tokenizers.components import NormalizationStep
-from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
-from transformer_mt.decoding.alignment import align, align_words, target_word_indices
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.data.tokenizers.tokenizer_config import NormalizationStep, TokenizerConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.word_alignment import align, align_words, target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer

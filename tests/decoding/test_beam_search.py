@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding import beam_search as beam_search_module
-from transformer_mt.decoding.beam_search import (
+from transformer_mt.decoding import search as beam_search_module
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.logits_processors import MinLength
+from transformer_mt.decoding.search import (
     MIN_CHUNKED,
     BeamState,
     Hypothesis,
@@ -23,8 +25,6 @@ from transformer_mt.decoding.beam_search import (
     beam_search,
     chunked_topk,
 )
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_search import COMPACTION_SHARE, BeamState, Candidates
+from transformer_mt.decoding.search import COMPACTION_SHARE, BeamState, Candidates
 
 NEG_INF = -math.inf
 BOS, EOS = 1, 2

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from helpers import RUN_RECORD
 
-from transformer_mt.data.config import DataConfig
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.line_chunking import LineChunker
-from transformer_mt.decoding.loading import Member
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import Member
+from transformer_mt.decoding.line_splitting import LineChunker
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError

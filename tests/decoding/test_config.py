@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 
 

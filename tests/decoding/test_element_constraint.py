@@ -12,13 +12,24 @@ import tokenizers as hf
 import torch
 from torch import Tensor
 
-from transformer_mt.data.markup.elements import MarkedText, Role, Span, allows_order, mark
-from transformer_mt.data.markup.symbols import SLOTS, assign_symbol_numbers
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
 from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
 from transformer_mt.decoding.logits_processors import ForcedPrefix, MinLength
-from transformer_mt.decoding.sampling import Sampler
+from transformer_mt.decoding.search import (
+    BeamState,
+    Hypothesis,
+    Sampler,
+    beam_candidates,
+    beam_search,
+)
+from transformer_mt.tools.markup.elements import (
+    MarkedText,
+    Role,
+    Span,
+    allows_order,
+    mark,
+)
+from transformer_mt.tools.markup.symbols import SLOTS, assign_symbol_numbers
 
 TOKENIZER = Tokenizer(hf.Tokenizer(hf.models.WordLevel({"a": 0, "b": 1}, unk_token="a")), has_symbols=True)
 

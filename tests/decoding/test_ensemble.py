@@ -19,17 +19,16 @@ import torch
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import collate_sources
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.decoding.alignment import align
-from transformer_mt.decoding.attention_maps import translate_with_attention
-from transformer_mt.decoding.beam_search import Hypothesis
-from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.loading import Member, load_members
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.decoding.engine import Ensemble, Member, load_members
 from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.word_alignment import align
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -145,7 +144,7 @@ def test_alignment_uses_mean_attention_of_the_members(
         cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
-    monkeypatch.setattr("transformer_mt.decoding.alignment.align_words", lambda given, *_: linked.append(given))
+    monkeypatch.setattr("transformer_mt.decoding.word_alignment.align_words", lambda given, *_: linked.append(given))
     align(Ensemble(models), pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)

@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from transformer_mt.data.batches import collate_pairs, collate_sources
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.decoding import explanation as explanation_module
-from transformer_mt.decoding.beam_search import BeamState
-from transformer_mt.decoding.beam_tree import Branch, search_with_tree
-from transformer_mt.decoding.explanation import Explanation, explain
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
+from transformer_mt.tools.analysis import explanation as explanation_module
+from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
 
 MakeTranslator = Callable[..., Translator]
 PAIRS = load_pairs("test")[:6]

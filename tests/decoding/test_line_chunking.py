@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.line_chunking import LineChunker, iterate_word_offsets, strip_chunks
+from transformer_mt.decoding.line_splitting import LineChunker, iterate_word_offsets, strip_chunks
 from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.word_alignment import WordAlignment
+from transformer_mt.tools.markup.elements import MarkedText
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 MARKED_LINES = [MarkedText.make([line], ()) for line in LINES]

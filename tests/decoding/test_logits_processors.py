@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.decoding.beam_search import BeamState, Hypothesis, LogitsProcessor, beam_candidates, beam_search
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.logits_processors import (
     ForcedPrefix,
     MinLength,
     NoRepeatNgram,
     RepetitionPenalty,
     StopCancelled,
+)
+from transformer_mt.decoding.search import (
+    BeamState,
+    Hypothesis,
+    LogitsProcessor,
+    beam_candidates,
+    beam_search,
 )
 
 Scores = Callable[[list[list[int]]], list[list[float]]]

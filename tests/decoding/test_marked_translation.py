@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.data.markup.elements import ELEMENT_KINDS
-from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.decoding.beam_search import Hypothesis
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.chunked_translator import ChunkedTranslator
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.line_chunking import LineChunker
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.line_splitting import LineChunker
+from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS
+from transformer_mt.tools.markup.protection import Protector
+from transformer_mt.tools.markup.symbols import SLOTS, SYMBOL_NAMES
 
 MARK = Protector(ELEMENT_KINDS).mark
 ELEMENTS = ("<b>", "</b>", "<i>", "</i>", "<br/>", "{name}", "%s", "https://a.org", "x.py")

@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_search import BeamState, Candidates, Hypothesis, beam_search
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
-from transformer_mt.decoding.sampling import Sampler, uniform
+from transformer_mt.decoding.search import (
+    BeamState,
+    Candidates,
+    Hypothesis,
+    Sampler,
+    beam_search,
+    uniform,
+)
 
 BOS, EOS = -1, 0
 DRAWS = 20_000

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.scoring import target_log_probs
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import target_log_probs
 from transformer_mt.decoding.text_scorer import UnscoredPairWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model import chunked_logits
+from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.transformer import Transformer
 
 MakeTranslator = Callable[..., Translator]

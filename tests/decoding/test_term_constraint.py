@@ -12,15 +12,12 @@ import pytest
 import tokenizers as hf
 import torch
 
-from transformer_mt.data.markup.elements import Role, Span, allows_order, mark
-from transformer_mt.data.markup.symbols import assign_symbol_numbers
-from transformer_mt.data.tokenizers.components import TokenizerKind
-from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
-from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_search
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
 from transformer_mt.decoding.logits_processors import LogitsProcessor, MinLength
+from transformer_mt.decoding.search import BeamState, Hypothesis, beam_search
 from transformer_mt.decoding.term_automaton import (
     Context,
     Ending,
@@ -31,6 +28,13 @@ from transformer_mt.decoding.term_automaton import (
     encode_variants,
 )
 from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary, allocate
+from transformer_mt.tools.markup.elements import (
+    Role,
+    Span,
+    allows_order,
+    mark,
+)
+from transformer_mt.tools.markup.symbols import assign_symbol_numbers
 
 BOS, EOS = -1, 0  # of the toy language
 CLASSES = [

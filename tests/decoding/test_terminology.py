@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.data.markup.symbols import TERM_SYMBOL_NAMES
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.chunked_translator import ChunkedTranslator
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.line_chunking import LineChunker
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.line_splitting import LineChunker
 from transformer_mt.decoding.terminology import UnusableTermWarning
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.export.ctranslate2_support import find_unsupported_search_keys
+from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
+from transformer_mt.tools.markup.symbols import TERM_SYMBOL_NAMES
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}

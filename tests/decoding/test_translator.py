@@ -14,12 +14,11 @@ from typing import Any, Literal, cast
 import pytest
 import torch
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
-from transformer_mt.decoding.attention_maps import decode_tokens, translate_with_attention
-from transformer_mt.decoding.beam_search import Hypothesis
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.decoding.text_translator import TRANSLATION_PARAMETERS
 from transformer_mt.decoding.translation import Translation
@@ -27,6 +26,7 @@ from transformer_mt.decoding.translator import LOADING_PARAMETERS, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.tools.analysis.attention_maps import decode_tokens, translate_with_attention
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = [src for src, _ in load_pairs("test")[300:332]]

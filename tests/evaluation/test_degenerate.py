@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.evaluation.degenerate import DegenerateOutputs, find_degenerate
-from transformer_mt.evaluation.samples import Sample
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.evaluation.degenerate import DegenerateOutputs, Sample, find_degenerate
 
 HEALTHY = load_pairs("test")[:100]
 

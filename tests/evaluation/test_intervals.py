@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.evaluation import intervals
-from transformer_mt.evaluation.intervals import IntervalScore, score_with_intervals
-from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.evaluation import metrics as intervals
+from transformer_mt.evaluation.metrics import IntervalScore, Scorer, score_with_intervals
 
 Damage = Callable[[list[str], int], list[str]]
 Sacrebleu = Callable[..., list[dict[str, Any]]]

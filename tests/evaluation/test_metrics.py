@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import (
     BleuChrf,
     BleuTokenizer,

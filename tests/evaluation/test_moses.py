@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
-from transformer_mt.evaluation.moses import detokenize, unsupported_language
+from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, detokenize, unsupported_language
 from transformer_mt.evaluation.paper_bleu import preprocess
 
 

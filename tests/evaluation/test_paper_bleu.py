@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.paper_bleu import check_language, paper_bleu, preprocess
@@ -69,7 +69,7 @@ def test_a_single_pair_is_scored(text: str) -> None:
 def test_the_token_count_of_the_references_is_compared_with_the_papers(
     code: str, count: int, last: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.evaluation.intervals.BOOTSTRAP_SAMPLES", 2)
+    monkeypatch.setattr("transformer_mt.evaluation.metrics.BOOTSTRAP_SAMPLES", 2)
     references = [" ".join("abcdefghijk") + " ."] * count
     references[0] += " x" * 100 + last
     text = paper_bleu(references, references, Scorer("13a", code)).explain() + "|"

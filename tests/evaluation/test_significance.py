@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import MIN_DIFFERENT, compare_systems

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.evaluation.word_differences import TextPart, mark_differences
+from transformer_mt.evaluation.breakdown import TextPart, mark_differences
 
 WORDS = st.lists(st.sampled_from(["ein", "Hund", "schläft", ",", "nicht", "हिन्दी", "\u0301"]), max_size=8).map(" ".join)
 

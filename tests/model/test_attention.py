@@ -21,8 +21,8 @@ from transformer_mt.model.attention import (
     fused_attention,
     padding_mask,
 )
-from transformer_mt.model.config import DropoutConfig, ModelConfig
 from transformer_mt.model.cpu_kernels import SHORT_KEYS
+from transformer_mt.model.model_config import DropoutConfig, ModelConfig
 
 B, H, T, S, E = 2, 3, 4, 5, 8
 D = H * E

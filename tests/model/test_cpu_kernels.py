@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import chunked_logits, cpu_kernels
+from transformer_mt.model import cpu_kernels
+from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.attention import masked_softmax
 from transformer_mt.model.cpu_kernels import (
     BUCKETS_PER_OCTAVE,
@@ -24,12 +25,11 @@ from transformer_mt.model.cpu_kernels import (
     plain_torch,
     use_cpu_kernels,
 )
-from transformer_mt.model.dropout import dropout
 from transformer_mt.model.linear import linear
-from transformer_mt.model.norms import RMSNorm
+from transformer_mt.model.norms import RMSNorm, dropout
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.cross_entropy import batch_loss
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.loss_config import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
 BF16 = torch.bfloat16

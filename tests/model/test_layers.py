@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import MultiHeadAttention, causal_mask
-from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.kv_cache import BLOCK, LayerKVCache
 from transformer_mt.model.layers import (
     DecoderLayer,
@@ -24,6 +23,7 @@ from transformer_mt.model.layers import (
     make_final_norm,
     make_residual,
 )
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.norms import LayerNorm
 
 B, L, D = 2, 5, 16

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import MultiHeadAttention, padding_mask
-from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
 from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transformer
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
-from transformer_mt.training.cross_entropy import batch_loss
+from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 
 MakeModel = Callable[..., Transformer]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.runs.checkpoint_info import CheckpointInfo, is_better, rank_checkpoints
+from transformer_mt.runs.records import CheckpointInfo, is_better, rank_checkpoints
 
 
 def test_score_of_zero_counts_as_a_score() -> None:

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs import checkpoints, manifest
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs import records as manifest
 from transformer_mt.runs.checkpoints import (
     delete_later_checkpoints,
     find_resume_checkpoint,
@@ -30,9 +30,10 @@ from transformer_mt.runs.checkpoints import (
     save,
     verify,
 )
-from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import disk_space, files
+from transformer_mt.runs.folder import KeepConfig, RunFolder
+from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.system import files
+from transformer_mt.system import files as disk_space
 
 ROOT = Path(__file__).resolve().parents[2]
 

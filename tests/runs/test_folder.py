@@ -13,9 +13,8 @@ from helpers import RUN_RECORD
 
 from transformer_mt.config.section import Section
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoint_info import CheckpointInfo, rank_checkpoints
 from transformer_mt.runs.folder import EXPORT, FORMAT, RunFolder
-from transformer_mt.runs.manifest import write_manifest
+from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints, write_manifest
 from transformer_mt.system import files
 from transformer_mt.system.files import write_text
 

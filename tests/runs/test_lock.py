@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs.lock import HOLDER_FILE, LOCK_FILE, lock_folder
+from transformer_mt.runs.folder import HOLDER_FILE, LOCK_FILE, lock_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from transformer_mt.runs.lock import lock_folder
+from transformer_mt.runs.folder import lock_folder
 from transformer_mt.errors import UserError
 try:
     with lock_folder(Path(sys.argv[1])):

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.runs.manifest import CorruptFileError, read_manifest, verify_manifest, write_manifest
+from transformer_mt.runs.records import (
+    CorruptFileError,
+    read_manifest,
+    verify_manifest,
+    write_manifest,
+)
 
 CONTENT = {"step": 5, "metric": "loss", "scores": {"loss": 0.1, "größe": 1e-300, "odd": math.inf}}
 
@@ -74,7 +79,7 @@ def test_read_error_is_reported(method: str, name: str, manifest: Path, monkeypa
     content = read_manifest(manifest)
     monkeypatch.setattr(Path, method, fail)
     if method == "open":
-        monkeypatch.setattr("transformer_mt.runs.manifest.read_manifest", lambda _: content)
+        monkeypatch.setattr("transformer_mt.runs.records.read_manifest", lambda _: content)
     with pytest.raises(CorruptFileError, match=rf"{name}: cannot be read \(Input/output error\)"):
         verify_manifest(manifest)
 

@@ -14,10 +14,9 @@ from helpers import RUN_RECORD
 from torch import nn
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import load_state, save
 from transformer_mt.runs.folder import FORMAT, RunFolder
-from transformer_mt.runs.manifest import read_manifest, write_manifest
+from transformer_mt.runs.records import CheckpointInfo, read_manifest, write_manifest
 
 HUGE = 10**400
 RECORD = {
@@ -125,8 +124,8 @@ def test_a_checkpoint_that_lists_wrong_files_is_refused(
 ) -> None:
     path = run.locate_checkpoint(5) / "checkpoint.json"
     content = {**read_manifest(path), "files": files}
-    monkeypatch.setattr("transformer_mt.runs.manifest._size_and_checksum", lambda _: None)
-    from transformer_mt.runs import manifest
+    monkeypatch.setattr("transformer_mt.runs.records._size_and_checksum", lambda _: None)
+    from transformer_mt.runs import records as manifest
 
     path.write_text(manifest._render(content))
     with pytest.raises(UserError, match=r"checkpoint.json: files"):

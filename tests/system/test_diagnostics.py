@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.system import diagnostics
+from transformer_mt.cli import doctor as diagnostics
 from transformer_mt.system.device import resolve_machine
-from transformer_mt.system.severity import Severity
+from transformer_mt.system.log import Severity
 
 
 def test_a_missing_package_is_an_error_and_an_old_one_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

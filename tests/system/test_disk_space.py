@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.system.disk_space import find_existing_parent, format_bytes
+from transformer_mt.system.files import find_existing_parent, format_bytes
 
 
 def test_nearest_existing_folder_is_where_a_path_would_be_created(

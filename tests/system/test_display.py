@@ -7,8 +7,14 @@ import unicodedata
 
 import pytest
 
-from transformer_mt.system.display import LAYOUT, MAX_LISTED, cut_list, format_probability, make_visible
-from transformer_mt.system.logging import log
+from transformer_mt.system.log import (
+    LAYOUT,
+    MAX_LISTED,
+    cut_list,
+    format_probability,
+    log,
+    make_visible,
+)
 
 CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))]
 BIDIRECTIONAL = [*"\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from transformer_mt.system.logging import format_duration, log, log_rank0
+from transformer_mt.system.log import format_duration, log, log_rank0
 
 
 class BrokenStream(io.StringIO):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from transformer_mt.system.progress_report import ProgressReport
+from transformer_mt.system.log import ProgressReport
 
 
 def test_a_log_file_gets_few_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

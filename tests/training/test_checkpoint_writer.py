@@ -17,8 +17,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training.checkpoint_writer import CheckpointWriter, copy_to_host
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.trainer import CheckpointWriter, Trainer, copy_to_host
 
 TRAIN = ("train", "--config", "tiny.yaml")
 

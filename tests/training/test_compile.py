@@ -18,8 +18,8 @@ from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.training import compile as compilation
 from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile, uncompiled
-from transformer_mt.training.loss import LossConfig, make_loss
-from transformer_mt.training.packing import pack
+from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import loss_and_gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's compiler triggers deprecation warnings of its own

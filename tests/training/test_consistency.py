@@ -12,12 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import chunked_logits, cpu_kernels
+from transformer_mt.model import cpu_kernels
+from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training.consistency import PassWeights, consistency_loss, cut_off, two_pass_states
-from transformer_mt.training.cross_entropy import batch_loss, label_smoothed_cross_entropy
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss import (
+    PassWeights,
+    batch_loss,
+    consistency_loss,
+    cut_off,
+    label_smoothed_cross_entropy,
+    two_pass_states,
+)
+from transformer_mt.training.loss_config import LossConfig, make_loss
 from transformer_mt.training.train_step import loss_and_gradients
 
 MakeModel = Callable[..., Transformer]
@@ -297,7 +304,7 @@ def test_cut_off_token_has_a_position_but_no_embedding(
     """It equals the whole batch in a model in which the embeddings of these ids are zero."""
     model, batch = make_model(pad=pads, tie_embeddings="decoder", rough=0.1).eval(), ragged(pads)
     gone = torch.tensor([7, 8, 9, 10])
-    module = "transformer_mt.training.consistency.cut_off"
+    module = "transformer_mt.training.loss.cut_off"
     monkeypatch.setattr(module, lambda ids, kept, pad_id, rate: ids.masked_fill(torch.isin(ids, gone), pad_id))
     whole, shortened = two_pass_states(model, batch, 0.05).chunk(2)
     real = batch.labels != pads[1]
@@ -321,7 +328,7 @@ def test_cut_off_has_its_rate_and_keeps_marked_tokens() -> None:
 def test_source_end_and_target_start_are_never_cut_off(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = list[Tensor]()
     monkeypatch.setattr(
-        "transformer_mt.training.consistency.cut_off", lambda ids, which, *_: kept.append(which.expand_as(ids)) or ids
+        "transformer_mt.training.loss.cut_off", lambda ids, which, *_: kept.append(which.expand_as(ids)) or ids
     )
     batch = ragged()
     batch.src[-1] = 0  # nothing

@@ -130,7 +130,7 @@ def alone(tiny: Path) -> Path:
 
 OTHER_WEIGHTS = """
 import os
-from transformer_mt.pipeline import train as pipeline
+from transformer_mt.flows import train as pipeline
 make = pipeline.make_model
 def make_other(*arguments):
     model = make(*arguments)
@@ -282,8 +282,8 @@ RECORD_TOKENIZERS = """
 import os
 from hashlib import sha256
 from pathlib import Path
-from transformer_mt.pipeline import data as pipeline_data
-from transformer_mt.pipeline import train as pipeline
+from transformer_mt.flows import prepare as pipeline_data
+from transformer_mt.flows import train as pipeline
 
 prepare, build = pipeline.prepare_data, pipeline_data.build_tokenizers
 

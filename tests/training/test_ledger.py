@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
-from transformer_mt.model import chunked_logits
+from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ledger import DECAY, Ledger, average_per_pair
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss_config import LossConfig, make_loss
 from transformer_mt.training.train_step import TrainStep
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)

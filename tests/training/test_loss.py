@@ -13,15 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import chunked_logits, cpu_kernels
+from transformer_mt.model import cpu_kernels
+from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training.cross_entropy import (
-    batch_loss,
-    explicit_cross_entropy,
-    label_smoothed_cross_entropy,
-)
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss import batch_loss, explicit_cross_entropy, label_smoothed_cross_entropy
+from transformer_mt.training.loss_config import LossConfig, make_loss
 from transformer_mt.training.train_step import loss_and_gradients
 
 MakeModel = Callable[..., Transformer]

@@ -19,11 +19,11 @@ from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.flows import train as pipeline
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import train as pipeline
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training import memory
-from transformer_mt.training.cross_entropy import batch_loss
+from transformer_mt.training import memory_estimate as memory
+from transformer_mt.training.loss import batch_loss
 
 CPU = torch.device("cpu")
 MakeStream = Callable[[int], BatchStream]
@@ -160,7 +160,7 @@ def test_trials_change_no_weight_and_no_random_number(
 
 
 def make_model(tokenizers: TokenizerPair) -> Transformer:
-    from transformer_mt.model.config import ModelConfig
+    from transformer_mt.model.model_config import ModelConfig
 
     one = {"n_layers": 1}
     sizes: dict[str, Any] = {"d_model": 16, "d_ff": 32, "n_heads": 2, "encoder": one, "decoder": one}

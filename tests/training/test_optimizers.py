@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from transformer_mt.config import root as configuration
-from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 

@@ -19,8 +19,13 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ledger import Ledger
-from transformer_mt.training.loss import LossConfig, make_loss
-from transformer_mt.training.packing import PackedBatch, can_pack, pack, pack_passes
+from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.packed_batches import (
+    PackedBatch,
+    can_pack,
+    pack,
+    pack_passes,
+)
 from transformer_mt.training.train_step import SumsAndGradients, loss_and_gradients
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
@@ -205,5 +210,5 @@ def test_training_with_packed_batches_has_the_same_result(run_copy, tmt, monkeyp
         metrics = (run_copy.parent / name / "metrics.jsonl").read_text(encoding="utf-8")
         scores.append(float(metrics.rpartition('"valid/loss": ')[2].split(",")[0].rstrip("}\n")))
         for module in ("trainer_setup", "resolve"):
-            monkeypatch.setattr(f"transformer_mt.pipeline.{module}.can_pack", lambda *_: True)
+            monkeypatch.setattr(f"transformer_mt.flows.{module}.can_pack", lambda *_: True)
     assert scores[1] == pytest.approx(scores[0], rel=1e-5)

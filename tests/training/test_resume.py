@@ -20,12 +20,10 @@ import torch
 
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline import train as pipeline
+from transformer_mt.flows import train as pipeline
 from transformer_mt.runs import checkpoints, metadata
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
-from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.manifest import write_manifest
+from transformer_mt.runs.folder import KeepConfig, RunFolder
+from transformer_mt.runs.records import CheckpointInfo, write_manifest
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.schedule import ScheduleConfig
 

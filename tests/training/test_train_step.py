@@ -12,9 +12,9 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.system.device import Machine
-from transformer_mt.training.cross_entropy import explicit_cross_entropy
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.loss import explicit_cross_entropy
+from transformer_mt.training.loss_config import LossConfig, make_loss
 from transformer_mt.training.train_step import StepMetrics, TrainStep
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
@@ -96,7 +96,7 @@ def loss(request, monkeypatch) -> Any:
     def cut(ids: torch.Tensor, spared: torch.Tensor, pad_id: int, rate: float) -> torch.Tensor:
         return ids.masked_fill((ids % 5 == 0) & ~spared, pad_id)
 
-    monkeypatch.setattr("transformer_mt.training.consistency.cut_off", cut)
+    monkeypatch.setattr("transformer_mt.training.loss.cut_off", cut)
     return make_loss(LossConfig(consistency=request.param))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from transformer_mt.data.languages import check_language
-from transformer_mt.data.markup.elements import ELEMENT_KINDS
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 

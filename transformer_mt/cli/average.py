@@ -15,13 +15,13 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.flows import prepare as data
+from transformer_mt.flows.validation import make_validator
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import data
-from transformer_mt.pipeline.validation import make_validator
-from transformer_mt.runs.checkpoint_info import CheckpointInfo, rank_checkpoints
 from transformer_mt.runs.checkpoints import load_weights
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import disk_space
+from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints
+from transformer_mt.system import files as disk_space
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 

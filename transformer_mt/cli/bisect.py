@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.config.differences import Difference, format_value
+from transformer_mt.config.rendering import Difference, format_value
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.evaluation.significance import SystemScore
-    from transformer_mt.pipeline.bisection import Bisection
+    from transformer_mt.tools.analysis.bisection import Bisection
 
 HEADER = ("trial", "changes", "score", "to GOOD", "p", "to BAD", "p", "nearer to")
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt bisect`. The exit status is 1 if no culprit is verified."""
-    from transformer_mt.pipeline.bisection import bisect
+    from transformer_mt.tools.analysis.bisection import bisect
 
     if args.n_steps is not None and args.n_steps < 1:
         raise UserError(f"bisect: --steps {args.n_steps}: give a number of steps from 1 on")

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.logging import log
+from transformer_mt.system.log import log
 
 HOST = "localhost"
 MAX_PORT = 65535

@@ -17,7 +17,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from transformer_mt.pipeline.calibration import CalibrationReport
+    from transformer_mt.tools.analysis.calibration import CalibrationReport
 
 
 def run(args: argparse.Namespace) -> None:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     _check_arguments(args)
     from transformer_mt.decoding.confidence import list_options
     from transformer_mt.evaluation.metrics import Scorer
-    from transformer_mt.pipeline.calibration import CalibrationPairs, calibrate, read_validation_pairs
+    from transformer_mt.tools.analysis.calibration import CalibrationPairs, calibrate, read_validation_pairs
 
     folder = RunFolder.open(args.run)
     config = configuration.load_run(folder)

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import list_files, load_run_or_config
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.data.quality.findings import LABELS
-from transformer_mt.data.quality.normalization import normalize_spaces
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
-from transformer_mt.system.severity import Severity
+from transformer_mt.system.log import LAYOUT, Severity, make_visible
+from transformer_mt.tools.quality.checks import LABELS
+from transformer_mt.tools.quality.normalization import normalize_spaces
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
-    from transformer_mt.data.quality.findings import CorpusReport, Finding
     from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.tools.quality.checks import CorpusReport, Finding
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
 CAUTIONS = {
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     if args.worst is not None and args.html is not None:
         raise UserError("check: --worst writes no page; leave out --html")
     if args.show_removed is not None:
-        from transformer_mt.pipeline.data import iterate_affected_pairs
+        from transformer_mt.flows.prepare import iterate_affected_pairs
 
         for pair in iterate_affected_pairs(config, args.show_removed):
             print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         check_output(args.html, args.run_or_config, *map(Path, list_files(config.data)), option="--html")
     except UserError as error:
         raise UserError(f"--html {error}") from None
-    from transformer_mt.pipeline.check import check_corpus
+    from transformer_mt.tools.quality.check import check_corpus
 
     report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, args.workers)
     if args.json:
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         _show_verdict(report, args)
     sys.stdout.flush()
     if args.html is not None:
-        from transformer_mt.pipeline.check_page import render_html
+        from transformer_mt.tools.quality.check import render_html
 
         try:
             write_text(args.html, render_html(report))
@@ -86,7 +85,7 @@ def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolde
             f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run that was trained with "
             "train.ledger=true"
         )
-    from transformer_mt.pipeline.high_loss_pairs import find_high_loss_pairs
+    from transformer_mt.tools.quality.high_loss_pairs import find_high_loss_pairs
 
     pairs = find_high_loss_pairs(run, config, args.worst)
     if args.json:

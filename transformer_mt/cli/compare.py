@@ -22,9 +22,9 @@ from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.significance import MetricComparison, Texts, compare_systems
-from transformer_mt.pipeline.shared_evaluation import make_shared_scorer, read_training_targets
+from transformer_mt.flows.evaluation import make_shared_scorer, read_training_targets
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.progress_report import ProgressReport
+from transformer_mt.system.log import ProgressReport
 
 
 def run(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from transformer_mt.runs.folder import RunFolder
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt correct`. The exit status is 1 if no checkpoint is accepted."""
-    from transformer_mt.pipeline.correction import correct_run
+    from transformer_mt.tools.synthesis.correction import correct_run
 
     if args.max_steps < 2 or not args.max_bleu_drop >= 0:  # nan too
         raise UserError("correct: --steps must be 2 or more, and --max-bleu-drop 0 or more")

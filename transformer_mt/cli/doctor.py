@@ -4,21 +4,383 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import platform
+import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import groupby
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from importlib import import_module, metadata
+from itertools import count, groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from packaging.requirements import Requirement
+from torch import Tensor
 
 from transformer_mt import __version__
-from transformer_mt.system.diagnostics import (
-    Check,
-    check_devices,
-    check_disk,
-    check_packages,
-    check_torch_features,
-    run_check,
+from transformer_mt.data.batches import Batch
+from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.transformer import Transformer, VocabularySize
+from transformer_mt.system.device import Machine, one_thread
+from transformer_mt.system.log import Severity
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+from transformer_mt.training.train_step import TrainStep
+
+if TYPE_CHECKING:
+    from transformer_mt.system.device import Machine
+
+PAD, BOS, EOS, FIRST_DIGIT, VOCAB_SIZE = 0, 1, 2, 3, 13
+N_DIGITS, BATCH_SIZE = 6, 64
+MODEL = ModelConfig.model_validate(
+    {"d_model": 64, "d_ff": 128, "n_heads": 4, "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}}
 )
-from transformer_mt.system.severity import Severity
+SCHEDULE = ScheduleConfig(peak=3e-3, warmup_steps=50)
+MAX_STEPS, TEST_EVERY = 1000, 25  # about 150 steps are usual
+SUFFICIENT_ACCURACY = 0.95
+GUESSING_LOSS = math.log(VOCAB_SIZE - 1)  # padding is never predicted
+
+
+class SelfTestResult(NamedTuple):
+    """State at the end of the self-test."""
+
+    steps: int
+    loss: float  # per token, of the last step
+    accuracy: float  # share of new sequences that greedy search reverses without an error
+    seconds: float
+
+    @property
+    def beats_guessing(self) -> bool:
+        """Return whether the loss fell below that of guessing, even if there was no time to learn the task."""
+        return self.loss < GUESSING_LOSS  # False for NaN
+
+    @property
+    def is_learnt(self) -> bool:
+        """Return whether the task was learnt."""
+        return self.accuracy >= SUFFICIENT_ACCURACY
+
+
+def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = MODEL) -> SelfTestResult:
+    """Train until the task is learnt, or until the time limit in seconds or `MAX_STEPS` is reached."""
+    torch.manual_seed(1)
+    vocabulary = VocabularySize(VOCAB_SIZE, PAD)
+    model = Transformer(config, vocabulary, vocabulary).to(machine.device)
+    generator = torch.Generator().manual_seed(1)
+    schedule = make_schedule(SCHEDULE, config.d_model)
+    train_step = TrainStep(
+        model,
+        make_optimizers(OptimizerConfig(), model),
+        loss=make_loss(LossConfig(label_smoothing=0.0)),
+        clip_norm=1.0,
+        seed=1,
+        machine=machine,
+        ranks=Ranks(),
+        split_batch=_refuse_split,
+    )
+    start = time.perf_counter()
+    with one_thread():
+        for step in count(1):
+            metrics = train_step(step, schedule(step), [make_batch(generator)])
+            is_last = step == MAX_STEPS or time.perf_counter() - start > time_limit
+            if is_last or step % TEST_EVERY == 0:
+                accuracy = measure_accuracy(model, machine, make_batch(generator))
+                loss = float(metrics.loss / metrics.n_tgt)
+                result = SelfTestResult(step, loss, accuracy, time.perf_counter() - start)
+                if is_last or result.is_learnt:
+                    return result
+    raise AssertionError("the loop ends only with a result")
+
+
+def make_batch(generator: torch.Generator) -> Batch:
+    """Return random digits as source, and the same digits in reverse order as target."""
+    digits = torch.randint(FIRST_DIGIT, VOCAB_SIZE, (BATCH_SIZE, N_DIGITS), generator=generator)  # [B, L]
+    bos, eos = (torch.full((BATCH_SIZE, 1), symbol) for symbol in (BOS, EOS))
+    src, tgt_in, labels = ([digits, eos], [bos, digits.flip(1)], [digits.flip(1), eos])
+    n_tokens = BATCH_SIZE * (N_DIGITS + 1)
+    return Batch(torch.cat(src, 1), torch.cat(tgt_in, 1), torch.cat(labels, 1), n_tokens, n_tokens)
+
+
+@torch.no_grad()
+def measure_accuracy(model: Transformer, machine: Machine, batch: Batch) -> float:
+    """Return the share of sequences that greedy search with the KV cache reverses without an error."""
+    model.eval()
+    batch = batch.to(machine.device)
+    tokens, outputs = batch.tgt_in[:, :1], list[Tensor]()  # [B, 1]
+    with machine.autocast():
+        cache = model.start(batch.src)
+        for _ in range(batch.labels.size(1)):
+            tokens = model.logits(model.step(tokens, cache)).argmax(-1)
+            outputs.append(tokens)
+    model.train()
+    return float((torch.cat(outputs, 1) == batch.labels).all(1).float().mean())
+
+
+def _refuse_split(_: Batch) -> list[Batch]:
+    raise UserError("out of memory with a model of 150,000 parameters; end other programs that use this device")
+
+
+DISTRIBUTION = "transformer-mt"
+MODULES = {"pyyaml": "yaml"}  # distributions whose module has another name
+DEVELOPMENT_EXTRAS = ("dev", "docs")
+
+LOW_DISK, FULL_DISK = 2 * 10**9, 2 * 10**8  # bytes: a large run, and the quickstart, need about as much
+TIME_LIMIT = 30.0  # seconds for a check that runs in its own process
+TIMING_SECONDS = 0.2  # per number format
+
+COMPILE_CODE = "import torch; assert torch.compile(lambda x: (2 * x + 1).relu().sum())(torch.ones(64)).item() == 192"
+NCCL_CODE = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(1, device="cuda")
+dist.all_reduce(x)
+assert x.item() == 1
+dist.destroy_process_group()
+"""
+
+
+class Check(NamedTuple):
+    """The result of one check."""
+
+    group: str
+    name: str
+    severity: Severity
+    value: str  # one sentence or value
+
+
+def run_check(group: str, name: str, check: Callable[[], str | tuple[Severity, str]], on_error: Severity) -> Check:
+    """Run a check that returns a value, or its severity and a sentence. An exception counts as `on_error`."""
+    try:
+        found = check()
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        found = on_error, f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    return Check(group, name, *((Severity.OK, found) if isinstance(found, str) else found))
+
+
+# --- packages ---------------------------------------------------------------------------------------------------------
+
+
+def check_packages() -> Iterator[Check]:
+    """Check Python, and that each dependency is installed, new enough and can be imported."""
+    yield Check("packages", "python", Severity.OK, f"{platform.python_version()}, {platform.platform()}")
+    try:
+        requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
+    except metadata.PackageNotFoundError:
+        value = f"is not installed, so its dependencies are unknown; run pip install . in its folder ({sys.path[0]})"
+        yield Check("packages", DISTRIBUTION, Severity.WARNING, value)
+        return
+    for requirement in requirements:
+        if requirement.marker is None:
+            yield run_check("packages", requirement.name, lambda r=requirement: _describe_package(r), Severity.ERROR)
+    for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
+        for requirement in requirements if extra not in DEVELOPMENT_EXTRAS else ():
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+                yield run_check("extras", requirement.name, lambda r=requirement: _describe_extra(r), Severity.WARNING)
+
+
+def _describe_package(requirement: Requirement) -> str | tuple[Severity, str]:
+    remedy = f"pip install '{requirement.name}{requirement.specifier}'"
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return Severity.ERROR, f"is not installed; {remedy}"
+    import_module(MODULES.get(requirement.name, requirement.name))
+    if not requirement.specifier.contains(version, prereleases=True):
+        return Severity.WARNING, f"{version} is not {requirement.specifier}; {remedy}"
+    return version
+
+
+def _describe_extra(requirement: Requirement) -> str | tuple[Severity, str]:
+    try:
+        metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return "not installed; it is optional"
+    return _describe_package(requirement)
+
+
+# --- devices and memory -----------------------------------------------------------------------------------------------
+
+
+def check_devices(machine: Machine) -> Iterator[Check]:
+    """Describe the devices, the threads and the allocator, and compare the speed of fp32 and bf16."""
+    yield run_check("devices", "cuda", _describe_cuda, Severity.WARNING)
+    yield run_check("devices", "mps", _describe_mps, Severity.WARNING)
+    yield run_check("devices", "cpu", _describe_cpu, Severity.WARNING)
+    yield Check("devices", "device", Severity.OK, f"auto uses {machine.device.type}")
+    yield run_check("devices", "precision", lambda: _compare_precisions(machine), Severity.WARNING)
+    yield run_check("devices", "threads", lambda: _describe_threads(machine), Severity.WARNING)
+    yield run_check("devices", "allocator", _describe_allocator, Severity.WARNING)
+
+
+def _describe_cuda() -> str | tuple[Severity, str]:
+    import torch
+
+    if torch.cuda.is_available():
+        devices: list[Any] = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        names = ", ".join(f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices)
+        return f"{names}; CUDA {torch.version.cuda}"
+    if Path("/dev/nvidiactl").exists():
+        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build for the CPU"
+        return Severity.WARNING, (
+            f"torch cannot use the NVIDIA GPU of this machine. torch {torch.__version__} is {build}; install one that "
+            "fits the CUDA version of the driver, which nvidia-smi shows"
+        )
+    return "none"
+
+
+def _describe_mps() -> str:
+    import torch
+
+    return "available" if torch.backends.mps.is_available() else "none"
+
+
+def _describe_cpu() -> str:
+    import torch
+
+    from transformer_mt.system.device import describe_hardware
+
+    return f"{describe_hardware(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _compare_precisions(machine: Machine) -> str:
+    import torch
+
+    size = 512 if machine.device.type == "cpu" else 4096
+    rates: list[float] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(size, size, dtype=dtype, device=machine.device)
+        (matrix @ matrix).sum().item()
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < TIMING_SECONDS:
+            (matrix @ matrix)[0, 0].item()  # waits for the device
+            count += 1
+        rates.append(count * 2 * size**3 / (time.perf_counter() - start) / 1e9)
+    fp32, bf16 = rates
+    return f"auto uses {machine.precision}; a short test multiplied bf16 at {bf16:.3g} GFLOP/s, fp32 at {fp32:.3g}"
+
+
+def _describe_threads(machine: Machine) -> str:
+    variable = os.environ.get("OMP_NUM_THREADS")
+    reason = f", because OMP_NUM_THREADS is {variable}" if variable else ""
+    return f"auto uses {machine.threads}{reason}; the machine has {os.cpu_count()} cores"
+
+
+def _describe_allocator() -> str:
+    from transformer_mt.system.memory import detect_allocator
+
+    name = detect_allocator()
+    return (
+        name
+        if name == "TCMalloc"
+        else f"{name}; training on a CPU is faster with TCMalloc (LD_PRELOAD, see docs/performance.md)"
+    )
+
+
+# --- compilation and processes ----------------------------------------------------------------------------------------
+
+
+def check_torch_features() -> Iterator[Check]:
+    """Check collectives of two ranks with gloo, NCCL if there is a GPU, and torch.compile.
+
+    NCCL and torch.compile run in their own process, with a time limit.
+    """
+    import torch
+
+    yield run_check("torch", "gloo", _check_gloo, Severity.WARNING)
+    if torch.cuda.is_available():
+        yield run_check("torch", "nccl", lambda: run_python(NCCL_CODE), Severity.WARNING)
+    else:
+        yield Check("torch", "nccl", Severity.OK, "not checked, because it needs a CUDA GPU")
+    yield run_check("torch", "compile", _check_compile, Severity.OK)
+
+
+def _check_gloo() -> str:
+    import torch
+    from torch.distributed import HashStore, ProcessGroupGloo  # pyright: ignore[reportPrivateImportUsage]
+
+    store, start = HashStore(), time.perf_counter()
+
+    def sum_ranks(rank: int) -> float:
+        group: Any = ProcessGroupGloo(store, rank, 2, timedelta(seconds=5))
+        tensor = torch.tensor([rank + 1.0])
+        group.allreduce(tensor).wait()
+        return tensor.item()
+
+    with ThreadPoolExecutor(2) as pool:
+        sums = list(pool.map(sum_ranks, range(2)))
+    if sums != [3.0, 3.0]:
+        raise RuntimeError(f"the sum of 1 and 2 over two ranks was {sums}")
+    return f"works: sum over two ranks in {time.perf_counter() - start:.1f} s"
+
+
+def _check_compile() -> str:
+    return f"{run_python(COMPILE_CODE)}; tmt does not need it"
+
+
+def run_python(code: str) -> str:
+    """Run code in a new process. Return how long it took, or that the time limit was reached."""
+    start = time.perf_counter()
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no workers that outlive the process
+    try:
+        subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIME_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"unknown: did not end within {TIME_LIMIT:.0f} s"
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines()
+        raise RuntimeError(f"failed: {lines[-1] if lines else f'exit status {error.returncode}'}") from None
+    return f"works: {time.perf_counter() - start:.1f} s in a new process"
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+def check_disk(runs: Path) -> Iterator[Check]:
+    """Check the free space and the write access of the folder of the runs, or of its nearest existing parent."""
+    from transformer_mt.system.files import find_existing_parent
+
+    folder = find_existing_parent(runs)
+    yield run_check("disk", "free space", lambda: _describe_space(folder), Severity.WARNING)
+    yield run_check("disk", "write access", lambda: _try_writing(folder), Severity.ERROR)
+
+
+def _describe_space(folder: Path) -> str | tuple[Severity, str]:
+    from transformer_mt.system.files import format_bytes, read_free_disk_bytes
+
+    free = read_free_disk_bytes(folder)
+    value = f"{format_bytes(free)} in {folder}"
+    if free >= LOW_DISK:
+        return value
+    return (
+        Severity.ERROR if free < FULL_DISK else Severity.WARNING,
+        f"{value} is little for checkpoints; delete files, or set runs_dir to another disk",
+    )
+
+
+def _try_writing(folder: Path) -> str | tuple[Severity, str]:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        remedy = "change to a folder that you may write to, or set runs_dir and data.cache_dir"
+        return Severity.ERROR, f"{folder}: cannot be written ({error.strerror}); {remedy}"
+    return f"yes, in {folder}"
+
 
 SELF_TEST_SECONDS = 50.0
 
@@ -66,7 +428,6 @@ def run_checks() -> Iterator[Check]:
     yield from check_torch_features()
 
     def train() -> str | tuple[Severity, str]:
-        from transformer_mt.pipeline.self_test import learn_to_reverse
 
         result = learn_to_reverse(machine, SELF_TEST_SECONDS)
         value = (

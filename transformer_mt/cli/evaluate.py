@@ -20,18 +20,22 @@ from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, format_f
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.behaviour_tests import BehaviourResult, BehaviourTest, check_translations, load_behaviour_tests
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.intervals import IntervalScore, score_with_intervals
-from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
+from transformer_mt.evaluation.behaviour_tests import (
+    BehaviourResult,
+    BehaviourTest,
+    check_translations,
+    load_behaviour_tests,
+)
+from transformer_mt.evaluation.degenerate import Sample
+from transformer_mt.evaluation.metrics import NO_TER, IntervalScore, Scorer, ScoringConfig, score_with_intervals
 from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
-from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.pipeline.evaluation_sets import EvaluationSet
+    from transformer_mt.flows.evaluation import EvaluationSet
 
 FILE_OPTIONS = ("tgt_lang", "text")
 RUN_OPTIONS = ("run", "src", "set", "expect", "output", "show", "ensemble", *LOADING_OPTIONS, *SEARCH_OPTIONS)
@@ -174,8 +178,8 @@ def _evaluate_run(args: argparse.Namespace, translator: Translator) -> tuple[dic
 
 def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> list[EvaluationSet]:
     """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
-    from transformer_mt.pipeline import data
-    from transformer_mt.pipeline.evaluation_sets import EvaluationSet, make_evaluation_set
+    from transformer_mt.flows import prepare as data
+    from transformer_mt.flows.evaluation import EvaluationSet, make_evaluation_set
 
     if args.src:
         scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
@@ -215,7 +219,7 @@ def _choose_test_sets(args: argparse.Namespace, config: Config) -> list[str]:
 
 def _evaluate_test_set(args: argparse.Namespace, test_set: EvaluationSet, translator: Translator) -> Evaluation:
     """Translate and score a test set."""
-    from transformer_mt.pipeline.evaluation_sets import translate_set
+    from transformer_mt.flows.evaluation import translate_set
 
     sources, references = test_set.sources, test_set.references
     with open_output(args.output) if args.output else nullcontext() as file:

@@ -15,7 +15,7 @@ from transformer_mt.cli.options import load_translator
 from transformer_mt.cli.table import print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
-from transformer_mt.system.logging import log
+from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> None:
         check_output(args.html)
     except UserError as error:
         raise UserError(f"--html {error}") from None
-    from transformer_mt.decoding.explanation import explain
-    from transformer_mt.pipeline.likely_reasons import find_likely_reasons
+    from transformer_mt.tools.analysis.explanation import explain
+    from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
     translator = load_translator(args, args.run).with_options({"sample": False})  # sampling has no beams
     explanation = explain(translator, text, reference)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         print_text(*format_explanation(explanation, reasons))
     sys.stdout.flush()
     if args.html is not None:
-        from transformer_mt.pipeline.explanation_page import render_html
+        from transformer_mt.tools.analysis.explanation_page import render_html
 
         subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
         try:

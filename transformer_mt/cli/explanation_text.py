@@ -6,11 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from transformer_mt.cli.table import align
-from transformer_mt.decoding.explanation import Explanation
-from transformer_mt.decoding.reference_explanation import ReferenceExplanation
-from transformer_mt.decoding.token_predictions import TokenPrediction
-from transformer_mt.pipeline.likely_reasons import NO_REASON
-from transformer_mt.system.display import format_probability, label_piece, make_visible
+from transformer_mt.system.log import format_probability, label_piece, make_visible
+from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, TokenPrediction
+from transformer_mt.tools.analysis.explanation_page import NO_REASON
 
 WIDTH = 80
 N_ATTENDED = 3  # source pieces with the highest weights

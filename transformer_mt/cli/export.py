@@ -16,10 +16,10 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.export import ctranslate2_export
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import disk_space
+from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.system import files as disk_space
+from transformer_mt.tools.export import ctranslate2_export
 
 if TYPE_CHECKING:
     from transformer_mt.model.transformer import Transformer
@@ -65,8 +65,8 @@ def write_weights_folder(
     `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
     describes the weights, and `steps` lists the training steps that they come from.
     """
-    from transformer_mt.export import weights
-    from transformer_mt.pipeline.run_card import render_card
+    from transformer_mt.flows.run_overview import render_card
+    from transformer_mt.tools.export import weights
 
     record = weights.make_exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None
@@ -105,7 +105,7 @@ def _check_supported(source: RunFolder, config: Config) -> None:
 
 
 def _read_validation_sources(config: Config) -> list[str]:
-    from transformer_mt.pipeline import data
+    from transformer_mt.flows import prepare as data
 
     try:
         return data.load_split(config, "validation").column("src")

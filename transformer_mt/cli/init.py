@@ -8,8 +8,8 @@ from shlex import quote
 
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.initial_config import render_value, write_initial_config
-from transformer_mt.system.logging import log
+from transformer_mt.flows.init import render_value, write_initial_config
+from transformer_mt.system.log import log
 
 
 def run(args: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ from transformer_mt.data.text_files import (
     zip_lines,
 )
 from transformer_mt.errors import UserError
-from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.log import log_rank0
 
 WINDOW_LINES = 1000  # lines in memory at a time
 CHUNK_BYTES = 1 << 16  # the capacity of a Linux pipe

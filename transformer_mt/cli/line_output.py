@@ -21,8 +21,7 @@ from typing import IO
 from transformer_mt.cli.line_input import WINDOW_LINES, Line, group_windows
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
-from transformer_mt.system.logging import log
-from transformer_mt.system.progress_report import ProgressReport
+from transformer_mt.system.log import ProgressReport, log
 
 Settings = dict[str, str]
 """Names and values of all settings that affect the output lines."""

@@ -21,7 +21,7 @@ from transformer_mt.cli.early_interrupt import restore_interrupt  # first, becau
 from transformer_mt.cli.parser import parse_arguments
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import launcher
-from transformer_mt.system.logging import log
+from transformer_mt.system.log import log
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -80,7 +80,7 @@ def _show_thread_error(error: threading.ExceptHookArgs) -> None:
 def _out_of_memory_message(args: argparse.Namespace) -> str:
     if args.command != "train":
         return "out of memory; lower --batch-tokens (decoding.batch_tokens in config.yaml)"
-    from transformer_mt.decoding.config import MAX_VALIDATION_TOKENS
+    from transformer_mt.decoding.decoding_config import MAX_VALIDATION_TOKENS
 
     return (
         f"out of memory; lower decoding.batch_tokens (below {MAX_VALIDATION_TOKENS:,}); "

@@ -18,10 +18,10 @@ from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
-    from transformer_mt.data.config import DataConfig
-    from transformer_mt.data.terminology.memory import TranslationMemory
+    from transformer_mt.data.data_config import DataConfig
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
 LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
@@ -78,7 +78,7 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
 
     For `few_texts`, `--precision auto` is fp32 on a CPU: its bf16 products are faster only in batches.
     """
-    from transformer_mt.decoding.config import DecodingConfig
+    from transformer_mt.decoding.decoding_config import DecodingConfig
 
     ensemble = getattr(args, "ensemble", None) or ()
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
@@ -104,7 +104,7 @@ def load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMe
     """Read the translation memory for the languages of a model, if one is given."""
     if path is None:
         return None
-    from transformer_mt.data.terminology.memory import TranslationMemory
+    from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
     return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
 

@@ -13,11 +13,11 @@ from transformer_mt.cli.options import load_training_config
 from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.disk_space import format_bytes
-from transformer_mt.system.logging import format_duration
+from transformer_mt.system.files import format_bytes
+from transformer_mt.system.log import format_duration
 
 if TYPE_CHECKING:
-    from transformer_mt.pipeline.plan import Plan
+    from transformer_mt.flows.plan import Plan
 
 NOTE = "20 steps, a validation of up to 1,000 pairs, one checkpoint. Other programs on this machine slow it down."
 SAMPLING_NOTE = (
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         path = quote(str(RunFolder(args.config).config))
         raise UserError(f"{args.config}: is a run folder; type `tmt plan {path}` to plan its training again")
     config = load_training_config(args)
-    from transformer_mt.pipeline.plan import advise, make_plan
+    from transformer_mt.flows.plan import advise, make_plan
 
     plan = make_plan(config)
     advice = list(advise(plan))

@@ -13,13 +13,14 @@ from transformer_mt.cli.table import print_text
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline import data, figures
-from transformer_mt.plotting.figures import save
+from transformer_mt.flows import prepare as data
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
+from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.analysis.attention_maps import translate_with_attention
+from transformer_mt.tools.analysis.figures import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

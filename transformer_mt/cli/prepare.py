@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 from transformer_mt.cli.options import load_training_config, split_config_arguments
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.disk_space import format_bytes
-from transformer_mt.system.logging import log
+from transformer_mt.system.files import format_bytes
+from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
-    from transformer_mt.pipeline.data import TrainingData
+    from transformer_mt.flows.prepare import TrainingData
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt prepare`."""
     config = load_training_config(args)
-    from transformer_mt.data.report import build_report
-    from transformer_mt.pipeline.data import prepare_data
-    from transformer_mt.pipeline.resolve import check_data_settings
+    from transformer_mt.flows.prepare import build_report, prepare_data
+    from transformer_mt.flows.resolve import check_data_settings
     from transformer_mt.system.device import count_available_cores
 
     run = RunFolder(Path(config.runs_dir) / str(config.name))
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _make_rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
-    from transformer_mt.pipeline.data import load_sources
+    from transformer_mt.flows.prepare import load_sources
 
     source = load_sources(config, config.data.train)
     yield "folder", config.data.cache_dir

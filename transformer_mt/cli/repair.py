@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
-from transformer_mt.config.differences import list_changes
+from transformer_mt.config.rendering import list_changes
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.evaluation.significance import MetricComparison
-    from transformer_mt.pipeline.repair_report import RepairCounts, RepairReport
+    from transformer_mt.tools.quality.repair import RepairCounts, RepairReport
 
 EFFECTS = {
     "cut": "lines without a certain counterpart are removed",
@@ -38,12 +38,12 @@ def run(args: argparse.Namespace) -> None:
             f"repair: {run.path}: is a run; with --train, which starts two new trainings, pass a configuration file"
         )
     if args.train:
-        from transformer_mt.pipeline.repair_training import train_and_repair
+        from transformer_mt.tools.quality.repair_training import train_and_repair
 
         report, comparisons = train_and_repair(config, folder, args.workers)
     else:
-        from transformer_mt.pipeline.high_loss_pairs import load_losses_if_recorded
-        from transformer_mt.pipeline.repair import repair_corpus
+        from transformer_mt.tools.quality.high_loss_pairs import load_losses_if_recorded
+        from transformer_mt.tools.quality.repair import repair_corpus
 
         losses = None if run is None else load_losses_if_recorded(run, config)
         report = repair_corpus(config, folder, losses, args.workers)

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> None:
     if bool(args.src) != bool(args.ref):
         raise UserError("report: --src and --ref go together")
     check_files(args.src, args.ref)
-    from transformer_mt.pipeline.run_report import make_report, open_runs
+    from transformer_mt.tools.analysis.report import make_report, open_runs
 
     runs = open_runs(args.systems, args.checkpoint or "best")
     output: Path = args.output or (args.systems[0] / "report.html" if len(runs) == 1 else Path("report.html"))

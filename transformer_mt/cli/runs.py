@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.system.disk_space import format_bytes
+from transformer_mt.system.files import format_bytes
 
 if TYPE_CHECKING:
-    from transformer_mt.pipeline.run_list import RunSummary
+    from transformer_mt.flows.run_overview import RunSummary
 
 HEADER = ("run", "status", "steps", "best", "hours", "parameters", "size", "languages", "changed")
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt runs`."""
-    from transformer_mt.pipeline.run_list import list_runs
+    from transformer_mt.flows.run_overview import list_runs
 
     runs = sort_runs(list_runs(args.folder), args.sort)
     if args.json:
@@ -75,7 +75,7 @@ def _to_json(run: RunSummary) -> dict[str, Any]:
 
 
 def _to_row(run: RunSummary) -> list[str]:
-    from transformer_mt.runs.checkpoint_info import format_score
+    from transformer_mt.runs.records import format_score
 
     steps = "" if run.step is None else f"{run.step:,}"
     if run.max_steps is not None:

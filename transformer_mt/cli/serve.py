@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import get_decoding_options, get_loading_options
 from transformer_mt.errors import UserError
-from transformer_mt.system.logging import log
+from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
-    from transformer_mt.serving.limits import ApiKeys, Limits
-    from transformer_mt.serving.service import TranslationService
+    from transformer_mt.tools.serving.requests import ApiKeys, Limits
+    from transformer_mt.tools.serving.service import TranslationService
 
 NEEDED = "serve: needs more packages: pip install starlette uvicorn prometheus-client (or transformer-mt[serve])"
 
@@ -32,15 +32,15 @@ def _serve(args: argparse.Namespace) -> None:
     """Check packages, keys and the address, and then import torch and load the models."""
     if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
         raise UserError(NEEDED)
-    from transformer_mt.serving.limits import ApiKeys, Limits
-    from transformer_mt.serving.server import Address, Server
+    from transformer_mt.tools.serving.requests import ApiKeys, Limits
+    from transformer_mt.tools.serving.server import Address, Server
 
     limits = Limits(args.max_characters, args.max_requests, args.timeout, args.max_connections)
     keys = ApiKeys.read(args.api_keys) if args.api_keys else None
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
     with Address(args.host, args.port).bind() as listener:
         service = _load_service(args, limits, keys)
-        from transformer_mt.serving.app import make_app
+        from transformer_mt.tools.serving.app import make_app
 
         app = make_app(service, args.cors or (), log_requests=args.log_requests)
         Server(app, service, listener, args.reload_every).run_until_stopped()
@@ -49,8 +49,8 @@ def _serve(args: argparse.Namespace) -> None:
 def _load_service(args: argparse.Namespace, limits: Limits, keys: ApiKeys | None) -> TranslationService:
     """Load the models, and log their language pairs."""
     from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
-    from transformer_mt.serving.models import ModelOptions, iterate_language_pairs, load_models
-    from transformer_mt.serving.service import TranslationService
+    from transformer_mt.tools.serving.models import ModelOptions, iterate_language_pairs, load_models
+    from transformer_mt.tools.serving.service import TranslationService
 
     for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
         warnings.simplefilter("ignore", category)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from transformer_mt.system.display import make_visible
+from transformer_mt.system.log import make_visible
 
 MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
 

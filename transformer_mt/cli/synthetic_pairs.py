@@ -28,7 +28,7 @@ from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.pipeline.synthetic_data import CandidateMaker, Direction, PairCounts
+    from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction, PairCounts
 
 CANDIDATES, REPORT = "candidates.jsonl", "report.json"
 
@@ -88,7 +88,7 @@ def _check_languages(
     args: argparse.Namespace, run: RunFolder, command: Literal["backtranslate", "distill"]
 ) -> Direction:
     """Return the direction of the new pairs. Raises `UserError` if a text or a run has the wrong language."""
-    from transformer_mt.pipeline import synthetic_data
+    from transformer_mt.tools.synthesis import synthetic_data
 
     languages = synthetic_data.read_languages(run, args.tag, "--tag")
     direction = synthetic_data.Direction(command, *languages)
@@ -120,7 +120,7 @@ class _Job:
 
     def finish(self, candidates: Path) -> None:
         """Write the text files and the report."""
-        from transformer_mt.pipeline.synthetic_data import write_pairs
+        from transformer_mt.tools.synthesis.synthetic_data import write_pairs
 
         counts = write_pairs(candidates, self.direction, self.folder)
         write_text(self.folder / REPORT, json.dumps(self._report(counts), ensure_ascii=False, indent=1) + "\n")
@@ -143,7 +143,7 @@ class _Job:
 def _load(args: argparse.Namespace, direction: Direction) -> _Job:
     """Load the models."""
     from transformer_mt.decoding.provenance import ModelProvenance
-    from transformer_mt.pipeline.synthetic_data import CandidateMaker
+    from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
     translator = load_translator(args, args.run)
     check_sampling_options(args, translator.config.sample)
@@ -180,7 +180,7 @@ def _load_back(args: argparse.Namespace) -> Translator:
 
 
 def _show(report: dict[str, Any], run: RunFolder, direction: Direction, folder: Path) -> None:
-    from transformer_mt.pipeline.synthetic_data import DROP_REASONS, render_training_data
+    from transformer_mt.tools.synthesis.synthetic_data import DROP_REASONS, render_training_data
 
     src, tgt = direction.files(folder)
     print_text(f"{report['pairs']:,} pairs from {report['lines']:,} lines are in {src} and {tgt}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Sequence
 
-from transformer_mt.system.display import LAYOUT, make_visible
+from transformer_mt.system.log import LAYOUT, make_visible
 
 
 def print_text(*lines: str) -> None:

@@ -14,8 +14,8 @@ from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_text
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.pipeline import data
-from transformer_mt.system.display import label_piece
+from transformer_mt.flows import prepare as data
+from transformer_mt.system.log import label_piece
 
 MAX_EXAMPLES = 3  # lines that are printed because decoding does not restore them
 

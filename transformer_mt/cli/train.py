@@ -6,7 +6,7 @@ import argparse
 
 from transformer_mt.cli.options import load_training_config, split_config_arguments
 from transformer_mt.errors import Interrupted
-from transformer_mt.system.logging import log, log_rank0
+from transformer_mt.system.log import log, log_rank0
 
 
 def run(args: argparse.Namespace) -> None:
@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> None:
             "no configuration given: this trains the built-in quickstart corpus; to train on your own files, write a "
             "configuration with `tmt init SRC TGT`, then `tmt train --config mine.yaml`"
         )
-    from transformer_mt.pipeline import train
+    from transformer_mt.flows import train
 
     try:
         train.train(config, checkpoint=args.checkpoint, restart=args.restart)

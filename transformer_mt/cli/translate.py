@@ -28,19 +28,18 @@ from transformer_mt.cli.options import (
 )
 from transformer_mt.cli.translate_document import find_document_format, translate_document
 from transformer_mt.errors import UserError
-from transformer_mt.system.logging import log_rank0
-from transformer_mt.system.progress_report import ProgressReport
+from transformer_mt.system.log import ProgressReport, log_rank0
 
 if TYPE_CHECKING:
-    from transformer_mt.data.markup.elements import MarkedText
-    from transformer_mt.data.terminology.glossary import Glossary
-    from transformer_mt.data.terminology.memory import TranslationMemory
     from transformer_mt.decoding.chunked_translator import ChunkedTranslator
     from transformer_mt.decoding.confidence import Calibration
-    from transformer_mt.decoding.line_chunking import SplitWhen
+    from transformer_mt.decoding.line_splitting import SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
     from transformer_mt.decoding.translation import Translation
+    from transformer_mt.tools.markup.elements import MarkedText
+    from transformer_mt.tools.markup.glossary import Glossary
+    from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
 
 def run(args: argparse.Namespace) -> None:
@@ -114,7 +113,8 @@ def _load_run(args: argparse.Namespace, few_texts: bool) -> tuple[ModelProvenanc
 
 def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
     try:
-        from transformer_mt.export import ctranslate2_metadata, ctranslate2_translator
+        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_metadata
+        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_translator
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
     scores = args.scores or args.format != "text"  # the engine computes them only if they are written

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import check_sampling_options, load_memory
-from transformer_mt.documents.formats import DocumentFormat, DocumentOptions, find_format, read_document
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
-from transformer_mt.system.logging import log
-from transformer_mt.system.progress_report import ProgressReport
+from transformer_mt.system.log import ProgressReport, log
+from transformer_mt.tools.documents.formats import (
+    DocumentFormat,
+    DocumentOptions,
+    find_format,
+    read_document,
+)
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.provenance import ModelProvenance
@@ -78,7 +82,7 @@ def translate_document(
 ) -> None:
     """Translate the document `--input` to `--output`. `load` returns the model."""
     from transformer_mt.decoding.chunked_translator import ChunkedTranslator
-    from transformer_mt.documents.translation import adapt_translator, fill_document, make_lines
+    from transformer_mt.tools.documents.formats import adapt_translator, fill_document, make_lines
 
     provenance, translator = load()
     check_sampling_options(args, translator.config.sample)

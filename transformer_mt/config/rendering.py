@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import yaml
+from pydantic_core import to_jsonable_python
 
 from transformer_mt.config.section import Section, key_docstrings
 
@@ -74,3 +75,127 @@ def render_scalar(value: object) -> str:
         quoted = json.dumps(value, ensure_ascii=False)
         return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
     return "{}" if value == {} else json.dumps(value)
+
+
+RUN_KEYS = ("name", "runs_dir")
+"""Keys that say where a run is, and not how it was trained."""
+
+
+_ABSENT = object()  # an entry that only the other configuration has
+
+
+class Difference(NamedTuple):
+    """A key that has two values, which are plain (as in JSON). None is the value of an entry that does not exist."""
+
+    path: tuple[str, ...]
+    reference: Any
+    other: Any
+
+    @property
+    def key(self) -> str:
+        """Return the dotted key. A source in a list has its name in place of an index."""
+        return ".".join(self.path)
+
+
+def list_differences(reference: Section, other: Section) -> list[Difference]:
+    """Return the keys in which two configurations differ, in the order of `reference`.
+
+    Keys of sections are compared one by one. Sources in a list are compared by name: a source of one configuration only
+    is one difference, and another order of the common sources is the difference `data.train`, with their names. Other
+    lists, such as the filters, are compared as a whole. `RUN_KEYS` are left out.
+    """
+    return list(_compare((), reference.model_dump(mode="json"), other.model_dump(mode="json")))
+
+
+def list_changes(config: Section) -> list[Difference]:
+    """Return the keys that differ from their default, as `list_differences` does. A required key has none: None."""
+    return list(_compare((), _default_values(config), config.model_dump(mode="json")))
+
+
+def mix(reference: Section, other: Section, paths: Collection[tuple[str, ...]]) -> dict[str, Any]:
+    """Return the plain values of `reference`, with those of `other` for the given differences between both.
+
+    With all differences, the values are those of `other`, except `RUN_KEYS`.
+    """
+    return _mix((), reference.model_dump(mode="json"), other.model_dump(mode="json"), paths)
+
+
+def format_value(value: Any) -> str:
+    """Return one line of YAML for a value. The empty keys of a source or section are left out."""
+    if isinstance(value, Mapping):
+        parts = (
+            f"{key}: {format_value(inner)}"
+            for key, inner in cast(Mapping[str, Any], value).items()
+            if inner is not None and inner != []
+        )
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(format_value, cast(list[Any], value)))}]"
+    return render_scalar(value)
+
+
+def items_by_name(value: Any) -> dict[str, Any] | None:
+    """Return the items of a list by name, or None if the value is no list of items with different names."""
+    if not isinstance(value, list):
+        return None
+    items = cast(list[Any], value)
+    if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+        return None
+    named = {item["name"]: item for item in items}
+    return named if len(named) == len(items) else None
+
+
+def _compare(path: tuple[str, ...], reference: Any, other: Any) -> Iterator[Difference]:
+    if reference == other or ".".join(path) in RUN_KEYS:
+        return
+    if isinstance(reference, dict) and isinstance(other, dict):
+        here, there = cast(dict[str, Any], reference), cast(dict[str, Any], other)
+    else:
+        here, there = items_by_name(reference), items_by_name(other)
+    if here is None or there is None:
+        yield Difference(path, reference, other)
+        return
+    common = [key for key in here if key in there]
+    if isinstance(reference, list) and common != (order := [key for key in there if key in here]):
+        yield Difference(path, common, order)
+    for key in {**here, **there}:
+        yield from _compare((*path, key), here.get(key), there.get(key))
+
+
+def _mix(path: tuple[str, ...], here: Any, there: Any, paths: Collection[tuple[str, ...]]) -> Any:
+    is_list = isinstance(here, list)
+    ours, theirs = (items_by_name(here), items_by_name(there)) if is_list else (here, there)
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        return there if path in paths else here
+    ours, theirs = cast(dict[str, Any], ours), cast(dict[str, Any], theirs)
+    items = {
+        key: _mix((*path, key), ours.get(key, _ABSENT), theirs.get(key, _ABSENT), paths) for key in {**ours, **theirs}
+    }
+    items = {key: value for key, value in items.items() if value is not _ABSENT}
+    if not is_list:
+        return items
+    orders = ([*theirs], [*ours]) if path in paths else ([*ours], [*theirs])
+    return [items[key] for key in _merge_orders(*orders) if key in items]
+
+
+def _merge_orders(first: list[str], second: list[str]) -> list[str]:
+    """Return `first` with the further items of `second`, each after the item that precedes it in `second`."""
+    merged = [*first]
+    for number, key in enumerate(second):
+        if key not in merged:
+            merged.insert(merged.index(second[number - 1]) + 1 if number else 0, key)
+    return merged
+
+
+def _default_values(section: Section) -> dict[str, Any]:
+    """Return the default of each key as a plain value. A required section has the defaults of its keys."""
+    values: dict[str, Any] = {}
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if not field.is_required():
+            values[key] = to_jsonable_python(field.get_default(call_default_factory=True))
+        elif isinstance(value, Section):
+            values[key] = _default_values(value)
+        else:
+            values[key] = [] if isinstance(value, tuple) else None
+    return values

@@ -9,27 +9,106 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data import quickstart
-from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
-from transformer_mt.data.blocks import BLOCK_SIZE, split_into_blocks
-from transformer_mt.data.quality.filter_base import FilterReport, PairExample
+from transformer_mt.data import sources as quickstart
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.disk_space import check_cache_space, measure_folder
-from transformer_mt.system.files import atomic_shared_folder, make_once
+from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once, measure_folder
+from transformer_mt.system.log import ProgressReport
+from transformer_mt.tools.quality.filter_base import FilterReport, PairExample
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+BLOCK_SIZE = 10_000  # pairs in memory at a time
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Sized)
+
+
+def split_into_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterator[list[T]]:
+    """Yield the pairs in lists of BLOCK_SIZE, and log the progress."""
+    return log_progress(iter(lambda: list(islice(pairs, BLOCK_SIZE)), []), verb, total)
+
+
+def log_progress(blocks: Iterable[B], verb: str, total: int | None = None, start: int = 0) -> Iterator[B]:
+    """Yield the blocks, and log messages such as `data: encoded 40,000 of 90,000 pairs`, counted from `start`."""
+    with ProgressReport(f"data: {verb}", total, "pairs").show(start, bar=False) as progress:
+        count = start
+        for block in blocks:
+            n_pairs = len(block)  # the consumer may change it
+            yield block
+            count += n_pairs
+            progress.update(count)
+
+
+COLUMNS = {"src": "string", "tgt": "string", "file": "int32", "line": "int64"}
+
+Integers = Sequence[int] | NDArray[np.integer[Any]]
+
+
+class TableWriter:
+    """Writes a table, and hashes its text."""
+
+    def __init__(self, path: Path, extra_columns: Sequence[str] = ()) -> None:
+        import pyarrow
+
+        self._pa: Any = pyarrow
+        kinds = {**COLUMNS, **dict.fromkeys(extra_columns, "int64")}
+        self._schema = self._pa.schema([(name, getattr(self._pa, kind)()) for name, kind in kinds.items()])
+        self._digest = hashlib.sha256()
+        self._file = self._pa.OSFile(str(path), "wb")
+        self._stream = self._pa.ipc.new_stream(self._file, self._schema)
+        self.n_pairs = 0
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stream.close()
+        self._file.close()
+
+    def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Integers) -> None:
+        """Append pairs, with their `file`, `line` and any extra columns."""
+        self.n_pairs += len(src)
+        self._digest.update("".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode())
+        arrays = [
+            self._pa.array(column, kind) for column, kind in zip((src, tgt, *columns), self._schema.types, strict=True)
+        ]
+        self._stream.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+
+    def text_hash(self) -> str:
+        """Return the SHA-256 of the text that was written so far."""
+        return self._digest.hexdigest()
+
+
+def read_batches(path: str | Path) -> Iterator[Any]:
+    """Yield the record batches of a table. Unlike a memory map, this keeps its pages out of resident memory."""
+    import pyarrow
+
+    pa: Any = pyarrow
+    with pa.OSFile(str(path)) as file:
+        yield from pa.ipc.open_stream(file)
+
+
+def take_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
+    """Return some rows of a record batch."""
+    import pyarrow
+
+    pa: Any = pyarrow
+    return batch.take(pa.array(rows))
+
 
 FORMAT_VERSION = 2  # of a cached table; part of its key
 MAX_LISTED = 5  # pairs that a message lists
@@ -249,3 +328,49 @@ def _write_table(pairs: Iterator[SentencePair], folder: Path) -> int:
     info = {"sha256": table.text_hash(), "files": list(files)}
     (folder / "table.json").write_text(json.dumps(info), encoding="utf-8")
     return table.n_pairs
+
+
+COMBINED_FORMAT_VERSION = 1  # of the table; part of its key
+
+
+def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> ParallelCorpus:
+    """Return one corpus with the pairs of all sources, source by source.
+
+    Raises:
+        UserError: The disk has no space for the table.
+    """
+    from datasets import Dataset
+
+    parts = [[name, corpus.key, corpus.fingerprint] for name, corpus in corpora.items()]
+    folder = cache_dir / f"combined-{sha256(json.dumps([COMBINED_FORMAT_VERSION, parts]).encode()).hexdigest()[:16]}"
+
+    def make() -> None:
+        check_cache_space(cache_dir, sum(corpus.n_bytes for corpus in corpora.values()), "the pairs of all sources")
+        with atomic_shared_folder(folder) as temporary:
+            _write_combined_table(corpora, temporary)
+
+    make_once(folder, make)
+    digest = json.loads((folder / "table.json").read_text(encoding="utf-8"))["sha256"]
+    return ParallelCorpus(
+        Dataset.from_file(str(folder / "pairs.arrow")),
+        [file for corpus in corpora.values() for file in corpus.files],
+        folder.name,
+        digest,
+        filters=tuple(
+            replace(report, name=f"{report.name} of {name}")
+            for name, corpus in corpora.items()
+            for report in corpus.filters
+        ),
+        source_sizes={name: len(corpus) for name, corpus in corpora.items()},
+    )
+
+
+def _write_combined_table(corpora: Mapping[str, ParallelCorpus], folder: Path) -> None:
+    n_files = 0
+    with TableWriter(folder / "pairs.arrow") as table:
+        for corpus in corpora.values():
+            for batch in corpus.batches():
+                files = batch["file"].to_numpy() + np.int32(n_files)
+                table.write(batch["src"].to_pylist(), batch["tgt"].to_pylist(), files, batch["line"].to_numpy())
+            n_files += len(corpus.files)
+    (folder / "table.json").write_text(json.dumps({"sha256": table.text_hash()}), encoding="utf-8")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from transformer_mt.data.markup.chunking import strip_enclosing_pairs
-from transformer_mt.data.markup.elements import MarkedText, match_elements
-from transformer_mt.data.terminology.memory import TranslationMemory
-from transformer_mt.decoding.line_chunking import LineChunker, SplitWhen, strip_chunks
+from transformer_mt.decoding.line_splitting import LineChunker, SplitWhen, strip_chunks
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_encoder import CHUNK_STRIDE
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
+from transformer_mt.tools.markup.chunking import strip_enclosing_pairs
+from transformer_mt.tools.markup.elements import MarkedText, match_elements
+from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 from pydantic import Field, ValidationError
 
 from transformer_mt.config.section import Section
-from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.loading import Member
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import Member
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 

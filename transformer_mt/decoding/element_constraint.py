@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_mt.data.markup.elements import Element, Role
-from transformer_mt.data.markup.symbols import ELEMENT_SYMBOL_NAMES
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.logits_processors import LogitsProcessor
+from transformer_mt.tools.markup.elements import Element, Role
+from transformer_mt.tools.markup.symbols import ELEMENT_SYMBOL_NAMES
 
 
 class RequiredElements(NamedTuple):

@@ -6,17 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_mt.data.markup.elements import MarkedText, Part, Role, allows_order, match_elements
-from transformer_mt.data.markup.placement import place_elements, remove_elements
-from transformer_mt.data.markup.spacing import arrange_spaces
-from transformer_mt.data.markup.symbols import assign_symbol_numbers
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import (
+    MarkedText,
+    Part,
+    Role,
+    allows_order,
+    match_elements,
+)
+from transformer_mt.tools.markup.placement import arrange_spaces, place_elements, remove_elements
+from transformer_mt.tools.markup.symbols import assign_symbol_numbers
 
 MarkupMode = Literal["none", "auto", "symbols", "align"]
 

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias
 
 import regex
 
-from transformer_mt.data.markup.symbols import SLOTS
-from transformer_mt.data.quality.scripts import UNSPACED
-from transformer_mt.data.terminology.glossary import WORD
 from transformer_mt.data.tokenizers.marked_text import ANCHOR
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.tools.languages.scripts import UNSPACED
+from transformer_mt.tools.markup.glossary import WORD
+from transformer_mt.tools.markup.symbols import SLOTS
 
 _STARTS_WITH_WORD = regex.compile(WORD)
 _ENDS_WITH_WORD = regex.compile(rf"{WORD}\Z")

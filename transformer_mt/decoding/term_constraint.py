@@ -14,8 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_search import BeamState, Candidates, beam_candidates, chunked_topk
 from transformer_mt.decoding.logits_processors import LogitsProcessor
+from transformer_mt.decoding.search import (
+    BeamState,
+    Candidates,
+    beam_candidates,
+    chunked_topk,
+)
 from transformer_mt.decoding.term_automaton import State, TermAutomaton, TokenClass
 
 NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.data.markup.terms import TermAnnotation, annotate_terms
-from transformer_mt.data.terminology.glossary import Glossary, GlossaryEntry
 from transformer_mt.data.text_files import read_file_state
 from transformer_mt.data.tokenizers.marked_text import encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.marked_input import MarkedInput
 from transformer_mt.decoding.term_automaton import Phrase, TermAutomaton, classify_tokens, encode_variants
 from transformer_mt.decoding.text_encoder import name_line
+from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.tools.markup.glossary import Glossary, GlossaryEntry
+from transformer_mt.tools.markup.terms import TermAnnotation, annotate_terms
 
 
 class UnusableTermWarning(UserWarning):

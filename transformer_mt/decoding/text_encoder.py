@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import cast
 
-from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.marked_input import MarkedInput, encode_inputs
 from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import MarkedText
 
 CHUNK_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive chunks of a line, above any line number.

@@ -9,13 +9,8 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 from transformer_mt.data.bucketing import batch_by_length
-from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.terminology.glossary import Glossary
-from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.confidence import Calibration, add_confidences
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.marked_input import (
     MarkedInput,
@@ -25,12 +20,17 @@ from transformer_mt.decoding.marked_input import (
     make_prefix_input,
     make_translations,
 )
+from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.terminology import encode_annotated, get_automaton_builder, read_glossary
 from transformer_mt.decoding.text_encoder import check_lists, resolve_line_numbers
 from transformer_mt.decoding.text_scorer import TextScorer
 from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.tools.markup.glossary import Glossary
+from transformer_mt.tools.markup.protection import Protector
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""

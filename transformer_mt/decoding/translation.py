@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.decoding.alignment import WordAlignment
+from transformer_mt.decoding.word_alignment import WordAlignment
+from transformer_mt.tools.markup.elements import MarkedText
 
 
 @dataclass(frozen=True)

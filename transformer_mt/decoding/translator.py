@@ -13,13 +13,17 @@ import torch
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.bucketing import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.alignment import WordAlignment, align
-from transformer_mt.decoding.beam_search import BeamState, ChooseCandidates, Hypothesis, beam_candidates, beam_search
 from transformer_mt.decoding.confidence import Calibration, read_calibration
-from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
-from transformer_mt.decoding.ensemble import Ensemble, EnsembleCache
-from transformer_mt.decoding.loading import Member, load_members, prepare_for_inference
+from transformer_mt.decoding.engine import (
+    Ensemble,
+    EnsembleCache,
+    Member,
+    load_members,
+    prepare_for_inference,
+    target_log_probs,
+)
 from transformer_mt.decoding.logits_processors import (
     ForcedPrefix,
     LogitsProcessor,
@@ -29,11 +33,18 @@ from transformer_mt.decoding.logits_processors import (
     RepetitionPenalty,
     StopCancelled,
 )
-from transformer_mt.decoding.sampling import Sampler
-from transformer_mt.decoding.scoring import target_log_probs
+from transformer_mt.decoding.search import (
+    BeamState,
+    ChooseCandidates,
+    Hypothesis,
+    Sampler,
+    beam_candidates,
+    beam_search,
+)
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary
 from transformer_mt.decoding.text_translator import IsCancelled, TextTranslator
+from transformer_mt.decoding.word_alignment import WordAlignment, align
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder

@@ -10,8 +10,38 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer_mt.data.quality.signals import MIN_CHARACTERS, MIN_WORDS, is_repetitive
-from transformer_mt.evaluation.samples import Sample
+from transformer_mt.system.log import make_visible
+from transformer_mt.tools.quality.signals import MIN_CHARACTERS, MIN_WORDS, is_repetitive
+
+
+class Sample(NamedTuple):
+    """One sentence with the model's translation and the reference translation."""
+
+    src: str
+    hypothesis: str
+    reference: str
+
+    def lines(self) -> list[str]:
+        """Return three labelled lines for the terminal."""
+        src, hypothesis, reference = map(make_visible, self)
+        return [f"  source     {src}", f"  model      {hypothesis}", f"  reference  {reference}"]
+
+
+def as_markdown(samples: Sequence[Sample]) -> str:
+    """Return a Markdown table for TensorBoard's TEXT tab."""
+    return markdown_table(("source", "model", "reference"), samples)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with some columns."""
+
+    def cell(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        return make_visible(escaped)
+
+    lines = [" | ".join(map(cell, row)) for row in rows]
+    return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines)])
+
 
 WARNING_SHARE, WARNING_COUNT = 0.1, 3  # a warning needs this share, and this many translations (or all)
 

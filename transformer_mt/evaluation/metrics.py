@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.languages import primary_language
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation import moses
+
+
+def unsupported_language(language: str) -> str | None:
+    """Return an error message for a language without Moses rules, which sacremoses would treat as English, or None."""
+    from sacremoses.corpus import NonbreakingPrefixes  # importing sacremoses takes more than a second
+
+    # Japanese and Korean have no list of prefixes, but the detokenizer recognises their characters.
+    supported = sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"})
+    if primary_language(language) in supported:
+        return None
+    return (
+        f'Moses has no rules for "{language}", only for {", ".join(supported)}; set the target language '
+        "(--tgt-lang; data.tgt_lang of a run), or take the text as raw"
+    )
+
+
+def detokenize(texts: Sequence[str], language: str) -> list[str]:
+    """Join Moses tokens, which are separated by spaces, to plain text."""
+    from sacremoses import MosesDetokenizer
+
+    detokenizer = MosesDetokenizer(primary_language(language))
+    return [cast(str, detokenizer.detokenize(text.split())) for text in texts]
+
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 TextKind = Literal["raw", "moses"]
@@ -37,7 +60,7 @@ class ScoringConfig(Section):
 
     def find_problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
         """Yield each key that does not fit the target language or the installed packages, and the remedy."""
-        if self.text == "moses" and (problem := moses.unsupported_language(tgt_lang)):
+        if self.text == "moses" and (problem := unsupported_language(tgt_lang)):
             yield "text", problem
         try:
             BLEU(tokenize=resolve_bleu_tokenizer(self.tokenize, tgt_lang))
@@ -85,7 +108,7 @@ class Scorer:
     @classmethod
     def from_config(cls, config: ScoringConfig, tgt_lang: str) -> Scorer:
         """Resolve a configuration. Raises `UserError` for Moses text in a language that Moses does not support."""
-        if config.text == "moses" and (problem := moses.unsupported_language(tgt_lang)):
+        if config.text == "moses" and (problem := unsupported_language(tgt_lang)):
             raise UserError(f"text moses: {problem}")
         return cls(resolve_bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
 
@@ -96,7 +119,7 @@ class Scorer:
 
     def detokenize(self, texts: Sequence[str]) -> list[str]:
         """Return plain text: raw text unchanged, Moses tokens joined."""
-        return list(texts) if self.text == "raw" else moses.detokenize(texts, self.tgt_lang)
+        return list(texts) if self.text == "raw" else detokenize(texts, self.tgt_lang)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> BleuChrf:
         """Compute BLEU and chrF without confidence intervals."""
@@ -135,3 +158,46 @@ def compute_sentence_chrf(
     metric = CHRF(lowercase=lowercase)
     pairs = zip(hypotheses, references, strict=True)
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
+
+
+BOOTSTRAP_SAMPLES = 1000
+MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
+
+
+@dataclass(frozen=True)
+class IntervalScore(Score):
+    """A score with its confidence interval."""
+
+    interval: tuple[float, float] | None
+    """Mean of the bootstrap samples, minus and plus half the width of their central 95 %, as in `sacrebleu
+    --confidence`. None for more than `MAX_RESAMPLED_PAIRS` pairs."""
+
+
+def score_with_intervals(
+    hypotheses: Sequence[str], references: Sequence[str], scorer: Scorer
+) -> dict[str, IntervalScore]:
+    """Compute BLEU, chrF, chrF++ and TER with confidence intervals. Keys are the names of the metrics."""
+    return bootstrap(scorer.make_metrics(), scorer.detokenize(hypotheses), scorer.detokenize(references))
+
+
+def bootstrap(
+    metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]
+) -> dict[str, IntervalScore]:
+    """Score plain text and estimate the confidence interval of each metric.
+
+    Uses `PairedTest` with a single system: `Metric.corpus_score(n_bootstrap=...)` raises a TypeError if only some
+    samples score 0 (sacreBLEU 2.6.0).
+    """
+    scores: dict[str, IntervalScore] = {}
+    if len(references) > MAX_RESAMPLED_PAIRS:
+        for name, metric in metrics.items():
+            score = score_corpus(metric, hypotheses, references)
+            scores[name] = IntervalScore(score.value, score.signature, None)
+        return scores
+    test = PairedTest([("system", hypotheses)], metrics, [references], test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
+    signatures, results = test()
+    for name, key in zip(metrics, signatures, strict=True):
+        (result,) = cast("list[Result]", results[key])
+        mean, half_width = float(result.mean or 0), float(result.ci or 0)
+        scores[name] = IntervalScore(result.score, str(signatures[key]), (mean - half_width, mean + half_width))
+    return scores

@@ -11,8 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.data.languages import primary_language
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.intervals import IntervalScore, bootstrap
-from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.evaluation.metrics import IntervalScore, Scorer, bootstrap
 
 LANGUAGES = ("en", "de", "fr", "cs")
 PREPROCESSING = f"lower-cased, normalised and tokenized by sacremoses {version('sacremoses')}"

@@ -9,8 +9,7 @@ from typing import cast
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
-from transformer_mt.evaluation.intervals import BOOTSTRAP_SAMPLES, MAX_RESAMPLED_PAIRS
-from transformer_mt.evaluation.metrics import Scorer, score_corpus
+from transformer_mt.evaluation.metrics import BOOTSTRAP_SAMPLES, MAX_RESAMPLED_PAIRS, Scorer, score_corpus
 
 RANDOMISATION_TRIALS = 10_000
 MIN_DIFFERENT = 6

@@ -16,16 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.cpu_kernels import (
     MASKED_SCORE,
     explicit_attention_is_faster,
     masked_softmax_cpu,
     use_cpu_kernels,
 )
-from transformer_mt.model.dropout import dropout
 from transformer_mt.model.linear import FusedLinear, Linear
-from transformer_mt.model.norms import make_norm
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.norms import dropout, make_norm
 from transformer_mt.model.packing import PackedMask, packed_attention
 from transformer_mt.model.positions import NoPositions, Positions, make_rotation
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.cpu_kernels import rms_norm_cpu, use_cpu_kernels
+from transformer_mt.model.cpu_kernels import dropout_cpu, rms_norm_cpu, use_cpu_kernels
+from transformer_mt.model.model_config import ModelConfig
 
 
 class LayerNorm(nn.LayerNorm):
@@ -41,3 +41,22 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """Build the normalisation that `config.norm` names, of the model's width unless `width` is given."""
     norm_class = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}[config.norm]
     return norm_class(width or config.d_model, eps=config.norm_eps)
+
+
+class Dropout(nn.Module):
+    """In training, zero each element with probability `p` and scale the others by 1 / (1 - p)."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply dropout in training mode, and return `x` unchanged in evaluation mode."""
+        return dropout(x, self.p) if self.training else x
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Zero each element with probability `p` and scale the others by 1 / (1 - p)."""
+    if p == 0.0:
+        return x
+    return dropout_cpu(x, p) if use_cpu_kernels(x.device) else F.dropout(x, p)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.errors import UserError
-from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.packing import Packing
 
 Positions = slice | Packing

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, Mask, causal_mask, padding_mask
-from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.cpu_kernels import slice_sources
-from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
 from transformer_mt.model.linear import Linear, initialise
-from transformer_mt.model.norms import make_norm
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.norms import Dropout, make_norm
 from transformer_mt.model.packing import PackedMask, Packing, PackingPair
 from transformer_mt.model.positions import Positions, make_positions
 

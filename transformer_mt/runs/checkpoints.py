@@ -16,13 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoint_info import CHECKPOINT, CheckpointInfo, damaged_checkpoint_error, rank_checkpoints
-from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
-from transformer_mt.system import disk_space, files
-from transformer_mt.system.display import cut_list
-from transformer_mt.system.logging import log_rank0
+from transformer_mt.runs.folder import KeepConfig, RunFolder
+from transformer_mt.runs.records import (
+    CHECKPOINT,
+    CheckpointInfo,
+    CorruptFileError,
+    damaged_checkpoint_error,
+    rank_checkpoints,
+    verify_manifest,
+    write_manifest,
+)
+from transformer_mt.system import files
+from transformer_mt.system import files as disk_space
+from transformer_mt.system.log import cut_list, log_rank0
 
 State = dict[str, Any]
 """A training state: tensors, numbers and strings, and lists and dicts of them."""

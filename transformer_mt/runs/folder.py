@@ -16,25 +16,80 @@ damaged checkpoint is kept as step-000500.damaged/. The process that trains the 
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import ValidationError
+from filelock import FileLock, Timeout
+from pydantic import Field, ValidationError
 
-from transformer_mt.config.section import Section
+from transformer_mt.config.section import MAY_CHANGE, Section
 from transformer_mt.config.yaml_loader import Tree, Value, read_yaml
 from transformer_mt.errors import UserError
-from transformer_mt.runs.checkpoint_info import CheckpointInfo, damaged_checkpoint_error, rank_checkpoints
-from transformer_mt.runs.lock import HOLDER_FILE, LOCK_FILE, lock_folder
-from transformer_mt.runs.manifest import CorruptFileError
-from transformer_mt.runs.schemas import RunRecord, describe_validation_error
-from transformer_mt.system.files import find_link_out, remove_leftovers
+from transformer_mt.runs.records import (
+    CheckpointInfo,
+    CorruptFileError,
+    RunRecord,
+    damaged_checkpoint_error,
+    describe_validation_error,
+    rank_checkpoints,
+)
+from transformer_mt.system.files import find_link_out, remove_leftovers, write_text
+
+LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
+HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Generator[None]:
+    """Hold the lock of a run folder. Raises `UserError` if another process holds it.
+
+    The operating system releases the lock when the process ends, even if it is killed.
+    """
+    lock, holder = FileLock(folder / LOCK_FILE), folder / HOLDER_FILE
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(
+            f"{folder}: another process is training this run{_format_holder(holder)}; wait for it or stop it"
+        ) from None
+    try:
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        write_text(holder, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a run folder. A killed process does not."""
+    if not (folder / HOLDER_FILE).exists():
+        return False
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(blocking=False)
+    except OSError:  # held, or the folder belongs to another user
+        return True
+    lock.release()
+    return False
+
+
+def _format_holder(holder: Path) -> str:
+    """Return " (process P on HOST since TIME)", or "" if the holder has not written its file yet."""
+    try:
+        found = json.loads(holder.read_text(encoding="utf-8"))
+        return f" (process {found['pid']} on {found['host']} since {found['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
 
 FORMAT = 4
 READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
@@ -268,3 +323,12 @@ class RunFolder:
         (self.path / HOLDER_FILE).unlink(missing_ok=True)  # the lock belongs to the old name
         self.path.rename(aside)
         return aside
+
+
+class KeepConfig(Section):
+    """Which checkpoints are kept."""
+
+    best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
+    """number of best checkpoints, by validation.metric"""
+    last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
+    """number of newest checkpoints; 2 or more let a run resume if the newest one is damaged"""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from transformer_mt.errors import UserError
-from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.log import log_rank0
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.data.bucketing import Rows
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import BatchLoss, LabelLoss
-from transformer_mt.training.packing import PackedBatch
+from transformer_mt.training.loss_config import BatchLoss, LabelLoss
+from transformer_mt.training.packed_batches import PackedBatch
 from transformer_mt.training.saved_state import check_tensor
 
 DECAY = 0.7  # weight of the old average in each update

@@ -6,22 +6,201 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+from tensorboard.plugins.text import summary_v2 as text_summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from transformer_mt.evaluation.behaviour_tests import BehaviourResult
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import append_text, write_text
-from transformer_mt.system.logging import format_duration, log_rank0
-from transformer_mt.training import tensorboard
-from transformer_mt.training.tensorboard import EventWriter, Scalar
-from transformer_mt.training.validation_result import ValidationResult
+from transformer_mt.system.files import append_text, atomic_file, write_text
+from transformer_mt.system.log import format_duration, log_rank0
+from transformer_mt.tools.analysis.figures import render_pixels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Scalar = str | float | int | bool | None
+
+
+CHARTS = {
+    "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
+    "input": ("padding", "waiting"),
+    "optimization": ("consistency", "gradient_norm", "skipped_steps", "split_batches"),
+    "progress": ("epoch", "hours"),
+    "quality": ("chrf", "degenerate", "nll", "ppl"),
+}
+"""Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
+
+FIGURES, TEXTS = "plots/", "translations/"  # prefixes of their tags, which sort after the headline
+BEST_SCORES = ("best/bleu", "best/chrf", "best/loss")  # columns of HPARAMS, which shows few unless asked for more
+
+_SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
+CURVES = ("train", "valid")
+"""Sub-folders whose curves share the charts. The folder itself has hyper-parameters, images, texts and test scores."""
+HPARAMS_FILE = "events.hparams.tfevents"  # sorts before "events.out": TensorBoard follows only the last file
+
+
+class EventWriter:
+    """Appends events to a folder, training and validation curves to its sub-folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}  # by sub-folder
+
+    def _writer(self, part: str = "") -> Any:
+        if part not in self._writers:
+            self._writers[part] = SummaryWriter(str(self._folder / part))
+        return self._writers[part]
+
+    def write_scalar(self, name: str, value: float, step: int) -> None:
+        """Write a point of a curve."""
+        part, tag = locate_chart(name)
+        self._writer(part).add_scalar(tag, value, step)
+
+    def write_text(self, name: str, markdown: str, step: int) -> None:
+        """Write Markdown text."""
+        writer = self._writer()
+        plugin: Any = text_summary
+        writer.file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)  # add_text would append to the tag
+
+    def write_figure(self, name: str, figure: Figure, step: int) -> None:
+        """Write a figure as an image."""
+        self._writer().add_image(FIGURES + name, render_pixels(figure), step, dataformats="HWC")
+
+    def write_hparams(self, values: Mapping[str, Scalar]) -> None:
+        """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        event: Any = event_pb2
+        values = {name: value for name, value in values.items() if not name.startswith("best/") or name in BEST_SCORES}
+        now = time.time()
+        entries = [
+            event.Event(wall_time=now, file_version="brain.Event:2"),
+            event.Event(wall_time=now, summary=_hparams_summary(values)),
+        ]
+        _write_records(self._folder / HPARAMS_FILE, [entry.SerializeToString() for entry in entries])
+
+    def flush(self) -> None:
+        """Write buffered events to the files."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+def locate_chart(name: str) -> tuple[str, str]:
+    """Return the sub-folder and the tag of a metric: `valid/bleu` -> `valid`, `headline/bleu`."""
+    part, _, quantity = name.partition("/")
+    return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else ("", name)
+
+
+def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: int, is_scored: bool) -> bool:
+    """Return whether an entry was recorded before a checkpoint was saved.
+
+    Entries of the checkpoint's step precede it, except test scores, and validation scores unless `is_scored`.
+    """
+    later = ("test/",) if is_scored else ("test/", "valid", "best/", TEXTS, f"{FIGURES}attention")
+    is_earlier_name = not any(name.startswith(later) for name in names)
+    return entry_step < checkpoint_step or (entry_step == checkpoint_step and is_earlier_name)
+
+
+def truncate(folder: Path, step: int, is_scored: bool) -> None:
+    """Delete the entries after a checkpoint, incomplete records and empty files from the event files of a run."""
+    event: Any = event_pb2
+    for path in sorted(folder.rglob("*tfevents*")):
+        prefix = "" if path.parent == folder else f"{path.parent.name}/"
+        loader: Any = RawEventFileLoader(str(path))
+        records: list[bytes] = list(loader.Load())
+        entries: list[Any] = [event.Event.FromString(record) for record in records]
+        tags = [[f"{prefix}{value.tag}" for value in entry.summary.value] for entry in entries]
+        kept = [i for i, entry in enumerate(entries) if precedes_checkpoint(entry.step, tags[i], step, is_scored)]
+        if any(tags[i] for i in kept):
+            _write_records(path, [records[i] for i in kept])
+        else:
+            path.unlink()
+
+
+def _write_records(path: Path, records: Iterable[bytes]) -> None:
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        writer: Any = RecordWriter(file)
+        for record in records:
+            writer.write(record)
+        writer.flush()
+
+
+def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:
+    """Return one row of TensorBoard's HPARAMS table.
+
+    It lacks the experiment summary that `add_hparams` also writes, because TensorBoard would then show the columns of
+    one arbitrary run for all runs.
+    """
+    plugin: Any = plugin_data_pb2
+    summary: Any = summary_pb2
+    hparams_metadata: Any = metadata
+    session = plugin.SessionStartInfo(start_time_secs=time.time())
+    for name, value in hparams.items():
+        entry = session.hparams[name]
+        if isinstance(value, bool):  # before int, because a bool is an int
+            entry.bool_value = value
+        elif isinstance(value, int | float) and math.isfinite(value):
+            entry.number_value = value
+        else:
+            entry.string_value = str(value)
+    content = plugin.HParamsPluginData(session_start_info=session)
+    return summary.Summary(
+        value=[
+            summary.Summary.Value(
+                tag=hparams_metadata.SESSION_START_INFO_TAG,
+                metadata=hparams_metadata.create_summary_metadata(content),
+                tensor=hparams_metadata.NULL_TENSOR,
+            )
+        ]
+    )
+
+
+N_LISTED = 3  # failed behaviour tests in one line
+
+
+class ValidationResult(NamedTuple):
+    """Scores of one validation, with text and figures for the log."""
+
+    scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
+    samples: list[str]  # blocks of lines for the log
+    markdown: dict[str, str]  # name -> text for TensorBoard
+    warning: str | None  # about degenerate output
+    tests: Sequence[BehaviourResult]  # of the behaviour tests
+    draw: Callable[[], dict[str, Figure]]  # draws the figures by name
+
+    def describe_failed_tests(self) -> str | None:
+        """Return a sentence about the behaviour tests that failed, or None."""
+        failed = [f"{test.title}: {test.problem}" for test in self.tests if test.problem]
+        if not failed:
+            return None
+        more = f"; and {len(failed) - N_LISTED} more" if len(failed) > N_LISTED else ""
+        return f"{len(failed)} of {len(self.tests)} behaviour tests fail ({'; '.join(failed[:N_LISTED])}{more})"
+
+    def find_rejection(
+        self, initial_scores: dict[str, float], gate: dict[str, float], *, expect_all: bool
+    ) -> str | None:
+        """Return why a checkpoint with these scores cannot be the best one, or None."""
+        for source, limit in gate.items():
+            key = "bleu" if source == "all" else f"bleu/{source}"
+            loss = initial_scores.get(key, math.nan) - self.scores[key]
+            if loss > limit:
+                return f"validation.gate: {source} lost {loss:.2f} BLEU, more than {limit:g}"
+        return self.describe_failed_tests() if expect_all else None
+
 
 FIRST_TIMED, LAST_TIMED = 5, 25  # steps after the start that the estimate of the remaining time rests on
 BEST = "best/"  # prefix of the best scores so far
@@ -136,7 +315,7 @@ class MetricsLogger:
         """
         self.close()
         _truncate_metrics(self.run.metrics, step, is_scored)
-        tensorboard.truncate(self.run.tensorboard, step, is_scored)
+        truncate(self.run.tensorboard, step, is_scored)
 
     def _open_events(self) -> EventWriter:
         if self._events is None:
@@ -209,8 +388,6 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:
-    kept = [
-        entry for entry in read_metrics(path) if tensorboard.precedes_checkpoint(entry["step"], entry, step, is_scored)
-    ]
+    kept = [entry for entry in read_metrics(path) if precedes_checkpoint(entry["step"], entry, step, is_scored)]
     if path.exists():
         write_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))

@@ -12,9 +12,8 @@ from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
 from transformer_mt.data.batches import StreamPosition
-from transformer_mt.data.behaviour_tests import BehaviourTests
-from transformer_mt.runs.checkpoint_info import format_score, is_better
-from transformer_mt.runs.schemas import Count
+from transformer_mt.evaluation.behaviour_tests import BehaviourTests
+from transformer_mt.runs.records import Count, format_score, is_better
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
 

@@ -19,7 +19,7 @@ from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.gradients import GradientSum
-from transformer_mt.training.loss import BatchLoss
+from transformer_mt.training.loss_config import BatchLoss
 
 Number = TypeVar("Number", float, Tensor)
 

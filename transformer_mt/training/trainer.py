@@ -5,36 +5,129 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from typing import cast
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar, cast
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from transformer_mt.data.batches import StreamPosition
-from transformer_mt.data.behaviour_tests import BehaviourResult
-from transformer_mt.data.prefetching import Prefetcher
+from transformer_mt.data.loader import Prefetcher
 from transformer_mt.errors import DivergedError, Interrupted
+from transformer_mt.evaluation.behaviour_tests import BehaviourResult
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.checkpoint_info import CheckpointInfo
 from transformer_mt.runs.checkpoints import State
-from transformer_mt.runs.config import KeepConfig
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.logging import log_rank0
+from transformer_mt.runs.folder import KeepConfig, RunFolder
+from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.system.log import log, log_rank0
 from transformer_mt.system.stop_signals import StopSignals
-from transformer_mt.training.checkpoint_writer import CheckpointWriter, copy_to_host
-from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.ledger import Ledger
-from transformer_mt.training.log_window import LogWindow
-from transformer_mt.training.metrics_logger import MetricsLogger
+from transformer_mt.training.loss import perplexity
+from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
 from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
-from transformer_mt.training.saved_state import load_optimizers
+from transformer_mt.training.saved_state import ExponentialMovingAverage, load_optimizers
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import StepMetrics, TrainStep, metrics_from_values
-from transformer_mt.training.validation_result import ValidationResult
+
+
+@dataclass
+class LogWindow:
+    """Sums over the steps since the last log entry."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    consistency: float = 0.0
+    n_src: float = 0.0
+    n_tgt: float = 0.0
+    n_padded: float = 0.0
+    grad_norm: float = 0.0  # of the last step
+    seconds: float = 0.0
+    seconds_waiting: float = 0.0  # for batches; part of `seconds`
+    source_nll: dict[str, float] = field(default_factory=dict[str, float])  # by name of the source of a mixture
+    source_n_tgt: dict[str, float] = field(default_factory=dict[str, float])
+
+    @classmethod
+    def from_checkpoint(cls, saved: dict[str, Any]) -> LogWindow:
+        """Restore the sums from a checkpoint. Raises `ValueError` or `TypeError` for anything else."""
+        window = TypeAdapter(LogWindow).validate_python(asdict(cls(**saved)))
+        if window.source_nll.keys() != window.source_n_tgt.keys():
+            raise ValueError("the sums of the sources are incomplete")
+        return window
+
+    def add(self, metrics: StepMetrics[float], source_names: Sequence[str]) -> None:
+        """Add the sums of one step."""
+        for name, nll, n_tgt in zip(source_names, metrics.source_nll, metrics.source_n_tgt, strict=True):
+            self.source_nll[name] = self.source_nll.get(name, 0.0) + nll
+            self.source_n_tgt[name] = self.source_n_tgt.get(name, 0.0) + n_tgt
+        self.loss += metrics.loss
+        self.nll += metrics.nll
+        self.consistency += metrics.consistency
+        self.n_src += metrics.n_src
+        self.n_tgt += metrics.n_tgt
+        self.n_padded += metrics.n_padded
+
+    def source_scalars(self) -> dict[str, float]:
+        """Return the loss of each source of a mixture, and its share of the target tokens."""
+        scalars: dict[str, float] = {}
+        for name, n_tgt in self.source_n_tgt.items():
+            scalars[f"train/nll/{name}"] = self.source_nll[name] / (n_tgt or math.nan)
+            scalars[f"train/share/{name}"] = n_tgt / (self.n_tgt or math.nan)
+        return scalars
+
+
+T = TypeVar("T")
+
+
+class CheckpointWriter:
+    """Context manager that runs one write at a time in a thread. Leaving the context waits for it.
+
+    Writing needs seconds for a large model, mostly for the disk and checksums, which release the GIL.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+        if self._pending is not None and (error := self._pending.exception()):  # another error ended the training
+            log(f"tmt: the last checkpoint was not written: {error}")
+
+    def submit(self, write: Callable[[], None]) -> None:
+        """Start a write. Wait for the previous one first, and raise its error."""
+        self.wait()
+        self._pending = self._pool.submit(write)
+
+    def wait(self) -> None:
+        """Wait for the write that is under way, and raise its error."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def raise_error(self) -> None:
+        """Raise the error of a write that has failed, without waiting for one that is under way."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+
+def copy_to_host(values: T) -> T:
+    """Copy the tensors in nested dicts and lists to the CPU, so that training can change the originals."""
+    copied: Any = values
+    if isinstance(values, Tensor):
+        copied = values.detach().to("cpu", copy=True)
+    elif isinstance(values, dict):
+        copied = {key: copy_to_host(value) for key, value in cast("dict[Any, Any]", values).items()}
+    elif isinstance(values, list):
+        copied = [copy_to_host(value) for value in cast("list[Any]", values)]
+    return cast(T, copied)
+
 
 MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the run rolls back
 MAX_ROLLBACKS = 2

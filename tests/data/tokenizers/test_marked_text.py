@@ -7,13 +7,18 @@ from random import Random
 
 import pytest
 
-from transformer_mt.data.markup.elements import Element, MarkedText, Role, Span, mark
-from transformer_mt.data.markup.spacing import arrange_spaces
-from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES, assign_symbol_numbers
-from transformer_mt.data.tokenizers.components import TokenizerKind
-from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
+from transformer_mt.tools.markup.elements import (
+    Element,
+    MarkedText,
+    Role,
+    Span,
+    mark,
+)
+from transformer_mt.tools.markup.placement import arrange_spaces
+from transformer_mt.tools.markup.symbols import SLOTS, SYMBOL_NAMES, assign_symbol_numbers
 
 TEXT = "The old dog sleeps (in the house), and the cat is unbelievable!"
 KINDS: tuple[TokenizerKind, ...] = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")

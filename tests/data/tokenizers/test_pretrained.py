@@ -12,10 +12,10 @@ import pytest
 import tokenizers as hf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:200]

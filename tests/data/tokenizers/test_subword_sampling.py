@@ -17,9 +17,8 @@ from tokenizers import models
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
-from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.subword_sampling import (
     BpeVocabulary,
     SubwordSampler,
@@ -28,6 +27,7 @@ from transformer_mt.data.tokenizers.subword_sampling import (
     make_word_factory,
 )
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:120]

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.tokenizers.components import BYTE_TOKENS, CONTROL_SYMBOLS
-from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS, CONTROL_SYMBOLS, TokenizerConfig
 from transformer_mt.errors import UserError
 
 ODD = [

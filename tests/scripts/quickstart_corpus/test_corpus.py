@@ -13,7 +13,7 @@ from quickstart_corpus.dice import Dice
 from quickstart_corpus.grammar import sentence
 from write_quickstart_corpus import to_tsv
 
-from transformer_mt.data.quickstart import FILE, SPLITS, load_pairs
+from transformer_mt.data.sources import FILE, SPLITS, load_pairs
 
 CORPUS = {split: load_pairs(split) for split in SPLITS}
 ALL_PAIRS = [pair for pairs in CORPUS.values() for pair in pairs]

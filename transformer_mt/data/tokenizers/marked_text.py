@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformer_mt.data.markup.elements import MarkedText, Part, Role
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.tools.markup.elements import MarkedText, Part, Role
 
 ANCHOR = "x"  # decoded before a part, because the decoder strips a space at the start of a text
 

@@ -27,9 +27,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.data.tokenizers.pretrained import find_kind
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.errors import UserError
 
 # bounds of the caches: about 150 MB in total

@@ -21,13 +21,12 @@ from typing import Any, Protocol
 
 import tokenizers as hf
 
-from transformer_mt.data.markup.symbols import SYMBOL_NAMES
 from transformer_mt.data.tokenizers import pretrained, trainers
-from transformer_mt.data.tokenizers.components import CONTROL_SYMBOLS
-from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.limits import check_content, check_ids
+from transformer_mt.data.tokenizers.pretrained import check_content, check_ids
+from transformer_mt.data.tokenizers.tokenizer_config import CONTROL_SYMBOLS, TokenizerConfig
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
+from transformer_mt.tools.markup.symbols import SYMBOL_NAMES
 
 FORMAT = 2
 

@@ -23,16 +23,16 @@ from typing import Any
 import tokenizers as hf
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from transformer_mt.data.tokenizers.components import (
+from transformer_mt.data.tokenizers.tokenizer_config import (
     BYTE_TOKENS,
     CONTINUATION_PREFIX,
     CONTROL_SYMBOLS,
     UNK,
+    TokenizerConfig,
     make_decoder,
     make_normalizer,
     make_pre_tokenizer,
 )
-from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.errors import UserError
 
 Texts = Callable[[], Iterator[str]]  # starts a new pass over the training text

@@ -1,0 +1,277 @@
+"""Faults that are planted into a correct corpus, one line each, and what `tmt check` finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data import sources as quickstart
+from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.system.log import Severity
+from transformer_mt.tools.quality.check import check_corpus
+from transformer_mt.tools.quality.checks import CorpusReport
+
+MULTI30K = Path(__file__).parents[2].parent / "shared" / "data" / "multi30k"
+FRENCH = "Une femme avec un grand chapeau regarde tranquillement les bateaux qui rentrent au port."
+RUSSIAN = "Старый врач не открыл окно, потому что на улице было очень холодно."
+GERMAN = "Zahlreiche Zugvögel verlassen spätestens Anfang September nördliche Brutgebiete."
+
+Pair = tuple[str, str]
+Corpus = tuple[list[Pair], list[Pair]]
+
+LINES: dict[str, Callable[[str, str], Pair]] = {
+    "content: empty": lambda src, tgt: ("", tgt),
+    "content: unrelated": lambda src, tgt: (src, GERMAN),
+    "content: language": lambda src, tgt: (FRENCH, tgt),
+    "content: script": lambda src, tgt: (src, RUSSIAN),
+    "content: copy": lambda src, tgt: (src, src),
+    "content: length": lambda src, tgt: (f"{src} " * 60, f"{tgt} " * 60),
+    "content: ratio": lambda src, tgt: (src, f"{tgt} {tgt} {tgt} {tgt} {tgt}"),
+    "content: numbers": lambda src, tgt: (f"{src} It was 1984.", f"{tgt} Es war 1948."),
+    "content: numbers (dates)": lambda src, tgt: (f"{src} (12/05/2024)", f"{tgt} (17.06.2023)"),
+    "content: urls": lambda src, tgt: (f"{src} See https://example.org/a.", tgt),
+    "content: urls (e-mail)": lambda src, tgt: (src, f"{tgt} Schreiben Sie an post@example.org."),
+    "content: repetition": lambda src, tgt: (src, "der Hund der Hund der Hund der Hund der Hund der Hund"),
+    "content: brackets": lambda src, tgt: (f"{src} (in the picture)", tgt),
+    "content: mojibake": lambda src, tgt: (src, "Die MÃ¤nner trÃ¤gt grÃ¼ne StrÃ¼mpfe."),
+    "content: control characters": lambda src, tgt: (f"\x07{src}", tgt),
+    "content: invisible characters": lambda src, tgt: (src, f"{tgt[:3]}\u200b{tgt[3:]}"),
+    "content: line separators": lambda src, tgt: (f"{src}\u2028{src}", f"{tgt} {tgt}"),
+    "content: line separators (carriage return)": lambda src, tgt: (src, f"{tgt[:5]}\r{tgt[5:]}"),
+    "content: html": lambda src, tgt: (f"<b>{src}</b>", tgt),
+    "content: html (reference)": lambda src, tgt: (src, f"{tgt} &nbsp;"),
+}
+
+
+def plant(pairs: list[Pair], held_out: list[Pair]) -> dict[str, int]:
+    """Change one line for each fault. Return the line numbers, counted from 1."""
+    lines = dict(zip(LINES, range(50, 2000, 37), strict=False))
+    for name, line in lines.items():
+        pairs[line - 1] = LINES[name](*pairs[line - 1])
+    longest = max((src for src, _ in held_out), key=len)
+    others: dict[str, Callable[[int], Pair]] = {
+        "duplicates: pair": lambda line: pairs[line - 30],
+        "duplicates: near pair": lambda line: (misspell(pairs[line - 30][0]), misspell(pairs[line - 30][1])),
+        "duplicates: source": lambda line: (pairs[line - 30][0], pairs[line - 1][1]),
+        "duplicates: target": lambda line: (pairs[line - 1][0], pairs[line - 30][1]),
+        "overlap: held-out text": lambda line: held_out[3],
+        "overlap: held-out text (case)": lambda line: (held_out[5][0].upper(), held_out[5][1].replace(".", " !")),
+        "overlap: near held-out text": lambda line: (
+            misspell(longest),
+            pairs[line - 1][1],
+        ),
+    }
+    for line, (name, make) in zip(range(1000, 2000, 41), others.items(), strict=False):
+        pairs[line - 1], lines[name] = make(line), line
+    return lines
+
+
+def misspell(text: str) -> str:
+    """Double the last letter."""
+    return f"{text[:-1]}{text[-2:]}"
+
+
+def write(folder: Path, name: str, pairs: Sequence[Pair]) -> str:
+    """Write two text files, and return the source that names them."""
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{language}").write_bytes(text.encode())
+    return f"{{src: {folder}/{name}.en, tgt: {folder}/{name}.de}}"
+
+
+def load(*overrides: str) -> Config:
+    return configuration.load(configuration.find_builtin_config("quickstart"), overrides)
+
+
+def check(folder: Path, pairs: Sequence[Pair], held_out: Sequence[Pair], workers: int = 1) -> CorpusReport:
+    train, validation = write(folder, "train", pairs), write(folder, "valid", held_out)
+    config = load(
+        f"data.train={train}", f"data.validation={validation}", "data.test={}", f"data.cache_dir={folder}/cache"
+    )
+    return check_corpus(config, None, workers)
+
+
+def found_lines(report: CorpusReport, name: str) -> list[int]:
+    """Return the lines of the examples of a finding."""
+    examples = [example for f in report.findings if f"{f.group}: {f.name}" == name for example in f.examples]
+    return [int(example.location.rpartition(":")[2]) for example in examples]
+
+
+@pytest.fixture(scope="module")
+def builtin() -> Corpus:
+    """Return 2,000 different pairs, and held-out ones, of the built-in corpus."""
+    return [*dict.fromkeys(quickstart.load_pairs("train"))][:2000], quickstart.load_pairs("validation")[:50]
+
+
+@pytest.fixture(scope="module")
+def multi30k() -> Corpus:
+    """Return the training and validation pairs of Multi30k, or skip the test."""
+    if not MULTI30K.is_dir():
+        pytest.skip("needs Multi30k")
+
+    def read(name: str) -> list[Pair]:
+        texts = ((MULTI30K / f"{name}.{language}").read_text(encoding="utf-8") for language in ("en", "de"))
+        return list(zip(*(text.splitlines() for text in texts), strict=True))
+
+    return read("train"), read("val")
+
+
+def assert_all_are_found(corpus: Corpus, folder: Path, *, except_for: str = "") -> None:
+    pairs, held_out = [*corpus[0]], corpus[1]
+    lines = plant(pairs, held_out)
+    lines.pop(except_for, None)
+    report = check(folder, pairs, held_out)
+    missed = [name for name, line in lines.items() if line not in found_lines(report, name.partition(" (")[0])]
+    assert not missed, f"{len(missed)} of {len(lines)} faults were missed"
+
+
+def test_each_planted_fault_is_found_with_its_line(builtin: Corpus, tmp_path: Path) -> None:
+    assert_all_are_found(builtin, tmp_path)
+
+
+@pytest.mark.slow
+def test_each_planted_fault_is_found_in_real_text(multi30k: Corpus, tmp_path: Path) -> None:
+    """A lexicon misses some unrelated sentences of varied text, so that the next test measures their share."""
+    assert_all_are_found(multi30k, tmp_path, except_for="content: unrelated")
+
+
+@pytest.mark.slow
+def test_most_unrelated_pairs_are_found_in_real_text(multi30k: Corpus, tmp_path: Path) -> None:
+    def count(pairs: Sequence[Pair]) -> int:
+        report = check(tmp_path, pairs, multi30k[1])
+        return next(finding.count for finding in report.findings if finding.name == "unrelated")
+
+    pairs = [*multi30k[0]]
+    n_clean = count(pairs)
+    assert n_clean < 0.005 * len(pairs)
+    rows = range(0, len(pairs), 100)  # each gets the target of the pair 50 lines before
+    for row in rows:
+        pairs[row] = (pairs[row][0], multi30k[0][row - 50][1])
+    assert count(pairs) - n_clean > 0.9 * len(rows)
+
+
+def test_a_correct_corpus_has_no_warnings(builtin: Corpus, tmp_path: Path) -> None:
+    report = check(tmp_path, *builtin)
+    assert [finding for finding in report.findings if finding.severity > Severity.OK] == []
+
+
+@pytest.mark.slow
+def test_real_text_has_few_warnings(multi30k: Corpus, tmp_path: Path) -> None:
+    report = check(tmp_path, *multi30k)
+    assert len([finding for finding in report.findings if finding.severity > Severity.OK]) <= 3
+
+
+@pytest.mark.slow
+def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    pairs, held_out = [*builtin[0]] * 12, builtin[1]
+    plant(pairs, held_out)
+    one, two = (check(tmp_path, pairs, held_out, workers) for workers in (1, 2))
+    assert one == two
+
+
+def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) -> None:
+    src, tgt = map(list, zip(*builtin[0], strict=True))
+    middle = tgt[1500:1700]
+    random.Random(1).shuffle(middle)
+    tgt = [*tgt[:500], "Die Katze schläft.", *tgt[500:1200], *tgt[1201:1500], *middle, *tgt[1700:]]
+    report = check(tmp_path, list(zip(src, tgt, strict=True)), builtin[1])
+    shifted, unaligned = (finding for finding in report.findings if finding.severity == Severity.ERROR)
+    assert f"train, {tmp_path}/train.en:501 to" in shifted.message and "target line N+1" in shifted.message
+    assert "delete 1 line of the target, or insert 1 line into the source; or run tmt repair" in shifted.remedy
+    assert "; or run tmt repair" in unaligned.remedy
+    assert f"{tmp_path}/train.en:1501 to {tmp_path}/train.en:1700" in unaligned.message
+
+
+@pytest.mark.parametrize("has_equal_lengths", [True, False])
+def test_repair_is_not_advised_for_held_out_text(has_equal_lengths: bool, builtin: Corpus, tmp_path: Path) -> None:
+    """A target of the validation set is missing. `tmt repair` writes only training text."""
+    train, validation = (write(tmp_path, name, builtin[0][:1000]) for name in ("train", "valid"))
+    tgt = [tgt for _, tgt in builtin[0][:1000]]
+    del tgt[500]
+    (tmp_path / "valid.de").write_text("\n".join([*tgt, *tgt[:has_equal_lengths], ""]), encoding="utf-8")
+    config = load(
+        f"data.train={train}", f"data.validation={validation}", "data.test={}", f"data.cache_dir={tmp_path}/cache"
+    )
+    (remedy,) = (finding.remedy for finding in check_corpus(config, None).findings if finding.name == "shifted")
+    assert remedy == "at its start, delete 1 line of the source, or insert 1 line into the target"
+
+
+def test_unequal_line_counts_name_the_first_shifted_line(builtin: Corpus, tmp_path: Path) -> None:
+    config = load(f"data.train={write(tmp_path, 'train', builtin[0])}", f"data.cache_dir={tmp_path}/cache")
+    target = tmp_path / "train.de"
+    lines = target.read_text(encoding="utf-8").split("\n")
+    target.write_text("\n".join([*lines[:1200], *lines[1201:]]), encoding="utf-8")
+    counts, shifted = check_corpus(config, None).findings
+    assert f"train.en has 2,000 lines, {target} has 1,999" in counts.message
+    assert "on: source line N corresponds to target line N-1" in shifted.message
+    assert "train.en:1201 " in shifted.message or "train.en:1202 " in shifted.message  # source 1201 has lost its target
+
+
+def test_an_empty_file_is_a_finding(builtin: Corpus, tmp_path: Path) -> None:
+    config = load(f"data.train={write(tmp_path, 'train', builtin[0][:5])}", f"data.cache_dir={tmp_path}/cache")
+    (tmp_path / "train.de").write_bytes(b"")
+    (counts,) = check_corpus(config, None).findings
+    assert f"train.en has 5 lines, {tmp_path}/train.de has 0" in counts.message
+
+
+def test_examples_of_tokens_have_their_line_and_both_sides(builtin: Corpus, tmp_path: Path) -> None:
+    pairs = builtin[0][:20]
+    report = check(tmp_path, pairs, builtin[1])
+    unknown = next(finding for finding in report.findings if finding.name == "target unknown")
+    for example, line in zip(unknown.examples, found_lines(report, "tokenizer: target unknown"), strict=True):
+        assert (example.src, example.tgt) == pairs[line - 1]
+
+
+def test_characters_that_occur_once_are_quoted_and_counted_among_all(builtin: Corpus, tmp_path: Path) -> None:
+    pairs = [(src, tgt) for src, tgt in builtin[0][:200] if "ñ" not in src]
+    report = check(tmp_path, [*pairs[:-1], (f"{pairs[-1][0]} ñ", pairs[-1][1])], builtin[1])
+    rare = next(finding for finding in report.findings if finding.name == "source rare characters")
+    assert rare.message.startswith(f"of {rare.total} different characters of the source occur once in")
+    assert '"ñ"' in rare.message or rare.count > 10
+
+
+def test_a_side_of_white_space_is_checked(builtin: Corpus, tmp_path: Path) -> None:
+    tokenizers = build_tokenizers(TokenizerConfig(vocab_size=300, min_frequency=1), builtin[0][:50])
+    train = write(tmp_path, "train", [(" ", tgt) for _, tgt in builtin[0][:50]])
+    config = load(f"data.train={train}", "data.validation=null", "data.test={}", f"data.cache_dir={tmp_path}/cache")
+    report = check_corpus(config, tokenizers)
+    assert next(finding for finding in report.findings if finding.name == "empty").count == 50
+
+
+def test_examples_of_duplicates_name_both_lines(
+    builtin: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 7)
+    first, second = builtin[0][0], builtin[0][9]
+    pairs = [*builtin[0][:20], second, (first[0], "etwas"), ("something", second[1]), second]
+    report = check(tmp_path, pairs, builtin[1])
+    reasons = {
+        (finding.name, int(example.location.rpartition(":")[2])): example.reason.replace(f"{tmp_path}/", "")
+        for finding in report.findings
+        if finding.group == "duplicates"
+        for example in finding.examples
+    }
+    assert reasons["pair", 21] == reasons["pair", 24] == "repeats train.en:10"
+    assert reasons["source", 22] == "repeats the source of train.en:1"
+    assert reasons["target", 23] == "repeats the target of train.en:10"
+
+
+def test_an_unknown_language_is_noted_and_the_other_side_is_checked(builtin: Corpus, tmp_path: Path) -> None:
+    pairs = [*builtin[0][:40], (FRENCH, "x"), (RUSSIAN, "x")]
+    train = write(tmp_path, "train", pairs)
+    config = load(
+        f"data.train={train}", "data.validation=null", "data.test={}", "data.tgt_lang=qaa", f"data.cache_dir={tmp_path}"
+    )
+    report = check_corpus(config, None)
+    messages = [finding.message for finding in report.findings]
+    assert "have a target whose language is not checked: language detection does not know qaa" in messages
+    assert "have a target whose script is not checked: that of qaa is not known" in messages
+    assert 41 in found_lines(report, "content: language")
+    assert found_lines(report, "content: script") == [42]

@@ -1,0 +1,96 @@
+"""The search for one culprit, against functions that know it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_mt.tools.analysis.bisection import (
+    Culprit,
+    Items,
+    RefusedError,
+    find_culprit,
+)
+
+
+class Oracle:
+    """Answers as trainings would: a trial with all `culprits` is bad. It counts the trials."""
+
+    def __init__(self, *culprits: int, is_possible: Callable[[Items], bool] = lambda _: True) -> None:
+        self.culprits, self.is_possible, self.trials = {*culprits}, is_possible, list[Items]()
+
+    def is_bad(self, items: Items) -> bool:
+        assert self.is_possible(items)
+        assert items == tuple(sorted({*items}))
+        self.trials.append(items)
+        return self.culprits <= {*items}
+
+    def search(self, n_items: int) -> Culprit:
+        return find_culprit(n_items, self.is_bad, self.is_possible)
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 3, 5, 8, 13, 16, 33])
+def test_each_single_culprit_is_found_and_verified_with_few_trials(n_items: int) -> None:
+    for culprit in range(n_items):
+        oracle = Oracle(culprit)
+        assert oracle.search(n_items) == Culprit((culprit,), (), is_verified=True)
+        assert len(oracle.trials) <= math.ceil(math.log2(n_items)) + 1
+        assert n_items == 1 or (culprit,) in oracle.trials
+
+
+@given(st.integers(2, 20).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=2))))
+@settings(max_examples=100, deadline=None)
+def test_several_culprits_that_act_together_are_not_verified(case: tuple[int, set[int]]) -> None:
+    n_items, culprits = case
+    found = Oracle(*culprits).search(n_items)
+    assert not found.is_verified
+    assert len(found.items) == 1
+
+
+@pytest.mark.parametrize("culprit", range(9))
+def test_differences_that_exclude_each_other_stay_in_one_group(culprit: int) -> None:
+    """Width and heads, for example: 3 and 6 are possible together only."""
+    found = Oracle(culprit, is_possible=lambda items: (3 in items) == (6 in items)).search(9)
+    assert found == Culprit((3, 6) if culprit in (3, 6) else (culprit,), (), is_verified=True)
+
+
+@pytest.mark.parametrize("culprit", range(9))
+def test_a_difference_that_needs_another_one_is_tried_with_it(culprit: int) -> None:
+    found = Oracle(culprit, is_possible=lambda items: 2 not in items or 7 in items).search(9)
+    assert found.items in ((culprit,), (2, 7))
+    assert {*found.items, *found.companions} <= {culprit, 2, 7}
+    assert found.is_verified
+    if culprit == 2:
+        assert {*found.items, *found.companions} == {2, 7}
+
+
+def test_differences_that_cannot_be_split_at_all_are_the_culprit_together() -> None:
+    oracle = Oracle(4, is_possible=lambda items: len(items) == 6)
+    assert oracle.search(6) == Culprit((0, 1, 2, 3, 4, 5), (), is_verified=True)
+    assert not oracle.trials
+
+
+@pytest.mark.parametrize("culprit", range(6))
+def test_a_refusal_that_only_a_training_shows_leads_to_another_split(culprit: int) -> None:
+    oracle, refused = Oracle(culprit), list[Items]()
+
+    def is_bad(items: Items) -> bool:
+        if (1 in items) != (4 in items):
+            refused.append(items)
+            raise RefusedError
+        return oracle.is_bad(items)
+
+    found = find_culprit(6, is_bad, lambda items: items not in refused)
+    assert culprit in found.items and {*found.items} <= {culprit, 1, 4}
+    assert found.is_verified
+
+
+def test_halves_of_many_differences_are_found_in_spite_of_several_pairs() -> None:
+    pairs = [(0, 39), (5, 20), (7, 8), (12, 31)]
+    oracle = Oracle(17, is_possible=lambda items: all((a in items) == (b in items) for a, b in pairs))
+    assert oracle.search(40) == Culprit((17,), (), is_verified=True)
+    assert len(oracle.trials) <= 8

@@ -1,0 +1,177 @@
+"""The data that a run trains and validates on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt.config.root import Config, load
+from transformer_mt.data.batches import StreamPosition
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.sources import Source
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.errors import UserError
+from transformer_mt.flows import prepare as data_pipeline
+from transformer_mt.flows.prepare import (
+    encode_validation,
+    iterate_affected_pairs,
+    load_split,
+    make_stream,
+    prepare_data,
+)
+from transformer_mt.runs.folder import RunFolder
+
+LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelCorpus:
+    for lang, letter in (("en", "a"), ("de", "x")):
+        lines = [letter * (n - 1 if lang == "en" else 1) for n in LENGTHS]
+        (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    source = Source(src=(str(tmp_path / "t.en"),), tgt=(str(tmp_path / "t.de"),))
+    return load_corpus(source, "en", "de", tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({}, 5),  # the search reads five tokens and the end symbol
+        ({"data": {"max_length": 8}}, 7),  # training pairs have at most 8 tokens, end symbol included
+        (
+            {"data": {"max_length": 8}, "tokenizer": {"source_bos": True}},
+            7,
+        ),  # max_length does not count the begin symbol
+        ({"model": {"positions": "learned", "max_positions": 5}}, 4),
+        ({"model": {"positions": "learned", "max_positions": 5}, "tokenizer": {"source_bos": True}}, 3),
+    ],
+    ids=str,
+)
+def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
+    settings: dict[str, Any], longest: int, corpus: ParallelCorpus, tmp_path: Path
+) -> None:
+    data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
+    data |= {"max_length": 4} | settings.get("data", {})
+    tokenizer = {"kind": "char", "min_frequency": 1} | settings.get("tokenizer", {})
+    sections = {**settings, "data": data, "tokenizer": tokenizer, "decoding": {"max_source_length": 5}}
+    config = Config.model_validate(sections)
+    assert not [*config.find_conflicts()]
+    pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
+    found = encode_validation(config, corpus, pair)
+    assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
+    assert found.limit_counts.truncated == sum(n > longest for n in LENGTHS)
+
+
+@pytest.mark.parametrize(("size", "logged"), [(8, "8 random training pairs are"), (9, "8 random training pairs (at")])
+def test_the_limit_of_the_validation_size_is_logged(
+    size: int, logged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lang in ("en", "de"):
+        (tmp_path / f"t.{lang}").write_text("".join(f"{i}\n" for i in range(80)), encoding="utf-8")
+    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
+    data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": size, "cache_dir": str(tmp_path)}
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    prepare_data(run, Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}}))
+    assert logged in capsys.readouterr().err
+
+
+def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 34: neither the weights nor the vocabulary see them."""
+    lines = [f"{i} {i % 7}" for i in range(80)]
+    for lang in ("en", "de"):
+        (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
+    data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": 8, "cache_dir": str(tmp_path)}
+    config = Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}})
+    training_pairs: list[tuple[str, str]] = []
+
+    def watched(config: Any, pairs: Any, seed: int) -> TokenizerPair:
+        training_pairs.extend(pairs)
+        return build_tokenizers(config, pairs, seed)
+
+    monkeypatch.setattr(data_pipeline, "build_tokenizers", watched)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    prepared = prepare_data(run, config)
+    train, validation = load_split(config, "train"), load_split(config, "validation")
+    assert [*prepared.train.text] == [*train] and [*prepared.validation.text] == [*validation]
+    assert sorted([*train, *validation]) == sorted((line, line) for line in lines)
+    assert len(validation) == 8
+    assert training_pairs == [*train]
+
+
+@pytest.mark.parametrize("key", ["placeholder", "glossary"])
+def test_vocabularies_have_symbols_if_a_modifier_inserts_them(key: str, tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, [], modifiers={key: 1.0, "typos": 0.0})
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    prepared = prepare_data(run, config)
+    assert prepared.tokenizers.has_symbols
+    batches, _ = make_stream(config, prepared, 400).take(StreamPosition(), 5)
+    first = prepared.tokenizers.src.first_symbol_id
+    assert key == "glossary" or all((batch.labels >= first).any() for batch in batches)
+    without = prepare_data(run, filtered_config(tmp_path, [], modifiers={"typos": 1.0})).tokenizers
+    assert not without.has_symbols and without.src.vocab_size == first
+
+
+def filtered_config(folder: Path, filters: list[Any], **data: Any) -> Config:
+    """Write 80 pairs, of which every 8th is empty, and return a configuration with filters."""
+    for lang in ("en", "de"):
+        lines = [f"{i} {i % 7}" if i % 8 else "" for i in range(80)]
+        (folder / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    source = {"src": str(folder / "t.en"), "tgt": str(folder / "t.de")}
+    base = {"src_lang": "en", "tgt_lang": "de", "train": source, "filters": filters, "cache_dir": str(folder / "cache")}
+    return Config.model_validate({"data": {**base, **data}, "tokenizer": {"vocab_size": 300}})
+
+
+def test_validation_pairs_are_split_off_from_the_filtered_pairs(tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, ["length"])
+    train, validation = load_split(config, "train"), load_split(config, "validation")
+    assert (len(train), len(validation)) == (63, 7)
+    assert all(src for src, _ in [*train, *validation])
+    assert [report.describe() for report in train.filters] == ["filter length removed 10 of 80 pairs (12.5%)"]
+
+
+def test_validation_and_test_sets_are_never_filtered(tmp_path: Path) -> None:
+    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
+    config = filtered_config(tmp_path, ["length"], validation=source, test={"news": source})
+    assert [len(load_split(config, name)) for name in ("train", "validation", "news")] == [70, 80, 80]
+
+
+def test_without_filters_the_cached_table_is_used(tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, [], validation={"builtin": "quickstart", "split": "validation"})
+    train = load_split(config, "train")
+    unfiltered = load_corpus(config.data.train_sources[0], "en", "de", tmp_path / "cache")
+    assert train.key == unfiltered.key and train.filters == ()
+
+
+def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:
+    """The location is kept when the configuration is copied, as it is before training."""
+    filtered_config(tmp_path, [])
+    path = tmp_path / "x.yaml"
+    train = f"{{src: {tmp_path}/t.en, tgt: {tmp_path}/t.de}}"
+    filters = "  filters:\n  - copy\n  - length:\n      min: 50\n  - score: {min: 1, file: none}\n"
+    path.write_text(f"data:\n  src_lang: en\n  tgt_lang: de\n  train: {train}\n{filters}", encoding="utf-8")
+    config = load(path, [f"data.cache_dir={tmp_path}/cache"])
+    config = config.model_copy(update={"data": config.data.model_copy(update={"max_length": 9})})
+    with pytest.raises(UserError, match=rf"^{path}:9: data\.filters\.2\.score\.file: none: no such file"):
+        load_split(config, "train")
+    with pytest.raises(UserError, match=rf"^{path}:7: data\.filters\.1\.length: no pair of 80 is left"):
+        load_split(
+            load(path, [f"data.cache_dir={tmp_path}/cache"]).model_copy(
+                update={"data": config.data.model_copy(update={"filters": config.data.filters[:2]})}
+            ),
+            "train",
+        )
+
+
+def test_removed_pairs_are_listed_by_the_name_of_a_rule(tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, ["normalize", "length"])
+    found = [*iterate_affected_pairs(config, "length")]
+    assert [pair.location.rpartition(":")[2] for pair in found] == [str(i + 1) for i in range(0, 80, 8)]
+    assert {pair.reason for pair in found} == {"source has 0 words or characters"}
+    with pytest.raises(UserError, match="does not contain ratio; add it, to see what it removes"):
+        next(iterate_affected_pairs(config, "ratio"))

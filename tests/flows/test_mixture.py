@@ -1,0 +1,158 @@
+"""A model of several sources with tags, from its configuration to its translations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+from transformer_mt.config import root as configuration
+from transformer_mt.flows.prepare import load_split, prepare_data
+from transformer_mt.runs.folder import RunFolder
+
+COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "fr": "rouge bleu vert blanc"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write 64 lines of three colours in three languages, and a configuration that translates into both."""
+    monkeypatch.chdir(tmp_path)
+    for language, names in COLORS.items():
+        words = names.split()
+        lines = [f"{words[i % 4]} {words[i // 4 % 4]} {words[i // 16]}" for i in range(64)]
+        (tmp_path / f"t.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def drop_name(source: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in source.items() if key != "name"}
+
+
+def write_config(folder: Path, **data: Any) -> Path:
+    de = {"name": "de", "src": "t.en", "tgt": "t.de", "tag": "2de"}
+    fr = {"name": "fr", "src": "t.en", "tgt": "t.fr", "tgt_lang": "fr", "tag": "2fr"}
+    test = {"german": drop_name(de), "french": drop_name(fr)}
+    values = {
+        "data": {
+            "test": test,
+            "src_lang": "en",
+            "tgt_lang": "de",
+            "train": [de, fr],
+            "validation": [de, fr],
+            "cache_dir": "c",
+            **data,
+        },
+        "tokenizer": {"kind": "word", "vocab_size": 40, "min_frequency": 1},
+        "batches": {"tokens": 128},
+        "model": {"d_model": 32, "d_ff": 64, "n_heads": 2, "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}},
+        "schedule": {"warmup_steps": 20, "peak": 0.01},
+        "train": {"max_steps": 300},
+        "validation": {"every": 300, "probes": 1},
+        "threads": 1,
+        "precision": "fp32",
+        "device": "cpu",
+    }
+    path = folder / "mt.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def test_one_model_translates_into_the_language_of_the_tag(folder: Path, tmt: Tmt) -> None:
+    done = tmt("train", write_config(folder))
+    assert_succeeded(done)
+    assert "another language" not in done.stderr
+    for tag, expected in (("2de", "blau grün rot"), ("2fr", "bleu vert rouge")):
+        done = tmt("translate", "runs/mt", "--tag", tag, "--alignments", stdin=b"blue green red\n")
+        translation, alignment = done.stdout.split("\t")
+        assert translation == expected and len(alignment.split()) == 3
+    done = tmt("translate", "runs/mt", stdin=b"blue\n")
+    assert_user_error(done, "the model needs a tag", "--tag", "2de, 2fr")
+    done = tmt("translate", "runs/mt", "--tag", "2cs", stdin=b"blue\n")
+    assert_user_error(done, "unknown tag 2cs; the model knows: 2de, 2fr")
+    done = tmt("evaluate", "runs/mt", "--tag", "2fr", "--src", "t.en", "--ref", "t.fr", "--json")
+    assert json.loads(done.stdout)["test_sets"]["t.en"]["metrics"]["chrf"]["value"] > 90
+    found = json.loads(tmt("evaluate", "runs/mt", "--json").stdout)["test_sets"]
+    assert min(found[name]["metrics"]["chrf"]["value"] for name in ("german", "french")) > 90
+    run = RunFolder(folder / "runs" / "mt")
+    scores = run.find_checkpoint("best").scores
+    assert {"bleu/de", "bleu/fr", "nll/de", "nll/fr"} <= scores.keys()
+    assert min(scores["chrf/de"], scores["chrf/fr"]) > 90
+    assert "validation of fr, at step 300" in run.readme.read_text(encoding="utf-8")
+
+
+def test_each_source_is_filtered_with_its_own_languages(folder: Path) -> None:
+    (folder / "t.fr").write_text("rouge 1\n" + "".join(f"{i}\n" for i in range(63)), encoding="utf-8")
+    path = write_config(folder, filters=[{"regex": {"side": "tgt", "drop": "rouge"}}, {"script": {}}])
+    train = load_split(configuration.load(path), "train")
+    assert dict(train.source_sizes) == {"de": 64, "fr": 63}
+    assert train.source_bounds().tolist() == [0, 64, 127]
+    assert [report.name for report in train.filters] == ["regex of de", "script of de", "regex of fr", "script of fr"]
+    assert train.describe_line(64) == "t.en:2"
+
+
+def test_validation_pairs_are_split_off_all_sources(folder: Path, tmp_path: Path) -> None:
+    config = configuration.load(write_config(folder, validation=None))
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    data = prepare_data(run, config)
+    held_out = data.validation.source_bounds()
+    assert held_out[-1] == 12 and (data.train.source_bounds() + held_out == [0, 64, 128]).all()
+
+
+def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> None:
+    path = write_config(folder)
+    found = json.loads(tmt("check", path, "--json").stdout)
+    assert found["sizes"] == {
+        "train.de": 64,
+        "train.fr": 64,
+        "validation.de": 64,
+        "validation.fr": 64,
+        "german": 64,
+        "french": 64,
+    }
+    overlaps = [finding["message"] for finding in found["findings"] if finding["group"] == "overlap"]
+    assert any("(in train.fr)" in message for message in overlaps)
+    assert_succeeded(tmt("prepare", path))
+    all_overlap = tmt("repair", path)
+    assert_user_error(all_overlap, "would keep only 0 pairs of 64 lines of the source de (removed: overlap")
+
+
+def test_stage_ends_stay_fixed_when_max_steps_changes(folder: Path, tmt: Tmt) -> None:
+    path, only_de = write_config(folder), "weights: {de: 1}"
+    stages = f"data.stages=[{{until: 50%, {only_de}}}, {{until: 80%, {only_de}}}]"
+    assert_succeeded(tmt("train", path, stages, "train.max_steps=10"))
+    assert_succeeded(tmt("train", path, stages, "train.max_steps=12"))
+    config = configuration.load_run(RunFolder(Path("runs/mt")))
+    assert [stage.until for stage in config.data.stages] == ["5", "8"]
+    refused = tmt("train", path, stages.replace("50%", "60%"), "train.max_steps=12")
+    assert_user_error(refused, "data.stages", '"until": "5"', '"until": "6"')
+    refused = tmt("train", path, stages, "train.max_steps=5")
+    assert_user_error(refused, "data.stages.1: never starts", "the ends of the stages of runs/mt were fixed")
+    assert configuration.load_run(RunFolder(Path("runs/mt"))).train.max_steps == 12
+
+
+def test_a_missing_tag_is_found_before_training(folder: Path, tmt: Tmt) -> None:
+    path = write_config(folder)
+    for override, key in (
+        ("data.validation={src: t.en, tgt: t.de}", "data.validation.tag"),
+        ("data.test={one: {src: t.en, tgt: t.de}}", "data.test.one.tag"),
+        ("validation.expect=[{source: red, equals: rot}]", "validation.expect.0.tag"),
+    ):
+        assert_user_error(tmt("train", path, override), f"{key}: is required, because each training source has a tag")
+
+
+def test_a_source_that_loses_all_pairs_is_named(folder: Path, tmt: Tmt) -> None:
+    (folder / "t.fr").write_text("".join(f"{'vert ' * 300}\n" for _ in range(64)), encoding="utf-8")
+    assert_user_error(tmt("train", write_config(folder)), "data.train: no pair of the source fr is left")
+
+
+def test_a_run_with_other_tags_cannot_be_continued_from(folder: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("train", write_config(folder), "train.max_steps=1", "validation.every=1"))
+    de = "data.train=[{name: cs, src: t.en, tgt: t.de, tag: 2cs}]"
+    validation = "data.validation={src: t.en, tgt: t.de, tag: 2cs}"
+    done = tmt("train", "mt.yaml", "name=next", "train.init_from=runs/mt", de, validation, "data.test={}")
+    assert_user_error(done, "runs/mt: its model does not know the tag 2cs (it knows: 2de, 2fr)")

@@ -1,0 +1,138 @@
+"""The rules of `tmt init`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt.config import root as configuration
+from transformer_mt.flows.init import (
+    SIZE_PRESETS,
+    InitialConfig,
+    Setting,
+    SizePreset,
+    choose_settings,
+    find_size_preset,
+)
+from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SIDE = SideStatistics([], "LATIN", True, 80, "words", 100, {50: 10, 95: 20, 100: 30})
+
+
+def statistics(n_pairs: int, tgt: SideStatistics = SIDE) -> CorpusStatistics:
+    return CorpusStatistics(n_pairs, 0, 0, SIDE, tgt)
+
+
+def chosen(n_pairs: int, tgt_lang: str = "de", tgt: SideStatistics = SIDE) -> dict[str, Any]:
+    settings = choose_settings(statistics(n_pairs, tgt), tgt_lang)
+    return {f"{setting.section}.{setting.key}": setting.value for setting in settings}
+
+
+def test_larger_corpora_get_larger_models_and_less_noise() -> None:
+    sizes = [preset.max_pairs for preset in SIZE_PRESETS]
+    assert sizes == [*sorted(size for size in sizes if size), None]
+    for smaller, larger in pairwise(SIZE_PRESETS):
+        assert smaller.vocab_size < larger.vocab_size
+        assert smaller.d_model <= larger.d_model
+        assert smaller.dropout >= larger.dropout
+        assert smaller.max_steps <= larger.max_steps
+
+
+@pytest.mark.parametrize(
+    ("name", "n_pairs"), [("low_resource", 1000), ("low_resource", 10_000), ("multi30k_en_de", 29_000)]
+)
+def test_settings_are_those_of_the_measured_configurations(name: str, n_pairs: int, tmp_path: Path) -> None:
+    measured = configuration.flatten(configuration.load(CONFIGS / f"{name}.yaml"))
+    ours = configuration.flatten(load(choose_settings(statistics(n_pairs), "de"), tmp_path))
+    different = {key for key in {*measured, *ours} if measured.get(key) != ours.get(key)}
+    assert all(key == "name" or key.startswith("data.") for key in different), different
+
+
+def load(settings: list[Setting], folder: Path) -> configuration.Config:
+    """Load the YAML text of the settings."""
+    source = {"src": "a, b.en", "tgt": "it's #1.de"}
+    data = [
+        Setting("data", "src_lang", "en", ""),
+        Setting("data", "tgt_lang", "no", ""),
+        Setting("data", "train", source, ""),
+    ]
+    path = folder / "some.yaml"
+    path.write_text(InitialConfig(statistics(9), [*data, *settings], "en", "no", "").render(path), encoding="utf-8")
+    return configuration.load(path)
+
+
+@pytest.mark.parametrize("preset", SIZE_PRESETS, ids=lambda preset: str(preset.max_pairs))
+def test_every_size_preset_is_a_valid_configuration(preset: SizePreset, tmp_path: Path) -> None:
+    n_pairs = preset.max_pairs or 10**7
+    assert find_size_preset(n_pairs) is preset
+    config = load(choose_settings(statistics(n_pairs), "no"), tmp_path)
+    (train,) = config.data.train_sources
+    assert (train.src, train.tgt, config.data.tgt_lang) == (("a, b.en",), ("it's #1.de",), "no")
+    assert config.model.encoder.n_layers == config.model.decoder.n_layers == preset.n_layers
+    assert (config.model.d_model, config.train.max_steps, config.schedule.peak) == (
+        preset.d_model,
+        preset.max_steps,
+        preset.peak,
+    )
+
+
+def test_a_tenth_of_a_small_corpus_is_held_out() -> None:
+    assert [chosen(n)["data.validation_size"] for n in (10, 3000, 29_000)] == [1, 300, 1000]
+
+
+def test_a_large_alphabet_gets_room_in_the_vocabulary() -> None:
+    chinese = replace(SIDE, script="HAN", is_spaced=False, n_characters=3200)
+    assert chosen(3000)["tokenizer.vocab_size"] == 3000
+    assert chosen(3000, "zh", chinese)["tokenizer.vocab_size"] == 7000
+
+
+def test_targets_without_spaces_are_scored_on_characters() -> None:
+    unspaced = replace(SIDE, is_spaced=False)
+    assert chosen(3000, "de", unspaced)["scoring.tokenize"] == "char"
+    assert "scoring.tokenize" not in chosen(3000, "zh", unspaced)  # `auto` knows Chinese
+    assert "scoring.tokenize" not in chosen(3000)
+
+
+def test_the_documented_rules_are_those_of_the_code() -> None:
+    rows = [
+        f"| {f'up to {p.max_pairs:,}' if p.max_pairs else 'more'} | {p.vocab_size:,} | {p.d_model}, {p.d_ff:,} "
+        f"| {p.n_heads} | {p.n_layers} + {p.n_layers} | {p.dropout} | {p.sampling or '-'} "
+        f"| {p.tokens * p.accumulate:,} | {p.peak:g} | {p.warmup_steps:,} | {p.max_steps:,} | {p.evidence} |"
+        for p in SIZE_PRESETS
+    ]
+    page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
+    assert "\n".join(["", *rows, ""]) in page
+
+
+RESULTS = (CONFIGS.parent / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def gains(pattern: str) -> list[float]:
+    """Return the numbers in the row of docs/results.md that starts with a pattern."""
+    (row,) = re.findall(rf"^\| {pattern} \|(.*)$", RESULTS, re.MULTILINE)
+    return [float(number) for number in re.findall(r"[-+]?\d+\.\d\d\b", row)]
+
+
+def test_reasons_state_the_measured_gains() -> None:
+    settings = [*choose_settings(statistics(3000), "de"), *choose_settings(statistics(29_000), "de")]
+    reasons = {f"{setting.section}.{setting.key}": setting.reason for setting in settings}
+    assert reasons["model.positions"] == f"{gains('rotary')[1]:.1f} BLEU more than sinusoidal"
+    assert reasons["schedule.kind"] == f"{gains('wsd')[1]:.1f} BLEU more than a cosine"
+    assert reasons["optimizer.kind"] == f"{-gains('adam')[1]:.1f} BLEU more than Adam"
+    plain, noisy = gains("0.1 on whole words"), gains(r"BPE-dropout of 0\.1 \(chosen\)")
+    differences = ", ".join(f"{after - before:+.1f}" for before, after in zip(plain, noisy, strict=True))
+    page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
+    assert f"{differences} BLEU with 1,000, 3,000, 10,000 pairs (Multi30k," in page
+
+
+@pytest.mark.parametrize("preset", SIZE_PRESETS, ids=lambda preset: str(preset.max_pairs))
+def test_reasons_are_short_enough_for_a_table(preset: SizePreset) -> None:
+    chinese = replace(SIDE, script="HAN", is_spaced=False, n_characters=3200)
+    settings = choose_settings(statistics(preset.max_pairs or 10**7, chinese), "xx")
+    assert max(len(setting.reason) for setting in settings) <= 50

@@ -1,0 +1,127 @@
+"""Validation: losses over all labels, and scores of greedy translations (traps 21, 24 and 36)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.evaluation.degenerate import Sample, as_markdown
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.flows.validation import Validator
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.system.device import Machine
+from transformer_mt.training.distributed import Ranks
+
+
+@pytest.fixture
+def make_validator(
+    make_model: Callable[..., Transformer],
+    make_corpus: Callable[..., EncodedCorpus],
+    small_tokenizers: TokenizerPair,
+) -> Callable[[int], Validator]:
+    """Return a factory of validators on ten pairs that show `probes` of them."""
+    texts, tokenizer = load_pairs("test")[300:310], small_tokenizers.tgt
+    corpus = make_corpus(*(tokenizer.encode(side) for side in zip(*texts, strict=True)))
+    words = (tokenizer.vocab_size, tokenizer.vocab_size)
+    model = make_model(vocab=words, pad=(tokenizer.pad_id, tokenizer.pad_id), dropout={"embedding": 0.9})
+
+    def make_validator(probes: int) -> Validator:
+        return Validator(
+            model,
+            small_tokenizers,
+            DecodingConfig(max_length_factor=0, max_length_offset=5),
+            BatchStream(corpus, small_tokenizers, tokens=100, seed=1),
+            texts,
+            machine=Machine(torch.device("cpu"), "fp32", 1),
+            ranks=Ranks(),
+            smoothing=0.1,
+            scorer=Scorer("13a", "de"),
+            probes=probes,
+        )
+
+    return make_validator
+
+
+def greedy_translations(validator: Validator, texts: list[str]) -> list[str]:
+    """Translate greedily with the public API."""
+    translator = Translator([validator.model], validator.tokenizers, DecodingConfig())
+    return translator.translate(texts, beam=1, min_length=0, max_length_factor=0, max_length_offset=5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_validation_disables_dropout_and_restores_the_mode(
+    make_validator: Callable[[int], Validator], training: bool
+) -> None:
+    """Trap 24."""
+    validator = make_validator(2)
+    wanted = validator()
+    model = validator.model.train(training)
+    assert validator()[:2] == wanted[:2]
+    assert all(module.training == training for module in model.modules())
+
+
+def test_validation_losses_are_means_over_all_labels(make_validator: Callable[[int], Validator]) -> None:
+    """Trap 21: perplexity comes from the unsmoothed loss, and batches are weighted by their labels."""
+    validator = make_validator(0)
+    model, sums, labels = validator.model, [0.0, 0.0], 0
+    pad = validator.tokenizers.tgt.pad_id
+    for row in range(10):
+        batch = validator.stream.collate(np.array([row]))
+        logits = model.logits(model(batch.src, batch.tgt_in))[0]
+        logits, wanted = torch.cat([logits[:, :pad], logits[:, pad + 1 :]], 1), batch.labels[0]
+        for i, smoothing in enumerate((0.1, 0.0)):
+            loss = F.cross_entropy(logits, wanted - (wanted > pad).long(), label_smoothing=smoothing, reduction="sum")
+            sums[i] += loss.item()
+        labels += batch.labels.numel()
+    found = validator.losses()
+    assert found["loss"] == pytest.approx(sums[0] / labels, rel=1e-5)
+    assert found["nll"] == pytest.approx(sums[1] / labels, rel=1e-5)
+    assert found["ppl"] == pytest.approx(math.exp(sums[1] / labels), rel=1e-4)
+
+
+def test_scores_are_of_free_running_greedy_translations(make_validator: Callable[[int], Validator]) -> None:
+    """Trap 36: the references are not an input of the decoder."""
+    validator = make_validator(0)
+    result = validator()
+    wanted = Scorer("13a", "de").score(greedy_translations(validator, validator.sources), validator.references)
+    assert (result.scores["bleu"], result.scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
+    assert not result.samples
+    assert "examples" not in result.markdown
+    assert not result.draw()
+
+
+@pytest.mark.parametrize(
+    ("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10))), (20, list(range(10)))]
+)
+def test_probes_are_spread_evenly_over_the_validation_set(
+    make_validator: Callable[[int], Validator], probes: int, rows: list[int]
+) -> None:
+    validator = make_validator(probes)
+    texts = [load_pairs("test")[300:310][row] for row in rows]
+    hypotheses = greedy_translations(validator, [src for src, _ in texts])
+    expected = [Sample(src, hypothesis, tgt) for (src, tgt), hypothesis in zip(texts, hypotheses, strict=True)]
+    result = validator()
+    assert result.samples == ["\n".join(sample.lines()) for sample in expected]
+    assert result.markdown["examples"] == as_markdown(expected)
+
+
+def test_validation_does_not_warn_about_truncated_sources(
+    make_validator: Callable[[int], Validator],
+) -> None:
+    validator = make_validator(0)
+    validator.decoding = validator.decoding.with_options({"max_source_length": 2})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        validator()

@@ -1,0 +1,317 @@
+"""Warm start: a run that starts from the weights and tokenizers of another run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_mt import Translator
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data.batches import BatchStream, StreamPosition
+from transformer_mt.data.corpus import load_corpus
+from transformer_mt.data.encoding import LengthLimit, encode_corpus
+from transformer_mt.data.sources import Source
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.flows.warm_start import WarmStart
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import metadata
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.training.loss import explicit_cross_entropy
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+NEW = ("train", "--config", "tiny.yaml", "name=new", "train.init_from=runs/tiny")
+SAME = ("precision=fp32", "loss.label_smoothing=0", "model.dropout={embedding: 0, residual: 0}", "batches.tokens=4096")
+
+
+@pytest.fixture
+def workspace(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy the tiny run and its data into a working directory that the test may change."""
+    shutil.copytree(tiny, tmp_path / "workspace")
+    monkeypatch.chdir(tmp_path / "workspace")
+    return tmp_path / "workspace"
+
+
+def run_of(done: CompletedProcess[str], name: str = "new") -> RunFolder:
+    assert done.returncode == 0, done.stderr
+    return RunFolder.open(Path("runs") / name)
+
+
+def entries(run: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
+
+
+def loss_of(translator: Translator) -> float:
+    """Return the mean loss of a model on all training pairs, computed with torch's own functions."""
+    model, pair = translator.model, translator.tokenizers
+    table = load_corpus(Source(src=("train.en",), tgt=("train.de",)), "en", "de", Path("cache"))
+    corpus = encode_corpus(table, pair, LengthLimit(256, "drop"), Path("cache"))
+    (batch,), after = BatchStream(corpus, pair, 4096, 1).take(StreamPosition(), 1)
+    assert after.epoch == 1, "all pairs are in one batch"
+    with torch.no_grad():
+        logits = model.logits(model(batch.src, batch.tgt_in))
+    _, nll = explicit_cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), model.tgt_pad, 0.0)
+    return float(nll) / batch.n_tgt
+
+
+def config_of(*overrides: str) -> Config:
+    return configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny", *overrides])
+
+
+def weights(model: Transformer) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def warm_start_error(*overrides: str) -> list[str]:
+    """Return the error of `WarmStart.open` as lines."""
+    with pytest.raises(UserError) as caught:
+        WarmStart.open(config_of(*overrides))
+    return str(caught.value).split("\n")
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it(workspace: Path, tmt: Tmt) -> None:
+    done = tmt(*NEW, *SAME, "train.max_steps=1", "train.log_every=1")
+    run, old = run_of(done), RunFolder(Path("runs/tiny"))
+    best = old.find_checkpoint("best")
+    assert f"starting from the weights of runs/tiny, step {best.step}" in done.stderr
+    expected = loss_of(Translator.load(old.path, precision="fp32"))
+    first = next(entry for entry in entries(run) if "train/loss" in entry)
+    assert first["train/loss"] == pytest.approx(expected, rel=1e-5)
+    assert expected < 0.98 * loss_of(untrained(run))
+
+    assert run.tokenizer.read_bytes() == old.tokenizer.read_bytes()
+    digest = hashlib.sha256((best.path / "model.safetensors").read_bytes()).hexdigest()
+    provenance = {"path": "runs/tiny", "step": best.step, "sha256": digest}
+    assert run.read_metadata()["provenance"]["init_from"] == provenance
+    assert f"Started from the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
+    (adam,) = torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
+    assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a new optimizer
+
+    shutil.rmtree(old.path)
+    again = tmt(*NEW, *SAME, "train.max_steps=2", "train.log_every=1")
+    assert run_of(again).find_checkpoint("last").step == 2
+    assert "starting from" not in again.stderr
+    assert run.read_metadata()["provenance"]["init_from"] == provenance
+
+
+def untrained(run: RunFolder) -> Translator:
+    """Return a newly initialised model with the tokenizers of a run."""
+    translator = Translator.load(run.path, precision="fp32")
+    pair = translator.tokenizers
+    return Translator([Transformer(translator.model.config, pair.src, pair.tgt).eval()], pair, translator.config)
+
+
+def test_run_killed_before_its_first_checkpoint_repeats_the_warm_start(workspace: Path, tmt: Tmt) -> None:
+    run = run_of(tmt(*NEW, "train.max_steps=1"))
+    ended = weights(Translator.load(run.path, precision="fp32").model)
+    shutil.rmtree(run.checkpoints)
+    run = run_of(tmt(*NEW, "train.max_steps=1"))
+    assert all(
+        torch.equal(ended[name], weight)
+        for name, weight in weights(Translator.load(run.path, precision="fp32").model).items()
+    )
+
+
+def test_warm_start_refuses_tokenizers_that_changed_after_they_were_copied(workspace: Path, tmt: Tmt) -> None:
+    """A retrained run assigns other ids to the same pieces."""
+    run = run_of(tmt(*NEW, "train.max_steps=1"))
+    shutil.rmtree(run.checkpoints)
+    other = workspace / "runs" / "tiny" / "tokenizer.json"
+    provenance = json.loads(other.read_text(encoding="utf-8"))
+    other.write_text(json.dumps({**provenance, "source_bos": not provenance["source_bos"]}), encoding="utf-8")
+    done = tmt(*NEW, "train.max_steps=1")
+    assert done.returncode == 2
+    assert "train.init_from: runs/tiny: its tokenizers have changed since this run was created" in done.stderr
+
+
+def test_tokenize_uses_the_tokenizers_of_the_warm_start(workspace: Path, tmt: Tmt) -> None:
+    settings = ("tokenizer.sampling=0.1", "train.init_from=runs/tiny")
+    new, old = (tmt("tokenize", *subject, "one two") for subject in (("tiny.yaml", *settings), ("runs/tiny",)))
+    assert new.stdout == old.stdout != ""
+
+
+# --- compatibility ----------------------------------------------------------------------------------------------------
+
+
+def test_every_weight_is_copied(workspace: Path) -> None:
+    old = Translator.load("runs/tiny", precision="fp32")
+    model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
+    state = torch.get_rng_state()
+    warm_start = WarmStart.open(config_of("model.dropout.residual=0.5"))
+    warm_start.copy_weights_to(model)
+    assert torch.equal(state, torch.get_rng_state())  # the warm start draws no random numbers
+    expected = weights(old.model)
+    assert all(torch.equal(expected[name], weight) for name, weight in weights(model).items())
+    assert warm_start.differences == ()
+
+
+def test_untied_output_projection_starts_as_a_copy_of_the_tied_one(workspace: Path) -> None:
+    config = config_of("model.tie_embeddings=none")
+    warm_start, old = WarmStart.open(config), Translator.load("runs/tiny", precision="fp32")
+    model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
+    warm_start.copy_weights_to(model)
+    assert model.output.weight is not model.decoder.embedding.tokens.weight
+    assert torch.equal(model.output.weight, old.model.output.weight)
+    assert warm_start.differences == ("model.tie_embeddings: none here, all there",)
+
+
+def test_settings_that_keep_all_shapes_are_reported_as_differences(workspace: Path) -> None:
+    warm_start = WarmStart.open(config_of("model.n_heads=4"))
+    assert warm_start.differences == ("model.n_heads: 4 here, 2 there",)
+    assert warm_start.describe().splitlines()[1].strip() == warm_start.differences[0]
+
+
+ENCODER = "  encoder.layers.0.feed_forward"
+
+
+@pytest.mark.parametrize(
+    ("override", "parameters", "key"),
+    [
+        ("model.d_ff=48", [f"{ENCODER}.inner.weight: [48, 16] here, [32, 16] there"], "d_ff: 48 here, 32 there"),
+        (
+            "model.encoder.n_layers=2",
+            ["  encoder.layers.1.self_attention.output.weight: [16, 16] here, none there"],
+            "encoder.n_layers: 2 here, 1 there",
+        ),
+        (
+            "model.feed_forward_bias=false",
+            [f"{ENCODER}.inner.bias: none here, [32] there", f"{ENCODER}.outer.bias: none here, [16] there"],
+            "feed_forward_bias: False here, True there",
+        ),
+        (
+            "model.positions=learned",
+            ["  encoder.embedding.positions.table: [512, 16] here, none there"],
+            "positions: learned here, sinusoidal there",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit_are_listed_with_the_key_to_change(
+    workspace: Path, override: str, parameters: list[str], key: str
+) -> None:
+    lines = warm_start_error(override)
+    assert lines[0] == "train.init_from: runs/tiny: its weights do not fit this model:"
+    assert set(parameters) <= set(lines)
+    assert lines[-1] == f"  model.{key}"
+    assert "(base: runs/tiny/config.yaml)" in lines[-2]
+
+
+def test_a_long_list_of_misfits_is_shortened(workspace: Path) -> None:
+    lines = warm_start_error("model.d_model=32")
+    names = [line for line in lines if "] here, " in line]
+    (more,) = (line for line in lines if " more" in line)
+    assert len(names) + int(more.split()[1]) == len(
+        list(Translator.load("runs/tiny", precision="fp32").model.parameters())
+    )
+
+
+def test_untied_matrices_do_not_fit_a_model_that_ties_them(workspace: Path, tmt: Tmt) -> None:
+    run_of(
+        tmt("train", "--config", "tiny.yaml", "name=apart", "model.tie_embeddings=none", "train.max_steps=1"), "apart"
+    )
+    lines = warm_start_error("train.init_from=runs/apart")
+    assert "  output.weight: tied to encoder.embedding.tokens.weight here, a separate matrix there" in lines
+    assert lines[-1] == "  model.tie_embeddings: all here, none there"
+
+
+def test_differing_tokenizer_settings_are_listed(workspace: Path) -> None:
+    lines = warm_start_error("tokenizer.vocab_size=400", "tokenizer.source_bos=true")
+    assert lines[2:] == [
+        "  tokenizer.vocab_size: 400 here, 340 there",
+        "  tokenizer.source_bos: True here, False there",
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_with_symbols_can_be_fine_tuned_with_and_without_them(workspace: Path, tmt: Tmt) -> None:
+    first = run_of(
+        tmt("train", "--config", "tiny.yaml", "name=symbols", "train.max_steps=2", "data.modifiers.placeholder=0.5"),
+        "symbols",
+    )
+    for name, setting in (("with", "data.modifiers.glossary=0.5"), ("without", "data.modifiers.glossary=0")):
+        start = ("train.init_from=runs/symbols", f"name={name}", "train.max_steps=2", setting)
+        run = run_of(tmt("train", "--config", "tiny.yaml", *start), name)
+        assert TokenizerPair.load(run.tokenizer).has_symbols
+        assert run.tokenizer.read_bytes() == first.tokenizer.read_bytes()
+
+
+# --- refusals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("train.init_from=runs",), "train.init_from: runs: is not a run folder"),
+        (("train.init_from=nowhere",), "train.init_from: nowhere: no such run folder"),
+        (("model.d_model=32",), "train.init_from: runs/tiny: its weights do not fit this model"),
+        (("tokenizer.vocab_size=400",), "train.init_from: runs/tiny: its tokenizers come with its weights"),
+        (("data.modifiers.placeholder=0.1",), "train.init_from: runs/tiny: its vocabulary lacks the symbols"),
+        (("data.modifiers.glossary=0.1",), "train.init_from: runs/tiny: its vocabulary lacks the symbols"),
+    ],
+)
+def test_refused_warm_start_creates_no_run_folder(
+    workspace: Path, tmt: Tmt, settings: tuple[str, ...], message: str
+) -> None:
+    before = sorted(Path("runs").iterdir())
+    done = tmt(*NEW, *settings)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert sorted(Path("runs").iterdir()) == before
+
+
+def damage(run: RunFolder, how: str) -> None:
+    if how == "no checkpoint":
+        shutil.rmtree(run.checkpoints)
+    elif how == "damaged":
+        (run.find_checkpoint("best").path / "model.safetensors").write_bytes(b"no weights")
+    else:
+        run.metadata.write_text(json.dumps({**run.read_metadata(), "format": 99}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no checkpoint", "train.init_from: runs/tiny: has no checkpoint yet"),
+        ("damaged", "model.safetensors: was truncated"),
+        ("format", "train.init_from: runs/tiny: was written in run format 99"),
+    ],
+)
+def test_warm_start_refuses_an_unusable_run(workspace: Path, tmt: Tmt, how: str, message: str) -> None:
+    damage(RunFolder(Path("runs/tiny")), how)
+    done = tmt(*NEW)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert not Path("runs/new").exists()
+
+
+def test_warm_start_refuses_the_run_itself(workspace: Path, tmt: Tmt) -> None:
+    before = sorted(Path("runs").iterdir())
+    done = tmt("train", "--config", "tiny.yaml", "--restart", "train.init_from=runs/tiny")
+    assert (done.returncode, "is this run itself" in done.stderr) == (2, True), done.stderr
+    assert sorted(Path("runs").iterdir()) == before
+
+
+def test_warm_start_refuses_validation_pairs_that_the_other_run_was_trained_on(workspace: Path) -> None:
+    """Trap 34."""
+    warm_start = WarmStart.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
+    record = warm_start.run.read_metadata()
+    text = record["sha256"]["train"]
+    warm_start.check_validation_split({"train": text})
+    with pytest.warns(match=r"runs/tiny was trained on other text; .* Set data\.validation to be sure"):
+        warm_start.check_validation_split({"train": "another-rest-seed1-5"})
+    with pytest.raises(UserError, match=r"runs/tiny: was trained on pairs that are validation pairs here"):
+        warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
+    metadata.write_metadata(warm_start.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
+    with pytest.raises(UserError, match=r"use its seed and data\.validation_size, or set data\.validation"):
+        warm_start.check_validation_split({"train": f"{text}-rest-seed2-5"})

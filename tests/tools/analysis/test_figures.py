@@ -1,0 +1,200 @@
+"""The axes of figures contain the given data, and any text can be drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.analysis import figures as pipeline_figures
+from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+
+KINDS = ("inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant")
+
+
+def image(axes: Any) -> np.ndarray:
+    return np.asarray(axes.images[0].get_array())
+
+
+def labels(ticks: Any) -> list[str]:
+    return [tick.get_text() for tick in ticks]
+
+
+def test_positions_figure_shows_table_dimensions_and_dot_products() -> None:
+    table = np.random.default_rng(0).normal(size=(7, 16)).astype(np.float32)
+    figure = figures.draw_positions(table, "a table")
+    whole, products, lines = figure.axes[:3]
+    assert np.array_equal(image(whole), table)
+    assert np.allclose(image(products), table @ table.T)
+    for line in lines.lines:
+        dimension = int(str(line.get_label()).removeprefix("dimension "))
+        assert np.array_equal(line.get_ydata(), table[:, dimension])
+    assert len({line.get_linestyle() for line in lines.lines}) == len(lines.lines) == 4
+    assert (whole.get_xlabel(), whole.get_ylabel(), lines.get_xlabel()) == ("dimension", "position", "position")
+    assert [axes.get_ylabel() for axes in figure.axes[3:]] == ["value", "dot product"]
+
+
+def test_rotary_dot_products_depend_only_on_the_distance() -> None:
+    config = ModelConfig(d_model=32, n_heads=4, positions="rotary")
+    whole, products = pipeline_figures.plot_positions(config, None).axes[:2]
+    assert image(whole).shape == (pipeline_figures.MAX_POSITIONS, 8)
+    angles = 10_000.0 ** (-np.arange(4) / 4)
+    for distance in (0, 1, 5, 30):
+        expected = np.cos(distance * angles).sum()
+        assert np.allclose(np.diagonal(image(products), distance), expected, atol=1e-4)
+
+
+def test_learned_positions_are_those_of_the_model(make_model: Any) -> None:
+    model = make_model(positions="learned", max_positions=9)
+    axes = pipeline_figures.plot_positions(model.config, model).axes[0]
+    assert np.array_equal(image(axes), model.encoder.embedding.positions.table.detach().numpy())
+    with pytest.raises(UserError, match=r"model\.positions is learned: .*pass a trained run"):
+        pipeline_figures.plot_positions(model.config, None)
+    with pytest.raises(UserError, match=r"model\.positions is none"):
+        pipeline_figures.plot_positions(ModelConfig(positions="none"), None)
+
+
+def test_drawing_does_not_change_the_random_state(make_model: Any) -> None:
+    import torch
+
+    before = torch.get_rng_state()
+    figures.render_pixels(pipeline_figures.plot_positions(ModelConfig(d_model=32), None))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others(kind: str) -> None:
+    config = ScheduleConfig.model_validate({"kind": kind, "warmup_steps": 30, "peak": 2e-3})
+    axes = pipeline_figures.plot_schedule(config, 64, 3000).axes[0]
+    rate = make_schedule(config.with_end(3000), 64)
+    curves = {str(line.get_label()).split()[0]: line for line in axes.lines if len(np.asarray(line.get_xdata())) > 2}
+    assert set(curves) == set(KINDS)
+    steps = [int(step) for step in np.asarray(curves[kind].get_xdata())]
+    assert (steps[0], steps[-1]) == (1, 3000)
+    assert 30 in steps  # so that the peak is drawn exactly
+    assert list(np.asarray(curves[kind].get_ydata())) == [rate(step) for step in steps]
+    assert all(line.get_linewidth() < curves[kind].get_linewidth() for name, line in curves.items() if name != kind)
+    assert len({(line.get_linestyle(), line.get_color()) for line in curves.values()}) == len(curves)
+    assert [text.get_text() for text in axes.texts] == ["warm-up ends at step 30"]
+    assert axes.get_ylim()[1] >= max(np.asarray(curves[kind].get_ydata()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_steps", "end"),
+    [({}, None, 5000), ({"kind": "cosine", "total_steps": 700}, None, 700), ({"total_steps": 700}, 900, 900)],
+    ids=["past its warm-up", "to the end of its curve", "to the last step"],
+)
+def test_schedule_is_drawn_to_the_end_of_training(settings: dict[str, Any], max_steps: int | None, end: int) -> None:
+    config = ScheduleConfig.model_validate({"warmup_steps": 500, **settings})
+    assert pipeline_figures.plot_schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
+
+
+def test_training_that_ends_during_the_warm_up_can_be_drawn() -> None:
+    axes = pipeline_figures.plot_schedule(ScheduleConfig(warmup_steps=500), 64, 100).axes[0]
+    assert not axes.texts
+
+
+def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[np.ndarray]:
+    weights = np.random.default_rng(0).gamma(0.3, size=(n_layers, n_heads, n_queries, n_keys))
+    return list(weights / weights.sum(-1, keepdims=True))
+
+
+def draw_attention(weights: list[np.ndarray], queries: list[str], keys: list[str]) -> Figure:
+    panels = [[f"layer {i}, head {j}" for j in range(len(weights[0]))] for i in range(len(weights))]
+    return figures.draw_attention("cross", weights, queries, keys, panels)
+
+
+def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
+    weights = attention(2, 3, 4, 5)
+    queries, keys = ["Der", " Hund", "$x$ $", "</s>"], ["The", " dog", " is", " 5 $", "</s>"]
+    figure = draw_attention(weights, queries, keys)
+    for n, axes in enumerate(figure.axes[:6]):
+        row, column = divmod(n, 3)
+        assert np.array_equal(image(axes), weights[row][column])
+        assert axes.get_title() == f"layer {row}, head {column}"
+        shown_queries, shown_keys = labels(axes.get_yticklabels()), labels(axes.get_xticklabels())
+        assert shown_queries == (["Der", "▁Hund", "$x$▁$", "</s>"] if column == 0 else [""] * 4)
+        assert shown_keys == (["The", "▁dog", "▁is", "▁5▁$", "</s>"] if row == 1 else [""] * 5)
+    figures.render_pixels(figure)  # dollar signs start no formula; a warning would fail the test
+
+
+def test_attention_figure_grows_with_the_sentence_up_to_a_limit() -> None:
+    sizes: list[float] = []
+    for n in (5, 40, 120):
+        figure = draw_attention(attention(1, 4, n, n), ["ab"] * n, ["ab"] * n)
+        sizes.append(figure.get_size_inches().max())
+        assert len(figure.axes[0].get_xticks()) == len(figure.axes[0].get_xticklabels()) >= min(n, 40)
+    assert sizes == sorted(sizes)
+    assert sizes[-1] * figures.DPI < 2**13
+
+
+def test_lengths_figure_counts_every_sentence() -> None:
+    src, tgt = np.array([3, 4, 4, 5, 90, 700]), np.array([1, 2, 8, 8, 8, 101])
+    figure = figures.draw_lengths(src, tgt, ("en", "é $x$"), 100, "six pairs")
+    for axes, side in zip(figure.axes, (src, tgt), strict=True):
+        bars = [patch for patch in axes.patches if patch.get_height() > 0]  # pyright: ignore[reportAttributeAccessIssue]
+        assert sum(bar.get_height() for bar in bars) == len(side)  # pyright: ignore[reportAttributeAccessIssue]
+        assert axes.lines[0].get_xdata()[0] == 100.5  # pyright: ignore[reportIndexIssue]
+        low, high = axes.get_ylim()
+        assert low < 1 < max(bar.get_height() for bar in bars) < high  # pyright: ignore[reportAttributeAccessIssue]
+    assert "longest 700" in figure.axes[0].get_title()
+    assert figure.axes[1].get_xlabel() == "length in tokens, including the end symbol (last bar: 197 and more)"
+
+
+def test_a_length_limit_outside_of_the_figure_is_named() -> None:
+    short = np.array([3, 4, 4])
+    figure = figures.draw_lengths(short, short, ("en", "de"), 100, "short")
+    assert all(not axes.lines and axes.texts[0].get_text() == "data.max_length 100 →" for axes in figure.axes)
+    heights = [patch.get_height() for patch in figure.axes[0].patches]  # pyright: ignore[reportAttributeAccessIssue]
+    assert heights == [0, 0, 1, 2]  # one bar per length, from 1
+
+
+def test_title_counts_pairs_beyond_the_limit(make_corpus: Any) -> None:
+    corpus = make_corpus([[5], [5, 5, 5], [5, 5]], [[5, 5, 5, 5], [5], [5]])
+    source: Any = {"src": "a", "tgt": "b"}
+    data = DataConfig(src_lang="en", tgt_lang="de", train=source, max_length=4)
+    assert pipeline_figures.plot_lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
+    corpus.limit_counts.too_long = 2
+    title = "3 training pairs; 3 beyond data.max_length, 2 of them dropped"
+    assert pipeline_figures.plot_lengths(corpus, data).get_suptitle() == title
+
+
+def test_the_users_matplotlib_settings_are_ignored() -> None:
+    """With `usetex`, matplotlib would need LaTeX, and LaTeX would interpret the text."""
+    expected = figures.render_pixels(figures.draw_positions(np.eye(8), "100 % of a_table"))
+    with rc_context({"text.usetex": True, "axes.facecolor": "red"}):
+        found = figures.render_pixels(figures.draw_positions(np.eye(8), "100 % of a_table"))
+    assert np.array_equal(found, expected)
+
+
+def test_pixels_are_rgb_bytes() -> None:
+    shown = figures.render_pixels(figures.draw_lengths(np.ones(1), np.ones(1), ("en", "de"), 9, "one"))
+    assert (shown.ndim, shown.shape[2], shown.dtype) == (3, 3, np.uint8)
+    assert shown.min() < 64
+    assert shown.max() == 255
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Größe žluťoučký кошка ελληνικά", "私は犬 한국어 हिन्दी ไทย كتاب", "😀 \U000f0000", "\t\u202e\u0301\n", ""],
+    ids=["Latin, Cyrillic, Greek", "other scripts", "no font", "control characters", "empty"],
+)
+def test_any_text_is_drawn_without_a_warning(text: str) -> None:
+    """matplotlib warns of characters that no font has, and a warning would fail the test."""
+    figures.render_pixels(draw_attention(attention(1, 1, 1, 1), [text], [text]))
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [(" a b", "▁a▁b"), ("\t", "<0009>"), ("\u202eabc", "<202E>abc"), ("a" * 20, "a" * 20), ("a" * 21, "a" * 19 + "…")],
+)
+def test_labels_are_short_and_visible(text: str, label: str) -> None:
+    axes = draw_attention(attention(1, 1, 1, 1), [text], ["x"]).axes[0]
+    assert labels(axes.get_yticklabels()) == [label]

@@ -1,0 +1,44 @@
+"""Files of documents: formats by suffix, and encodings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.errors import UserError
+from transformer_mt.tools.documents.formats import DocumentOptions, find_format, read_document
+
+OPTIONS = DocumentOptions("de")
+
+
+def test_formats_are_found_by_suffix() -> None:
+    names = ["a.HTML", "a.de.md", "a.po", "a.pot", "a.xlf", "a.srt", "a.json", "a.txt", "a.html.gz", "md"]
+    assert [find_format(Path(name)) for name in names] == [
+        "html", "markdown", "po", "po", "xliff", "srt", "json", None, None, None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\ncaf\xe9", r"a.html, line 2: not UTF-8 text; convert it with iconv"),
+        (b'<html>\n<meta charset="latin1">x', r"a.html, line 2: .* declares the encoding latin1; convert"),
+        (b'\n<meta http-equiv="c" content="text/html; charset=x-y">x', r"line 2: .* declares the encoding x-y"),
+        (b'<?xml version="1.0" encoding="ISO-8859-1"?>x', r"line 1: .* declares the encoding ISO-8859-1"),
+    ],
+)
+def test_documents_in_another_encoding_are_refused_with_a_remedy(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_document(path, "html", OPTIONS)
+
+
+def test_documents_that_declare_utf8_are_read_with_their_line_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes(b'\xef\xbb\xbf<?xml encoding="utf-8"?><meta charset=UTF8>\r\nA dog\r\n')
+    document = read_document(path, "html", OPTIONS)
+    filled = document.fill([segment.source for segment in document.segments])
+    assert filled.encode() == path.read_bytes()
+    assert document.line_numbers() == [2]

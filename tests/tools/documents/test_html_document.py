@@ -1,0 +1,137 @@
+"""HTML pages: segments, and everything around them is kept."""
+
+from __future__ import annotations
+
+import html5lib
+import pytest
+from document_helpers import fill, identity, parse, rotate, sources, upper
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_mt.tools.markup.elements import MarkedText
+
+FRAGMENTS = (
+    "<p>", "</p>", "<b>", "</b>", "<i class='x'>", "</i>", "<br>", "<br/>", "<div title=\"a 'b'\">", "</div>", "<li>",
+    "<code>", "</code>", "<span translate=no>", "</span>", "<!-- c -->", "<!doctype html>", "<img alt=Dog>", "old ",
+    "dog", "\n", "\r\n", " ", "&amp;", "&nbsp;", "&copy;", "&copy", "&#8212;", "&unknown;", "&", "&#", "<", ">", "< b",
+    "</", "<a href='?a=1&b=2'>", "</a>", "<script>if (a<b) { c }</script>", "<pre>\n x\n</pre>", "ß", "\0", "\f",
+)  # fmt: skip
+
+
+def tags_of(page: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the elements with their attributes, as a browser builds them."""
+    tree = html5lib.parse(page, namespaceHTMLElements=False)
+    return [(str(element.tag), sorted(element.attrib.items())) for element in tree.iter()]
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
+def test_any_page_is_kept_byte_for_byte_if_nothing_is_translated(page: str) -> None:
+    assert fill(parse(page, "html", "alt", "title"), identity) == page
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(st.sampled_from([each for each in FRAGMENTS if "\0" not in each]), max_size=10).map("".join))
+def test_translated_pages_have_the_same_tags(page: str) -> None:
+    assert tags_of(fill(parse(page, "html"), upper)) == tags_of(page)
+
+
+def test_block_tags_separate_segments_and_inline_tags_belong_to_them() -> None:
+    page = "<h1>A dog</h1><ul><li>The <b>old</b> cat<li>x<br>y</ul>text<table><td>cell"
+    assert sources(parse(page, "html")) == ["A dog", "The <b>old</b> cat", "x", "y", "text", "cell"]
+
+
+def test_links_of_a_menu_are_segments() -> None:
+    menu = "<b><a href=x>One</a> | <a href=y><img alt=z> Two</a></b>"
+    assert sources(parse(menu, "html")) == ["One", "Two"]
+    assert fill(parse(menu, "html"), upper) == menu.replace("One", "ONE").replace("Two", "TWO")
+    sentence = "<a>One</a> or <a>two</a>"
+    assert sources(parse(sentence, "html")) == [sentence]
+
+
+def test_tags_and_spaces_at_the_ends_are_not_part_of_a_segment() -> None:
+    page = "<p>\n <a href=x><img src=y> <b>A dog</b></a><br> </p><p><i>old</i> dog <em></em></p>"
+    assert sources(parse(page, "html")) == ["A dog", "<i>old</i> dog"]
+    assert fill(parse(page, "html"), upper) == page.replace("A dog", "A DOG").replace("old", "OLD").replace(
+        "g <", "G <"
+    ).replace("doG", "DOG")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    ["<script>a b</script>", "<style>a b</style>", "<pre>a b</pre>", "<textarea>a b</textarea>", "<!-- a b -->",
+     "<div translate=no><p>a b</p></div>", "<p class='x notranslate'>a b</p>", "<svg><text>a b</text></svg>",
+     "12 &mdash; 3"],
+)  # fmt: skip
+def test_content_that_is_not_text_is_not_translated(kept: str) -> None:
+    assert sources(parse(f"<p>one</p>{kept}<p>two</p>", "html")) == ["one", "two"]
+
+
+def test_an_element_that_is_not_translated_ends_with_its_parent_if_its_tag_is_not_closed() -> None:
+    assert sources(parse("<ul><li translate=no>a<li>b</ul>", "html")) == ["b"]
+    assert sources(parse("<div><span translate=no>a</div><p>b</p>", "html")) == ["b"]
+
+
+def test_code_in_a_sentence_is_one_element_that_moves_with_it() -> None:
+    page = "<p>call <code>f(<b>x</b>)</code></p>"
+    assert fill(parse(page, "html"), rotate) == "<p><code>f(<b>x</b>)</code> CALL </p>"
+
+
+def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
+    document = parse("<p>caf&eacute; &lt;b&gt; &amp; &copy; x</p>", "html")
+    assert document.segments[0].source.text_only == "café <b> &  x"
+    assert fill(document, upper) == "<p>CAFÉ &lt;B&gt; &amp; &copy; X</p>"
+
+
+@pytest.mark.parametrize("tag", ['<a href="x>', "<a href='x>", '<img alt="x <b>'])
+def test_a_tag_with_an_open_quote_is_kept(tag: str) -> None:
+    page = f"<p>A {tag}dog</a> runs.</p>"
+    translated = f"<p>A {tag}DOG</a> RUNS.</p>"
+    assert fill(parse(page, "html"), upper) == translated
+
+
+def test_tags_with_open_quotes_at_the_end_of_a_page_are_kept() -> None:
+    assert fill(parse('dog <a href="x <b', "html"), upper) == 'DOG <a href="x <b'
+
+
+def test_the_language_of_the_page_is_set() -> None:
+    assert fill(parse("<html>x", "html"), identity) == '<html lang="de">x'
+    assert (
+        fill(parse("<html class=a lang=en xml:lang='en-GB'>x", "html"), identity)
+        == "<html class=a lang=de xml:lang='de'>x"
+    )
+    assert fill(parse("<html lang='de-AT'>x", "html"), identity) == "<html lang='de-AT'>x"
+
+
+def test_attributes_are_translated_by_option_even_inside_of_a_segment() -> None:
+    page = """<p title='an "old" dog'>see <img alt=Dog src=Dog> here</p>"""
+    assert fill(parse(page, "html"), upper) == page.replace("see", "SEE").replace("here", "HERE")
+    document = parse(page, "html", "alt", "title")
+    assert sources(document) == ["see <img alt=Dog src=Dog> here", 'an "old" dog', "Dog"]
+    translated = """<p title='AN "OLD" DOG'>SEE <img alt="DOG" src=Dog> HERE</p>"""
+    assert fill(document, upper) == translated
+
+
+def test_quotes_of_a_translation_are_escaped_in_attributes() -> None:
+    document = parse("""<p title="x" alt='x'>""", "html", "alt", "title")
+    quotes = [MarkedText(("""'a" & <b""",)) for _ in document.segments]
+    assert document.fill(quotes) == """<p title="'a&quot; &amp; &lt;b" alt='&#39;a" &amp; &lt;b'>"""
+
+
+def test_ten_thousand_tags_in_one_line_keep_their_order() -> None:
+    page = "<b>x</b> " * 2500 + "<i>" * 2500 + "y" + "</u>" * 2500
+    document = parse(page, "html")
+    assert fill(document, identity) == page
+    assert fill(document, upper) == page.replace("x", "X").replace("y", "Y")
+
+
+def test_the_byte_order_mark_is_kept_and_not_translated() -> None:
+    document = parse("\ufeffA dog", "html")
+    assert sources(document) == ["A dog"]
+    assert fill(document, upper) == "\ufeffA DOG"
+
+
+def test_a_blank_translation_leaves_the_segment_as_it_is() -> None:
+    document = parse("<p>A <b>dog</b> &quot;x&quot;", "html")
+    (segment,) = document.segments
+    assert document.fill([MarkedText((0, " ", 1), segment.source.elements)]) == document.text

@@ -1,0 +1,246 @@
+"""PO, XLIFF, SRT and JSON: what is translated, and everything else is kept."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import polib
+import pytest
+from document_helpers import fill, identity, parse, rotate, sources, upper
+
+from transformer_mt.tools.documents.document import DocumentError
+from transformer_mt.tools.documents.formats import DocumentFormat
+from transformer_mt.tools.markup.elements import MarkedText
+
+PO = r'''# A comment
+msgid ""
+msgstr ""
+"Language: \n"
+"Content-Type: text/plain; charset=UTF-8\n"
+
+#: file.py:3
+#, python-format
+msgid "The \"old\" %s\n"
+"and a dog\n"
+msgstr ""
+
+#, fuzzy
+#| msgid "Hell"
+msgid "Hello"
+msgstr "Heda"
+
+msgid "one file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+msgctxt "menu"
+msgid "Open"
+msgstr "Öffnen"
+
+msgid "100"
+msgstr ""
+
+#~ msgid "Gone"
+#~ msgstr ""'''
+
+XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file source-language="en" original="a"><body>
+  <trans-unit id="1">
+    <source>Ein é <g id="1">old <x id="2"/></g> &amp; dog</source>
+    <note>a note</note>
+    <alt-trans><source>no</source><target>no</target></alt-trans>
+  </trans-unit>
+  <trans-unit id="2"><source>Done</source><target>Fertig</target></trans-unit>
+  <trans-unit id="3"><source>New <![CDATA[& dog]]></source><target state="new"/></trans-unit>
+  <trans-unit id="4" translate="no"><source>Kept</source></trans-unit>
+</body></file></xliff>
+"""
+
+SRT = """1
+00:00:01,000 --> 00:00:02,000
+<i>The old dog sleeps on the
+sofa</i>
+
+2
+00:00:03,000 --> 00:00:04,500
+- Who?
+- {\\an8}The <b>dog</b>!
+"""
+
+JSON = '{"name": "The \\"old\\" dog", "n": 1, "list": ["a\\n b ", {"key": "x \\/ y"}, ""], "code" : "42"}\n'
+EXAMPLES: list[tuple[DocumentFormat, str]] = [("srt", SRT), ("json", JSON)]
+
+
+@pytest.mark.parametrize(("document_format", "text"), EXAMPLES)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_documents_are_kept_byte_for_byte_if_nothing_is_translated(
+    document_format: DocumentFormat, text: str, newline: str, mark: str
+) -> None:
+    for end in (newline, ""):
+        changed = mark + text.rstrip("\n").replace("\n", newline) + end
+        assert fill(parse(changed, document_format), identity) == changed
+
+
+# --- PO ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_po_messages_without_a_translation_are_translated(newline: str) -> None:
+    translated = fill(parse(PO.replace("\n", newline), "po"), upper)
+    before, after = polib.pofile(PO), polib.pofile(translated)
+    assert after.metadata["Language"] == "de"
+    for old, new in zip(before, after, strict=True):
+        assert (old.msgid, old.msgid_plural, old.msgctxt, old.flags, old.comment, old.occurrences) == (
+            new.msgid, new.msgid_plural, new.msgctxt, new.flags, new.comment, new.occurrences,
+        )  # fmt: skip
+    assert [entry.msgstr for entry in after] == ['THE "OLD" %S\nAND A DOG\n', "HELLO", "", "Öffnen", "100", ""]
+    assert after[2].msgstr_plural == {0: "ONE FILE", 1: "%D FILES"}
+
+
+def test_only_values_of_a_po_file_change() -> None:
+    translated = fill(parse(PO, "po"), upper)
+    kept = [line for line in PO.split("\n") if not line.startswith(('msgstr ""', "msgstr[", 'msgstr "Heda', '"Lang'))]
+    lines = iter(translated.split("\n"))
+    assert all(line in lines for line in kept)  # in the same order
+
+
+def test_existing_translations_of_a_po_file_are_replaced_by_option() -> None:
+    assert 'msgstr "OPEN"' in fill(parse(PO, "po", retranslate=True), upper)
+    complete = fill(parse(PO, "po"), upper).replace("#, fuzzy\n", "")
+    assert sources(parse(complete, "po")) == []
+    assert fill(parse(complete, "po"), upper) == complete
+
+
+def test_plural_forms_of_po_in_another_order_keep_their_index() -> None:
+    text = 'msgid "one file"\nmsgid_plural "%d files"\nmsgstr[1] ""\nmsgstr[0] ""\n'
+    assert polib.pofile(fill(parse(text, "po"), upper))[0].msgstr_plural == {0: "ONE FILE", 1: "%D FILES"}
+
+
+def test_escapes_of_po_by_number_are_characters() -> None:
+    text = 'msgid "\\x41n \\303\\xa9 \\a \\033 \\\\a \\042dog"\nmsgstr ""\n'
+    assert sources(parse(text, "po")) == ['An é \a \x1b \\a "dog']
+    assert fill(parse(text, "po"), upper).split("\n")[1] == r'msgstr "AN É \a \033 \\A \"DOG"'
+
+
+# --- XLIFF ------------------------------------------------------------------------------------------------------------
+
+
+def targets(text: str) -> list[str]:
+    root = ElementTree.fromstring(text.encode())
+    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}target")]
+
+
+def test_xliff_units_without_a_target_get_one() -> None:
+    translated = fill(parse(XLIFF, "xliff"), upper)
+    assert targets(translated) == ["EIN É OLD  & DOG", "no", "Fertig", "NEW & DOG"]
+    assert '    <target>EIN É <g id="1">OLD <x id="2"/></g> &amp; DOG</target>\n    <note>' in translated
+    assert '<file target-language="de" source-language="en"' in translated
+    without = translated.replace(' target-language="de"', "").replace('<target state="new">NEW &amp; DOG</target>', "X")
+    line = next(line for line in translated.splitlines(keepends=True) if "<target>EIN" in line)
+    assert without.replace(line, "") == XLIFF.replace('<target state="new"/>', "X")
+
+
+def test_the_elements_of_xliff_move_with_the_text() -> None:
+    assert '<target>DOG EIN É <g id="1">OLD <x id="2"/></g> &amp; </target>' in fill(parse(XLIFF, "xliff"), rotate)
+
+
+def test_existing_targets_of_xliff_are_replaced_by_option() -> None:
+    assert targets(fill(parse(XLIFF, "xliff", retranslate=True), upper))[2] == "DONE"
+
+
+def test_xliff_2_segments_are_translated() -> None:
+    text = (
+        '<xliff version="2.0" srcLang="en" xmlns="urn:oasis:names:tc:xliff:document:2.0"><file id="f"><unit id="1">'
+        "<originalData><data id='d'>no</data></originalData><segment><source>See <pc id='1'>the\n dog</pc>"
+        "<sc id='2'/> x<ec startRef='2'/></source></segment><ignorable><source>no</source></ignorable>"
+        "<segment><source>Done</source><target>Fertig</target></segment></unit></file></xliff>"
+    )
+    translated = fill(parse(text, "xliff"), upper)
+    assert targets(translated) == ["SEE THE DOG X", "Fertig"]
+    assert '<xliff trgLang="de" version="2.0"' in translated
+
+
+def test_codes_of_xliff_at_the_ends_of_a_segment_keep_their_cdata() -> None:
+    opening, closing = '<bpt id="1"><![CDATA[<b>]]></bpt>', '<ept id="1"><![CDATA[</b>]]></ept>'
+    text = XLIFF.replace("New <![CDATA[& dog]]>", f"{opening}<![CDATA[A man]]>{closing}")
+    translated = fill(parse(text, "xliff"), upper)
+    assert f"{opening}A MAN{closing}</target>" in translated
+    assert targets(translated)[-1] == "<b>A MAN</b>"
+
+
+# --- SRT --------------------------------------------------------------------------------------------------------------
+
+
+def test_subtitles_keep_their_times_and_number_of_lines() -> None:
+    assert sources(parse(SRT, "srt")) == ["The old dog sleeps on the sofa", "Who?", "The <b>dog</b>!"]
+    translated = fill(parse(SRT, "srt"), upper)
+    assert "<i>THE OLD DOG SLEEPS\nON THE SOFA</i>\n" in translated
+    assert "- WHO?\n- {\\an8}THE <b>DOG</b>!\n" in translated
+    times = [line for line in SRT.split("\n") if "-->" in line or not line]
+    assert [line for line in translated.split("\n") if "-->" in line or not line] == times
+
+
+def test_a_translation_of_one_word_has_one_line() -> None:
+    document = parse(SRT.replace("\n", "\r\n"), "srt")
+    first = document.segments[0]
+    filled = document.fill([MarkedText(("Schläft",)), *(segment.source for segment in document.segments[1:])])
+    assert "<i>Schläft</i>\r\n\r\n2\r\n" in filled and first.source.elements == ()
+
+
+def test_styles_of_subtitles_are_pairs() -> None:
+    text = SRT.replace("<b>dog</b>", "{\\b1}dog{\\b0} <font color=red>x</font>")
+    segment = parse(text, "srt").segments[-1]
+    assert [element.partner for element in segment.source.elements] == [1, 0, 3, 2]
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def test_values_of_json_are_translated_and_names_are_not() -> None:
+    translated = fill(parse(JSON, "json"), upper)
+    assert json.loads(translated) == {
+        "name": 'THE "OLD" DOG', "n": 1, "list": ["A\n B ", {"key": "X / Y"}, ""], "code": "42",
+    }  # fmt: skip
+    assert sources(parse(JSON, "json")) == ['The "old" dog', "a", "b", "x / y"]
+
+
+def test_json_in_ascii_stays_ascii() -> None:
+    assert fill(parse(r'{"a": "caf\u00e9"}', "json"), upper) == r'{"a": "CAF\u00c9"}'
+    assert fill(parse('{"a": "café"}', "json"), upper) == '{"a": "CAFÉ"}'
+
+
+def test_a_json_string_with_half_a_character_is_not_translated() -> None:
+    text = r'{"a": "\ud800 A man", "b": "\ud83d\ude00 dog"}'
+    assert fill(parse(text, "json"), upper) == text.replace("dog", "DOG")
+
+
+# --- wrong input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("document_format", "text", "line", "message"),
+    [
+        ("po", 'msgid "a"\nmsgstr "b\n', 2, "not a line of a PO file"),
+        ("po", 'msgid "a"\n\nhello\n', 3, "not a line of a PO file"),
+        ("po", 'msgid "a"\nmsgid "b"\n', 2, "not a PO file"),
+        ("po", 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=latin1\\n"\n', 3, "encoding latin1"),
+        ("xliff", "<a/>", 1, "not XLIFF"),
+        ("xliff", "", 1, "not XML"),
+        ("xliff", "<xliff>\n<a></xliff>", 2, "not XML: mismatched tag"),
+        ("xliff", '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', 1, "DOCTYPE"),
+        ("srt", "\nhello\n", 2, "expected a time"),
+        ("srt", "1\n00:00:01,000 --> 00:00\nhello\n", 2, "expected a time"),
+        ("json", '{"a": 1,\n}', 2, "not JSON"),
+        ("json", "[" * 100_000, 1, "nested too deeply"),
+    ],
+)
+def test_broken_documents_are_refused_with_a_line(
+    document_format: DocumentFormat, text: str, line: int, message: str
+) -> None:
+    with pytest.raises(DocumentError, match=message) as error:
+        parse(text, document_format)
+    assert error.value.line == line

@@ -1,0 +1,363 @@
+"""`tmt export` writes CTranslate2 folders, and run folders with weights only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+import torch
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from safetensors.torch import load_file
+
+from transformer_mt import Translator, __version__
+from transformer_mt.cli.export import write_weights_folder
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system import files as disk_space
+from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export import ctranslate2_export as parity
+
+LINES = [
+    "one two three",
+    "three two one\r",
+    "",
+    "   ",
+    "</s> <pad> <s> <unk> eight",
+    "one\u2028two\x85three \x0bfour",
+    "e\u0301ight \U0001f600",
+    "six " * 40,
+    "five",
+]
+
+
+@pytest.fixture
+def run(tiny_run: Path, in_tiny: Path) -> Path:
+    """Change to the folder where the tiny run was trained. Tests must not modify it."""
+    return tiny_run
+
+
+@pytest.fixture
+def noisy_run(run: Path, tmp_path: Path) -> Path:
+    """Add noise to the weights of the run, so that translations differ between sentences."""
+    model = Translator.load(run, precision="fp32").model
+    for parameter in model.parameters():
+        parameter.data += 0.4 * torch.randn_like(parameter)
+    folder = RunFolder.open(run)
+    write_weights_folder(folder, tmp_path / "noisy", model, folder.find_checkpoint("best"), "noisy", [])
+    return tmp_path / "noisy"
+
+
+def set_keys(run: Path, **changes: str) -> None:
+    """Change values in a run's configuration file."""
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    for key, value in changes.items():
+        text, n = re.subn(rf"^( *){key}: .*?(?=  #)", rf"\g<1>{key}: {value}", text, count=1, flags=re.MULTILINE)
+        assert n == 1
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+
+
+# --- for CTranslate2 --------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    out = tmp_path / "new" / "engine"
+    before = read_folder(run)
+    output = assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", out, "--checkpoint", "8"))
+    about = json.loads((out / "export.json").read_text(encoding="utf-8"))
+    assert (about["run"], about["step"], about["quantization"]) == (str(run), 8, "float32")
+    assert about["versions"]["transformer-mt"] == __version__
+    assert about["versions"]["ctranslate2"] == ctranslate2.__version__
+    compared = about["compared"]
+    assert compared["sentences"] == compared["identical"] == 8, "all validation pairs"
+    assert compared["score_difference"] < 1e-3
+    assert "8 of 8 translations identical" in output
+    assert f"{compared['score_difference']:.1e}" in output
+    names = "model.bin config.json shared_vocabulary.json export.json translate.py"
+    assert {path.name for path in out.iterdir()} == {*names.split(), "src_tokenizer.json", "tgt_tokenizer.json"}
+    assert [path.name for path in out.parent.iterdir()] == ["engine"]
+    assert read_folder(run) == before
+
+
+def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    """Also with control symbols, unusual line ends, blank and long lines."""
+    out = tmp_path / "engine"
+    assert_succeeded(tmt("export", noisy_run, "--to", "ctranslate2", "--output", out))
+    stdin = "\n".join(LINES).encode()
+    ours = tmt("translate", noisy_run, stdin=stdin).stdout
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    command = [sys.executable, "-W", "error", out / "translate.py"]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=True, cwd=tmp_path, env=environment)
+    assert done.stdout.decode() == ours
+    assert len(set(ours.split("\n"))) > 4, "the model must distinguish lines, or the comparison is void"
+    about = json.loads((out / "export.json").read_text(encoding="utf-8"))
+    (out / "export.json").write_text(json.dumps({**about, "longest_source": 2}), encoding="utf-8")
+    cut = subprocess.run(command, input=b"eins\neins zwei drei\n", capture_output=True, check=True)
+    assert cut.stderr.startswith(b"translate.py: line 2 has ") and cut.stderr.endswith(
+        b" tokens and is truncated to 2\n"
+    )
+    assert subprocess.run(command, input=b"", capture_output=True, check=True).stdout == b""
+    assert subprocess.run(command, input=b"\n\n", capture_output=True, check=True).stdout == b"\n\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    unread = subprocess.run(command, input=b"eins\n", stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (unread.returncode, unread.stderr) == (-signal.SIGPIPE, b"")
+    refused = subprocess.run(command, input=b"\xef\xbb\xbfone\n\xfftwo\n", capture_output=True)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr == b"translate.py: line 2 is not UTF-8 text; convert it, e.g. with iconv\n"
+
+
+def test_the_script_imports_only_ctranslate2_and_tokenizers() -> None:
+    text = ctranslate2_export.SCRIPT.read_text(encoding="utf-8")
+    assert set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) == {
+        "json",
+        "signal",
+        "sys",
+        "pathlib",
+        "ctranslate2",
+        "tokenizers",
+    }
+
+
+def test_quantised_exports_record_their_own_parity(noisy_run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    sizes = {}
+    for quantization in ("float32", "int8"):
+        out = tmp_path / quantization
+        command = ("export", noisy_run, "--to", "ctranslate2", "--output", out)
+        output = assert_succeeded(tmt(*command, "--quantization", quantization))
+        about = json.loads((out / "export.json").read_text(encoding="utf-8"))
+        assert about["quantization"] == quantization
+        assert about["compared"]["compute_type"] in output
+        sizes[quantization] = (out / "model.bin").stat().st_size, about["compared"]["score_difference"]
+    assert sizes["int8"][0] < sizes["float32"][0]
+    assert sizes["int8"][1] > sizes["float32"][1]
+
+
+def test_missing_validation_text_is_reported_and_src_replaces_it(run_copy: Path, tmt: Tmt) -> None:
+    for file in Path().glob("valid.*"):
+        file.unlink()
+    to = ("export", run_copy, "--to", "ctranslate2", "--output")
+    output = assert_succeeded(tmt(*to, "one"))
+    assert "valid.en" in output
+    assert "--src F compares the engines on the lines of a file" in output
+    assert "the two engines were not compared: there was no sentence to translate" in output
+    assert json.loads(Path("one/export.json").read_text(encoding="utf-8"))["compared"] is None
+    assert "6 of 6 translations identical" in assert_succeeded(tmt(*to, "two", "--src", "test.en"))
+
+
+def test_at_most_a_hundred_sentences_are_compared(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    (tmp_path / "many").write_text("one two\n\nthree\n" * 80, encoding="utf-8")
+    to = ("export", run, "--to", "ctranslate2", "--output", tmp_path / "engine", "--src", tmp_path / "many")
+    assert "100 of 100 translations" in assert_succeeded(tmt(*to))
+
+
+def test_parity_skips_texts_without_tokens(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CTranslate2 does not score an empty source."""
+    translator = Translator.load(run)
+    monkeypatch.setattr(translator.tokenizers.src, "encode", lambda texts: [[] for _ in texts])
+    assert ctranslate2_export.check_parity(translator, tmp_path, ctranslate2_export.LengthLimits(9, 8), ["x"]) is None
+
+
+def test_a_float32_difference_beyond_rounding_gives_a_warning() -> None:
+    far = parity.Parity(100, 98, 0.0, "float32")
+    assert ctranslate2_export.format_parity(far, "float32")[-1].startswith("warning: ")
+    assert len(ctranslate2_export.format_parity(far, "int8")) == 1
+
+
+def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> None:
+    """A comparison with NaN finds no difference."""
+    folder = RunFolder(run_copy)
+    model = Translator.load(run_copy, precision="fp32").model
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan)
+    checkpoints.save(folder.find_checkpoint("best"), model, None)
+    done = tmt("export", run_copy, "--to", "ctranslate2", "--output", "engine")
+    assert_user_error(done, "are NaN", "another checkpoint")
+    assert not Path("engine").exists()
+
+
+def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None:
+    translator = Translator.load(run)
+    config = translator.config
+
+    def limits(**changes: Any) -> ctranslate2_export.LengthLimits:
+        translator.config = config.model_copy(update=changes)
+        return ctranslate2_export.LengthLimits.of_translator(translator)
+
+    long_target = limits(max_source_length=100, max_length_factor=2, max_length_offset=7)
+    assert (long_target.positions, long_target.source) == (207, 100)
+    short_target = limits(max_source_length=100, max_length_factor=0, max_length_offset=7)
+    assert (short_target.positions, short_target.source) == (101, 100)
+    unlimited, most = limits(max_source_length=10**9), ctranslate2_export.MAX_POSITIONS
+    assert (unlimited.positions, unlimited.source) == (most, most - 1)
+
+
+@pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", "true")])
+def test_an_unsupported_model_is_refused_by_key(run_copy: Path, tmt: Tmt, key: str, value: str) -> None:
+    set_keys(run_copy, **{key: value})
+    done = tmt("export", run_copy, "--to", "ctranslate2", "--output", "engine")
+    assert_user_error(done, f"{run_copy}: CTranslate2 does not support this model", f"model.{key}: {value}: ")
+    assert not Path("engine").exists()
+
+
+def test_a_missing_package_is_named(run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ctranslate2"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "transformer_mt.tools.export.ctranslate2_model", raising=False)
+    done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "engine")
+    assert_user_error(done, "pip install ctranslate2")
+    assert not (tmp_path / "engine").exists()
+    assert_succeeded(tmt("export", run, "--to", "weights", "--output", tmp_path / "weights"))
+
+
+def test_a_failed_export_leaves_no_files(run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parity, "compare", fail)
+    assert_user_error(tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "x" / "engine"), "No space left")
+    assert not list((tmp_path / "x").iterdir())
+
+
+@pytest.mark.slow
+def test_a_terminated_export_leaves_no_files(run: Path, tmp_path: Path) -> None:
+    script = """if True:
+        import os, signal
+        from transformer_mt.cli.main import main
+        from transformer_mt.runs import checkpoints
+        save = checkpoints.save
+        def save_and_terminate(*arguments):
+            save(*arguments)
+            os.kill(os.getpid(), signal.SIGTERM)
+        checkpoints.save = save_and_terminate
+        main()"""
+    command = ("export", run, "--to", "weights", "--output", tmp_path / "weights")
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+# --- weights only ----------------------------------------------------------------------------------------------------
+
+
+def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    out = tmp_path / "weights"
+    before = read_folder(run)
+    output = assert_succeeded(tmt("export", run, "--to", "weights", "--output", out))
+    best = RunFolder.open(run).find_checkpoint("best")
+    assert f"{disk_space.measure_folder(out) / 1000:.1f} kB" in output
+    (folder,) = (out / "checkpoints").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
+    exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))
+    assert exported.keys() == original.keys()
+    assert all(torch.equal(exported[name], original[name]) for name in original)
+    assert Translator.load(out).translate(LINES) == Translator.load(run).translate(LINES)
+    for verb in ("translate", "evaluate"):
+        stdin = "\n".join(LINES).encode()
+        outputs = [assert_succeeded(tmt(verb, folder, stdin=stdin)) for folder in (out, run)]
+        without_time = {re.sub(r", [0-9.]+ s\)", ")", output) for output in outputs}
+        assert len(without_time) == 1
+    for name, source in (("one", run), ("two", out)):
+        output = assert_succeeded(tmt("export", source, "--to", "ctranslate2", "--output", tmp_path / name))
+        assert "8 of 8" in output
+    assert (tmp_path / "one" / "model.bin").read_bytes() == (tmp_path / "two" / "model.bin").read_bytes()
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert f"- Weights only: from {run}, step {best.step}" in card
+    assert f"tmt translate {out} " in card
+    assert f"- unseen, at step {best.step}: bleu" in card, "the test scores belong to the best checkpoint"
+    assert read_folder(run) == before
+
+
+def test_a_run_without_a_recorded_last_step_is_exported(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    del record["last_step"]
+    early = shutil.copytree(run, tmp_path / "early")
+    (early / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    assert_succeeded(tmt("export", early, "--to", "weights", "--output", tmp_path / "weights"))
+    status = "Status: weights only of a training that ended: train.max_steps 12 reached\n"
+    assert status in (tmp_path / "weights" / "README.md").read_text(encoding="utf-8")
+
+
+def test_test_scores_of_another_checkpoint_are_left_out(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    folder = RunFolder.open(run)
+    other = next(info for info in folder.list_checkpoints() if info.step != folder.find_checkpoint("best").step)
+    assert_succeeded(tmt("export", run, "--to", "weights", "--output", tmp_path / "w", "--checkpoint", other.step))
+    record = RunFolder.open(tmp_path / "w").read_metadata()
+    assert not {"test", "tested"} & set(record)
+    assert record["exported"]["steps"] == [other.step]
+    assert RunFolder.open(tmp_path / "w").find_checkpoint("best").scores == other.scores
+
+
+@pytest.mark.slow
+def test_exported_weights_warm_start_a_run_but_cannot_be_resumed(run_copy: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("export", run_copy, "--to", "weights", "--output", "runs/weights"))
+    before = read_folder(Path("runs/weights"))
+    train = ("train", "--config", "tiny.yaml")
+    resumed = tmt(*train, "name=weights", "train.max_steps=20")
+    assert_user_error(resumed, "training cannot be resumed", "train.init_from=runs/weights")
+    after = read_folder(Path("runs/weights"))
+    assert {name: after[name] for name in before} == before
+    done = tmt(*train, "name=new", "train.init_from=runs/weights", "train.max_steps=2")
+    assert_succeeded(done)
+    assert RunFolder.open("runs/new").read_metadata()["provenance"]["init_from"]["path"] == "runs/weights"
+    assert_succeeded(tmt(*train, "--restart", "name=weights", "train.max_steps=2"))
+    assert "exported" not in RunFolder.open("runs/weights").read_metadata()
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "weights"])
+def test_an_existing_output_is_refused(run: Path, tmp_path: Path, tmt: Tmt, to: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (tmp_path / "link").symlink_to("nowhere")
+    before = read_folder(run)
+    for output in (run, tmp_path / "empty", tmp_path / "file", tmp_path / "link"):
+        done = tmt("export", run, "--to", to, "--output", output)
+        assert_user_error(done, f"{output}: exists already; pass a new folder")
+    assert_user_error(tmt("export", run, "--to", to, "--output", tmp_path / "file" / "x"), "file")
+    assert read_folder(run) == before
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
+
+
+def test_commands_for_runs_refuse_a_ctranslate2_folder(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    out = tmp_path / "engine"
+    assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", out))
+    again = ("export", out, "--to", "weights", "--output", tmp_path / "again")
+    message = f"{out}: is a model for another engine (export.json); use the run that it was exported from"
+    for command in (("translate", out, "one"), ("evaluate", out), again, ("average", out, "--last", 2)):
+        assert_user_error(tmt(*command), message)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--to", "ctranslate2", "--quantization", "int4"], ["--quantization int4", "int8_float32", "bfloat16"]),
+        (["--to", "weights", "--quantization", "int8"], ["belong to ctranslate2"]),
+        (["--to", "weights", "--src", "test.en"], ["belong to ctranslate2"]),
+        (["--to", "ctranslate2", "--src", "nowhere"], ["nowhere: no such file"]),
+        (["--to", "ctranslate2", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
+        (["--to", "weights", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
+    ],
+)
+def test_invalid_options_are_refused(run: Path, tmp_path: Path, tmt: Tmt, options: list[str], parts: list[str]) -> None:
+    assert_user_error(tmt("export", run, "--output", tmp_path / "out", *options), *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_is_not_exported(run_copy: Path, tmt: Tmt) -> None:
+    path = RunFolder.open(run_copy).find_checkpoint("best").path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    for to in ("ctranslate2", "weights"):
+        assert_user_error(tmt("export", run_copy, "--to", to, "--output", "out"), "was truncated")
+        assert not Path("out").exists()

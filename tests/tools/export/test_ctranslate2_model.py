@@ -1,0 +1,244 @@
+"""An exported model translates and scores as ours does, for every variant that CTranslate2 supports."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers as hf
+import torch
+from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+from numpy.typing import NDArray
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.tools.export import ctranslate2_model
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+from transformer_mt.tools.export.ctranslate2_export import Parity, compare
+from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys
+
+WORDS = 20
+POSITIONS = 64
+MakeTranslator = Callable[..., Translator]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "the default": {},
+    "post-norm": {"norm_position": "post"},
+    "RMSNorm": {"norm": "rmsnorm"},
+    "post-norm, RMSNorm": {"norm": "rmsnorm", "norm_position": "post"},
+    "eps": {"norm_eps": 0.1},
+    "eps of RMSNorm": {"norm_eps": 0.1, "norm": "rmsnorm"},
+    "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
+    "geglu": {"activation": "geglu"},
+    "swiglu, no biases": {"activation": "swiglu", "feed_forward_bias": False},
+    "learned positions": {"positions": "learned", "max_positions": 40},
+    "rotary": {"positions": "rotary"},
+    "no positions": {"positions": "none"},
+    "embedding norm": {"embedding_norm": True},
+    "embedding RMSNorm": {"embedding_norm": True, "norm": "rmsnorm"},
+    "no scale": {"scale_embeddings": False},
+    "grouped": {"n_kv_heads": 2},
+    "multi-query": {"n_kv_heads": 1},
+    "grouped, rotary, no biases": {"n_kv_heads": 2, "positions": "rotary", "attention_bias": False},
+    "no attention biases": {"attention_bias": False},
+    "no output bias": {"attention_output_bias": False},
+    "untied": {"tie_embeddings": "none"},
+    "tied in the decoder": {"tie_embeddings": "decoder"},
+    "two vocabularies": {"tie_embeddings": "decoder", "vocabularies": (WORDS, 31)},
+    "source BOS": {"source_bos": True},
+    "odd width": {"d_model": 15, "n_heads": 5},
+    "encoder and decoder of different shape": {
+        "encoder": {"n_layers": 3, "n_heads": 2, "d_ff": 24},
+        "decoder": {"n_layers": 1, "n_heads": 8, "d_ff": 40, "n_kv_heads": 4},
+    },
+    "modern": {
+        "norm": "rmsnorm",
+        "positions": "rotary",
+        "activation": "swiglu",
+        "n_kv_heads": 2,
+        "attention_bias": False,
+        "attention_output_bias": False,
+        "feed_forward_bias": False,
+        "scale_embeddings": False,
+        "tie_embeddings": "none",
+    },
+}
+
+QUICK_VARIANTS = {
+    "the default",
+    "post-norm, RMSNorm",
+    "learned positions",
+    "embedding norm",
+    "two vocabularies",
+    "source BOS",
+    "encoder and decoder of different shape",
+    "modern",
+}
+assert VARIANTS.keys() > QUICK_VARIANTS
+
+
+def make_tokenizer(n_words: int) -> Tokenizer:
+    words = {f"w{i}": i for i in range(n_words)}
+    return Tokenizer(hf.Tokenizer(hf.models.WordLevel(words, unk_token="w0")))
+
+
+@pytest.fixture
+def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
+    """`make_translator(norm="rmsnorm")`: a model with random noise on its weights, and tokenizers of invented words."""
+
+    def make_translator(
+        vocabularies: tuple[int, int] = (WORDS, WORDS), source_bos: bool = False, rough: float = 0.3, **settings: Any
+    ) -> Translator:
+        src, tgt = map(make_tokenizer, vocabularies)
+        pair = TokenizerPair(src, tgt, source_bos)
+        sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
+        model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
+        return Translator([model], pair, configuration.load(configuration.find_builtin_config("quickstart")).decoding)
+
+    return make_translator
+
+
+def sources() -> list[list[int]]:
+    """Return sentences of 1 to 15 tokens, two of them equal."""
+    rng = random.Random(3)
+    return [[rng.randrange(WORDS) for _ in range(rng.randrange(1, 16))] for _ in range(22)] + [[3], [3]]
+
+
+def export(translator: Translator, folder: Path, quantization: str = "float32") -> CTranslate2Translator:
+    folder.mkdir()
+    ctranslate2_model.save(translator, POSITIONS, quantization, folder)
+    return load_exported(folder, translator)
+
+
+def load_exported(folder: Path, translator: Translator) -> CTranslate2Translator:
+    positions = translator.model.config.max_sequence_length or POSITIONS
+    return CTranslate2Translator(folder, translator.tokenizers, translator.config, positions)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK_VARIANTS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
+def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
+    translator = make_translator(**VARIANTS[name])
+    assert not list(find_unsupported_model_keys(translator.model.config))
+    outputs = {tuple(best.ids) for best, *_ in translator.translate_ids(sources(), translator.config.for_validation())}
+    assert len(outputs) > 3, "the model must distinguish sentences, or the comparison is void"
+    found = compare(translator, export(translator, tmp_path / "model"), sources())
+    assert found.identical == found.sentences == len(sources())
+    assert found.score_difference < 1e-4
+    assert found.compute_type == "float32"
+
+
+def test_every_enumerated_model_setting_is_either_tested_or_refused() -> None:
+    tested = {(key, str(value)) for variant in VARIANTS.values() for key, value in variant.items()}
+    default = ModelConfig()
+    for key, field in ModelConfig.model_json_schema()["properties"].items():
+        values = field.get("enum") or ([True, False] if field.get("type") == "boolean" else [])
+        for value in values:
+            refused = [found for found, _ in find_unsupported_model_keys(ModelConfig.model_validate({key: value}))]
+            is_tested = value == getattr(default, key) or (key, str(value)) in tested or key == "init"
+            assert refused == ([] if is_tested else [key]), f"{key}: {value}"
+
+
+@pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", True)])
+def test_a_refusal_names_key_and_value(key: str, value: object) -> None:
+    ((found, reason),) = find_unsupported_model_keys(ModelConfig.model_validate({key: value}))
+    assert found == key
+    assert reason.startswith(f"{str(value).lower()}: CTranslate2 ")
+
+
+def test_qk_norm_would_give_wrong_scores(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    """If a later CTranslate2 fails this test, it supports `qk_norm` and the refusal can be removed."""
+    from ctranslate2.specs import common_spec
+
+    translator = make_translator(qk_norm=True, norm="rmsnorm")
+    spec = ctranslate2_model.make_spec(translator.model, translator.tokenizers, POSITIONS)
+    layers = translator.model.encoder.layers, translator.model.decoder.layers
+    for side, ours in zip((spec.encoder, spec.decoder), layers, strict=True):
+        for theirs, layer in zip(side.layer, ours, strict=True):
+            for name, attention in (("self_attention", "self_attention"), ("attention", "cross_attention")):
+                for norm in ("q_norm", "k_norm") if hasattr(theirs, name) else ():
+                    found = common_spec.LayerNormSpec(rms_norm=True)
+                    found.gamma = getattr(
+                        getattr(layer, attention), norm.replace("q", "query").replace("k", "key")
+                    ).weight
+                    object.__setattr__(getattr(theirs, name), norm, found)
+    spec.validate()
+    spec.save(str(tmp_path))
+    with suppress(UserError):  # `compare` refuses NaN, which is a wrong score too
+        found = compare(translator, load_exported(tmp_path, translator), sources())
+        assert found.score_difference > 0.01
+
+
+def test_the_parity_check_finds_different_weights(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    translator = make_translator()
+    exported = export(translator, tmp_path / "model")
+    translator.model.output.weight.data *= 1.3
+    found = compare(translator, exported, sources())
+    assert not found.is_close
+    assert found.score_difference > 0.01
+    assert Parity(100, 99, 1e-3, "float32").is_close
+    assert not Parity(100, 98, 0.0, "float32").is_close
+
+
+def log_probs(translator: TextTranslator, targets: list[list[int]]) -> NDArray[np.float64]:
+    return np.array([x for scores in translator.target_log_probs(sources(), targets) for x in scores])
+
+
+@pytest.mark.parametrize("quantization", ACCEPTED_MODEL_TYPES)
+def test_quantised_scores_follow_ours_and_our_weights_do_not_change(
+    quantization: str, make_translator: MakeTranslator, tmp_path: Path
+) -> None:
+    """Integer kernels and their rounding differ between CPUs, so the bound is on the correlation of the scores.
+
+    It is about 0.993 with int8 and at most 0.93 with one wrong weight matrix.
+    """
+    one_layer = {"n_layers": 1}
+    translator = make_translator(rough=0.1, d_model=128, d_ff=128, encoder=one_layer, decoder=one_layer)
+    before = {name: weight.clone() for name, weight in translator.model.state_dict().items()}
+    rng = random.Random(5)
+    targets = [[rng.randrange(WORDS) for _ in range(12)] for _ in sources()]
+    ours, exported = log_probs(translator, targets), export(translator, tmp_path / "model", quantization)
+    bound = 0.97 if quantization.startswith("int") else 0.999
+    assert np.corrcoef(ours, log_probs(exported, targets))[0, 1] > bound
+    for name, weight in translator.model.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+    wrong = dict(translator.model.named_parameters())["decoder.layers.0.feed_forward.outer.weight"]
+    wrong.data = wrong.data.roll(1, 0)
+    assert np.corrcoef(ours, log_probs(translator, targets))[0, 1] < 0.94, "the bound must exclude wrong weights"
+
+
+def test_the_pad_token_has_no_probability(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    """Its logit would be 0, and in the softmax it would take probability from all other tokens."""
+    translator = make_translator()
+    exported = export(translator, tmp_path / "model")
+    model, tgt = translator.model, translator.tokenizers.tgt
+    others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
+    scores = exported.target_log_probs([[1, 2]] * len(others), [[i] for i in others])
+    ends = exported.target_log_probs([[1, 2]], [[]])[0]
+    assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
+    assert exported.target_log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert model.tgt_pad == tgt.pad_id
+
+
+def test_unsupported_settings_are_found_without_ctranslate2_and_torch() -> None:
+    code = (
+        "import sys; from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys\n"
+        "from transformer_mt.model.model_config import ModelConfig\n"
+        "assert list(find_unsupported_model_keys(ModelConfig(qk_norm=True)))\n"
+        "sys.exit('torch' in sys.modules or 'ctranslate2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,315 @@
+"""`tmt translate --engine ctranslate2` gives the translations of the run, or refuses what CTranslate2 lacks."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, NamedTuple
+
+import ctranslate2
+import pytest
+import torch
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+from transformer_mt import Translator, export
+from transformer_mt.cli.export import write_weights_folder
+from transformer_mt.config import root as configuration
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+
+SENTENCES = [
+    "one two three",
+    "three two one",
+    "eight six four",
+    "five five five",
+    "two eight one",
+    "six three four",
+    "four two eight",
+]
+TEXT = "\n".join([*SENTENCES, "", " \t", "one", "</s> <s>", "two " * 30, "six eight. One two."]).encode()
+
+
+class Models(NamedTuple):
+    """The same model as a run and as an exported folder."""
+
+    run: Path
+    exported: Path
+
+
+@pytest.fixture(scope="module")
+def models(tiny_run: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Add noise to the weights, so that translations are long and differ between sentences."""
+    folder = tmp_path_factory.mktemp("models")
+    run, model = RunFolder.open(tiny_run), Translator.load(tiny_run, precision="fp32").model
+    torch.manual_seed(5)
+    for parameter in model.parameters():
+        parameter.data += 0.4 * torch.randn_like(parameter)
+    write_weights_folder(run, folder / "run", model, run.find_checkpoint("best"), "noisy", [])
+    assert_succeeded(tmt("export", folder / "run", "--to", "ctranslate2", "--output", folder / "exported"))
+    return Models(folder / "run", folder / "exported")
+
+
+def test_an_exported_folder_runs_none_of_its_code(exported_copy: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (exported_copy / "translate.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
+    assert_succeeded(tmt("translate", "--engine", "ctranslate2", exported_copy, "one"))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.fixture
+def exported_copy(models: Models, tmp_path: Path) -> Path:
+    """Copy the exported folder, so that the test may modify it."""
+    return shutil.copytree(models.exported, tmp_path / "exported")
+
+
+def assert_refused(done: CompletedProcess[str], *parts: str) -> None:
+    """Check for a user error before any output."""
+    assert_user_error(done, *parts)
+    assert done.stdout == ""
+
+
+def without_scores(text: str) -> str:
+    return re.sub(r"-?\d+\.\d{4}\t", "", text)
+
+
+# --- equal to the run -------------------------------------------------------------------------------------------------
+
+
+QUICK_OPTIONS = [
+    "--beam 1 --no-repeat-ngram 2",
+    "--beam 5 --n-best 5",
+    "--beam 4 --n-best 3 --length-penalty 0",
+    "--beam 4 --max-length 0.7*source+2",
+    "--beam 1 --min-length 9",
+    "--beam 4 --n-best 2 --format tsv",
+]
+SLOW_OPTIONS = [
+    "--beam 1",
+    "--beam 4 --n-best 3 --length-penalty 2",
+    "--beam 1 --max-length 0.7*source+2",
+    "--beam 4 --n-best 4 --max-length 6",
+    "--beam 4 --batch-tokens 1",
+    "--beam 4 --split-sentences always",
+]
+
+
+@pytest.mark.parametrize(
+    "options", [*QUICK_OPTIONS, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_OPTIONS)]
+)
+def test_translations_equal_those_of_the_run(options: str, models: Models, tmt: Tmt) -> None:
+    words = options.split() if "--max-length" in options else [*options.split(), "--max-length", "2*source+8"]
+    ours = tmt("translate", models.run, *words, "--precision", "fp32", stdin=TEXT)
+    theirs = tmt("translate", "--engine", "ctranslate2", models.exported, *words, stdin=TEXT)
+    assert theirs.returncode == 0, theirs.stderr
+    assert without_scores(theirs.stdout) == without_scores(ours.stdout)
+    assert len(set(ours.stdout.split("\n"))) > 6, "the model must distinguish lines, or the comparison is void"
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_with_prefixes_equal_those_of_the_run(beam: int, models: Models, tmt: Tmt, tmp_path: Path) -> None:
+    """Prefixes have different lengths, some are empty, and their log-probabilities count in the ranking."""
+    lines = TEXT.decode().split("\n")
+    (tmp_path / "p").write_text("".join(f"{' zwei drei'[: 5 * (i % 3)].strip()}\n" for i in range(len(lines))))
+    options = ["--beam", beam, "--max-length", "2*source+8", "--prefix", tmp_path / "p", "--scores"]
+    ours = tmt("translate", models.run, *options, "--precision", "fp32", stdin=TEXT)
+    theirs = tmt("translate", models.exported, "--engine", "ctranslate2", *options, stdin=TEXT)
+    assert theirs.returncode == 0, theirs.stderr
+    assert without_scores(theirs.stdout) == without_scores(ours.stdout)
+    assert "zwei drei" in theirs.stdout
+
+
+def test_token_scores_equal_ours_for_finished_and_unfinished_translations(models: Models) -> None:
+    ours = Translator.load(models.run, precision="fp32", threads=1)
+    theirs = CTranslate2Translator.load(models.exported, threads=1)
+    n_unfinished = 0
+    for prefixes in (None, ["zwei"] * len(SENTENCES)):
+        options: dict[str, Any] = {"beam": 4, "n_best": 3, "max_length_factor": 0, "max_length_offset": 9}
+        found = zip(*(one.n_best(SENTENCES, prefixes, **options) for one in (ours, theirs)), strict=True)
+        for one, other in ((one, other) for pair in found for one, other in zip(*pair, strict=True)):
+            assert (one.text, one.tokens, one.finished) == (other.text, other.tokens, other.finished)
+            assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
+            n_unfinished += not one.finished
+    assert n_unfinished > 0
+
+
+def test_scores_are_computed_only_if_they_are_printed(
+    models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    target_log_probs = CTranslate2Translator.target_log_probs
+
+    def count(self: CTranslate2Translator, sources: Any, targets: Any) -> list[list[float]]:
+        counts.append(len(targets))
+        return target_log_probs(self, sources, targets)
+
+    monkeypatch.setattr(CTranslate2Translator, "target_log_probs", count)
+    command = ("translate", models.exported, "one two", "--engine", "ctranslate2", "--beam", 4)
+    assert_succeeded(tmt(*command))
+    assert counts == []
+    for words in (["--scores"], ["--format", "tsv"]):
+        assert_succeeded(tmt(*command, *words))
+    printed = json.loads(assert_succeeded(tmt(*command, "--format", "json", "--n-best", 3)))
+    assert counts == [1, 1, len(printed["translations"])]
+
+
+def test_scores_of_given_translations_equal_ours(models: Models) -> None:
+    ours, theirs = Translator.load(models.run, precision="fp32"), CTranslate2Translator.load(models.exported, threads=1)
+    targets = ours.translate(SENTENCES[::-1])
+    found = [one.score([*SENTENCES, "", ""], [*targets, "", "zwei"]) for one in (ours, theirs)]
+    for one, other in zip(*found, strict=True):
+        assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
+        assert other.score == pytest.approx(one.score, abs=1e-3)
+
+
+def test_ctranslate2_counts_eos_in_the_length(models: Models) -> None:
+    """Its ranking agrees with ours only for this reason."""
+    translator = CTranslate2Translator.load(models.exported, threads=1)
+    ids = translator.tokenizers.src.encode(["one two"])[0]
+    options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
+    source = [translator.src_vocabulary[i] for i in ids]
+    found = translator.engine.translate_batch([source], return_scores=True, **options)[0]
+    for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
+        scores = translator.target_log_probs([ids], [[translator.tgt_ids[token] for token in tokens]])[0]
+        if len(tokens) < 40:
+            assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
+
+
+def test_a_source_without_tokens_has_an_empty_translation(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = CTranslate2Translator.load(models.exported, threads=1)
+    encode = lambda texts: [[] if text == "x" else [5, 6] for text in texts]  # noqa: E731
+    monkeypatch.setattr(translator.tokenizers.src, "encode", encode)
+    assert [bool(text) for text in translator.translate(["x", "one", "x"])] == [False, True, False]
+    assert translator.translate(["x"]) == [""]
+    assert translator.n_best(["x"], ["zwei"])[0][0].finished
+
+
+def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_options(
+    models: Models, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(TEXT)
+    command = ("translate", "--engine", "ctranslate2", models.exported, "--input", tmp_path / "f")
+    uninterrupted = tmt(*command).stdout
+    monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 4)
+    calls: list[int] = []
+    search = CTranslate2Translator.translate_ids
+
+    def stop(self: CTranslate2Translator, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise UserError("stopped")
+        return search(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CTranslate2Translator, "translate_ids", stop)
+        assert tmt(*command, "--output", tmp_path / "g").returncode == 2
+    resume = ("--output", tmp_path / "g", "--resume")
+    other_engine = tmt("translate", models.run, "--input", tmp_path / "f", *resume)
+    assert_refused(other_engine, "--engine ctranslate2", "(now unset)")
+    assert_refused(tmt(*command, *resume, "--beam", 2), "decoding.beam 5 (now 2)")
+    assert_succeeded(tmt(*command, *resume))
+    assert (tmp_path / "g").read_text(encoding="utf-8") == uninterrupted
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--sample"], ["decoding.sample: true: CTranslate2"]),
+        (["--repetition-penalty", "1.2"], ["decoding.repetition_penalty: 1.2: CTranslate2"]),
+        (["--alignments"], ["--alignments"]),
+        (["--ensemble", "runs/other"], ["it translates with one model; leave out --ensemble"]),
+        (["--checkpoint", "last"], ["checkpoint last:", "holds one checkpoint"]),
+        (["--precision", "bf16"], ["--precision bf16", "holds float32", "--quantization bfloat16"]),
+        (["--device", "mps"], ["--device mps", "cpu, cuda and cuda:N"]),
+        (["--device", "cpu:1"], ["--device cpu:1"]),
+        (["--device", "cuda:99"], ["--device cuda:99", "CUDA devices"]),
+        (["--threads", "0"], ["0"]),
+        (["--n-best", "9"], ["9 translations out of a beam of 5"]),
+    ],
+)
+def test_unsupported_options_are_refused_by_name(
+    options: list[str], parts: list[str], models: Models, tmt: Tmt, tmp_path: Path
+) -> None:
+    command = ("translate", "--engine", "ctranslate2", models.exported, "one", "--output", tmp_path / "g")
+    assert_refused(tmt(*command, *options), *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_wrong_kind_of_folder_is_refused_with_the_right_command(models: Models, tmt: Tmt, tmp_path: Path) -> None:
+    assert_refused(tmt("translate", models.exported, "one"), f"tmt translate --engine ctranslate2 {models.exported}")
+    command = ("translate", "--engine", "ctranslate2")
+    parts = (f"{models.run}: is a run", f"tmt export {models.run} --to ctranslate2")
+    assert_refused(tmt(*command, models.run, "one"), *parts)
+    assert_refused(tmt(*command, tmp_path, "one"), f"{tmp_path}: has no export.json")
+    assert_refused(tmt(*command, tmp_path / "x", "one"), "has no export.json")
+
+
+@pytest.mark.parametrize("name", ["model.bin", "tgt_tokenizer.json"])
+def test_a_truncated_file_is_refused(name: str, exported_copy: Path, tmt: Tmt) -> None:
+    (exported_copy / name).write_bytes((exported_copy / name).read_bytes()[:-100])
+    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
+    assert_refused(done, f"{exported_copy}: is damaged", "export it again")
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"decoding": {"beam": 0}}, "export.json: decoding.beam: "),
+        ({"decoding": None, "step": "many"}, "export.json: step: "),
+        ({"data": {"src_lang": "en"}}, "export.json: data.tgt_lang: Field required; data.max_length: Field required; "),
+        ({"positions": 0}, "export.json: positions: "),
+    ],
+)
+def test_invalid_metadata_is_refused_by_key(exported_copy: Path, changes: dict[str, Any], part: str, tmt: Tmt) -> None:
+    path = exported_copy / "export.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
+    assert_refused(done, part, "export the run again with this version")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", ""])
+def test_metadata_that_is_not_a_json_object_is_refused(exported_copy: Path, content: str, tmt: Tmt) -> None:
+    (exported_copy / "export.json").write_text(content, encoding="utf-8")
+    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
+    assert_refused(done, f"{exported_copy}/export.json: ", "export the run")
+
+
+def test_a_missing_package_is_named(models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for name in ("ctranslate2_library", "ctranslate2_metadata", "ctranslate2_translator"):
+        monkeypatch.delitem(sys.modules, f"transformer_mt.export.{name}")
+        monkeypatch.delattr(export, name)
+    done = tmt("translate", "--engine", "ctranslate2", models.exported, "one")
+    assert_refused(done, "pip install ctranslate2")
+
+
+GNMT = "decoding.length_penalty: gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"
+
+
+@pytest.mark.usefixtures("in_tiny")
+def test_training_for_export_refuses_an_unsupported_length_penalty(tmt: Tmt) -> None:
+    for verb in (("config", "tiny.yaml"), ("train", "--config", "tiny.yaml")):
+        done = tmt(*verb, "export=ctranslate2", "decoding.length_penalty=gnmt", "name=never")
+        assert_refused(done, GNMT, "or leave out export: ctranslate2")
+    assert tmt("config", "tiny.yaml", "decoding.length_penalty=gnmt").returncode == 0
+    assert not Path("runs/never").exists()
+
+
+def test_export_refuses_an_unsupported_length_penalty(models: Models, tmt: Tmt, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(models.run, tmp_path / "run"))
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace("length_penalty: average", "length_penalty: gnmt"), encoding="utf-8")
+    assert configuration.load(run / "config.yaml").decoding.length_penalty == "gnmt"
+    done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "out")
+    assert_refused(done, GNMT, f"it may be changed in {run / 'config.yaml'}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_documented_version_of_ctranslate2_is_tested() -> None:
+    assert ctranslate2.__version__.startswith("4.8")

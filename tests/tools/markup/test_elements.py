@@ -1,0 +1,127 @@
+"""Pairing of tags, and the check of the guarantee for protected elements."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from transformer_mt.tools.markup.elements import (
+    MarkedText,
+    Role,
+    Span,
+    mark,
+)
+from transformer_mt.tools.markup.placement import arrange_spaces
+from transformer_mt.tools.markup.symbols import SLOTS, SYMBOL_NAMES, assign_symbol_numbers
+
+
+def mark_tags(text: str) -> MarkedText:
+    """Protect tags of one word and placeholders in braces."""
+    return mark(
+        text,
+        [
+            Span(match.start(), match.end())
+            if match[0][0] == "{"
+            else Span(match.start(), match.end(), Role.CLOSING if match[1] else Role.OPENING, match[2])
+            for match in re.finditer(r"<(/?)(\w+)>|\{\w+\}", text)
+        ],
+    )
+
+
+def roles(text: str) -> list[str]:
+    return [element.role.name for element in mark_tags(text).elements]
+
+
+def test_tags_are_paired_with_the_innermost_tag_of_their_name() -> None:
+    marked = mark_tags("<b>a <b>{n}</b> c</b>")
+    assert [(element.partner, element.parent) for element in marked.elements] == [
+        (4, None),
+        (3, 0),
+        (None, 1),
+        (1, 0),
+        (0, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<b>open", ["SINGLE"]),
+        ("closed</b>", ["SINGLE"]),
+        ("<b><i>x</b></i>", ["OPENING", "SINGLE", "CLOSING", "SINGLE"]),
+        ("<b></b>", ["OPENING", "CLOSING"]),
+    ],
+)
+def test_tags_without_a_partner_are_single_elements(text: str, expected: list[str]) -> None:
+    assert roles(text) == expected
+
+
+def test_any_text_is_the_valid_translation_of_itself() -> None:
+    rng = random.Random(1)
+    pieces = ["<b>", "</b>", "<i>", "</i>", "{n}", " word", ", "]
+    for _ in range(300):
+        text = "".join(rng.choices(pieces, k=rng.randrange(12)))
+        marked = mark_tags(text)
+        assert marked.surface == text
+        assert marked.find_violation(marked) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [
+        ([0, 1, 2], "missing"),
+        ([0, 1, 2, 3, 3], "twice"),
+        ([0, 1, 3, 2], "not nested"),
+        ([1, 2, 0, 3], "not nested"),
+    ],
+)
+def test_broken_translations_are_found(order: list[int], problem: str) -> None:
+    source = mark_tags("<b>a <i>old</i> dog</b>")
+    assert problem in str(MarkedText.make(order, source.elements).find_violation(source))
+
+
+def test_symbols_are_distinct_and_pairs_share_a_slot() -> None:
+    marked = mark_tags("{a}<b>x</b>{b}<i>y</i>")
+    for rng in (None, random.Random(1), random.Random(2)):
+        numbers = assign_symbol_numbers(marked.elements, rng)
+        assert numbers is not None
+        assert len({*numbers}) == 6
+        names = [SYMBOL_NAMES[number] for number in numbers]
+        assert [name.strip("</>0123456789") for name in names] == ["x", "t", "t", "x", "t", "t"]
+        assert names[1].strip("<>") == names[2].strip("</>")
+
+
+def test_more_elements_than_slots_have_no_symbols() -> None:
+    assert assign_symbol_numbers(mark_tags("{n}" * SLOTS).elements) is not None
+    assert assign_symbol_numbers(mark_tags("{n}" * (SLOTS + 1)).elements) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "parts", "expected"),
+    [
+        ("A <b>big</b> dog", ["Ein", 0, " großer", 1, " Hund"], "Ein <b>großer</b> Hund"),
+        ("A <b><i>big</i></b> dog", ["Ein", 0, 1, " großer", 2, 3, " Hund"], "Ein <b><i>großer</i></b> Hund"),
+        ("<b>A man</b> is here", [0, " Ein Mann", 1, " ist hier"], "<b>Ein Mann</b> ist hier"),
+        ("un<b>believ</b>able", ["un", 0, "glaub", 1, "lich"], "un<b>glaub</b>lich"),
+        ("<b>old </b>dog", [0, "alter ", 1, "Hund"], "<b>alter</b> Hund"),
+        ("Hello {n}!", ["Hallo", 0, "!"], "Hallo {n}!"),
+        ("{n} is here", [0, " ist da"], "{n} ist da"),
+        ("Here is {n}", [0, " ist da"], "{n} ist da"),
+        ("See ({n})", ["Siehe (", 0, ")"], "Siehe ({n})"),
+        ("of {n}", ["l'", 0], "l'{n}"),
+        ("Hello {n}!", ["你好", 0, "！"], "你好{n}！"),
+        ("你好{n}！", ["Hello", 0, "!"], "Hello {n}!"),
+        ("at {a}{b}", ["bei", 0, 1], "bei {a}{b}"),
+        ("at {a} {b}", ["bei", 0, 1], "bei {a} {b}"),
+        ("see {a} now", [0, "n jetzt"], "{a} n jetzt"),
+        ("{a}x faster", [0, "mal schneller"], "{a}mal schneller"),
+        ("{a} files", [0, "-Dateien"], "{a}-Dateien"),
+        ("see {a} now", [0, "现在"], "{a}现在"),
+        ("costs #{a}", ["kostet #", 0], "kostet #{a}"),
+        ("<b>{a}</b> dog", ["Hund", 0, 1, 2], "Hund <b>{a}</b>"),
+    ],
+)
+def test_spaces_are_outside_tags_and_between_words(source: str, parts: list[str | int], expected: str) -> None:
+    assert arrange_spaces(parts, mark_tags(source)).surface == expected

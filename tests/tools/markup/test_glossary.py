@@ -1,0 +1,123 @@
+"""Reading of glossaries, and matching of terms, compared with a regular expression."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import Role, Span, mark
+from transformer_mt.tools.markup.glossary import Glossary
+
+
+def read(tmp_path: Path, *lines: str) -> Glossary:
+    path = tmp_path / "terms.tsv"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return Glossary.read(path)
+
+
+def found(glossary: Glossary, text: str) -> list[str]:
+    return [text[match.start : match.end] for match in glossary.find(text)]
+
+
+def test_a_glossary_has_variants_and_options(tmp_path: Path) -> None:
+    glossary = read(tmp_path, "dog\tHund | Hunde", "", "Apple\tApple\tcase", "Windows  XP\t\tkeep,case")
+    dog, apple, windows = glossary.entries
+    assert dog.variants == ("Hund", "Hunde") and not dog.is_case_sensitive
+    assert apple.is_case_sensitive and not apple.is_keep
+    assert (windows.source, windows.variants, windows.is_keep) == ("Windows XP", ("Windows XP",), True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "place", "problem"),
+    [
+        (["dog"], 1, "has no tab"),
+        (["dog\tHund", "cat\tKatze\tcase\tx"], 2, "has 4 columns"),
+        (["dog\tHund", "\tKatze"], 2, "source is empty"),
+        (["dog\tHund|"], 1, "empty translation"),
+        (["dog\t"], 1, "empty translation"),
+        (["dog\tHund\tfast"], 1, "unknown option 'fast'"),
+        (["dog\tHund\tkeep"], 1, "has the option keep and another translation"),
+        (["dog\tHund", "", "Dog\tHund"], 3, "is on line 1 already"),
+        (["dog\tHund", "DOG\tKöter"], 2, "has another translation on line 1"),
+        (["dog\tdog\tkeep", "dog\tdog"], 2, "has another translation on line 1"),
+        (["dog\t" + 201 * "x"], 1, "at most 200 characters"),
+        (["dog\x1b[1m\tHund", "dog\x1b[1m\tx"], 2, r"'dog\\x1b"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], place: int, problem: str) -> None:
+    with pytest.raises(UserError, match=problem) as caught:
+        read(tmp_path, *lines)
+    assert str(caught.value).startswith(f"{tmp_path / 'terms.tsv'}:{place}: ")
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_glossary_without_terms_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no terms"):
+        read(tmp_path, "", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The dog and the hot dog.", ["dog", "hot dog"]),
+        ("DOG, dogs and hot   dog", ["DOG", "hot   dog"]),
+        ("hot-dog hotdog", ["dog"]),
+        ("C++ and C", ["C++"]),
+        ("我的狗跑了", ["狗"]),
+        ("An Apple, an apple", ["Apple"]),
+        ("May I? I may, or May.", ["May", "may"]),
+        ("«May I» she said. May be", ["May", "May"]),
+        ("cafe\u0301 and café", ["cafe\u0301", "café"]),
+        ("", []),
+    ],
+)
+def test_terms_match_whole_words(tmp_path: Path, text: str, expected: list[str]) -> None:
+    terms = ("dog", "hot dog", "C++", "狗", "café")
+    glossary = read(tmp_path, *(f"{term}\tx" for term in terms), "Apple\tx\tcase", "may\tx\tcase")
+    assert found(glossary, text) == expected
+
+
+def test_a_case_sensitive_term_goes_before_another_one(tmp_path: Path) -> None:
+    glossary = read(tmp_path, "apple\tApfel", "Apple\tApple\tcase")
+    assert [match.entry.variants[0] for match in glossary.find("Apple apple APPLE")] == ["Apple", "Apfel", "Apfel"]
+
+
+def test_matching_equals_a_regular_expression(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    words = ["a", "b", "Ab", "ba", "c"]
+    for _ in range(100):
+        terms = {" ".join(rng.choices(words, k=rng.randint(1, 3))).lower() for _ in range(6)}
+        glossary = read(tmp_path, *(f"{term}\tx" for term in terms))
+        longest_first = sorted(terms, key=lambda term: -len(term.split()))
+        pattern = re.compile(rf"\b(?:{'|'.join(longest_first)})\b", re.IGNORECASE)
+        text = " ".join(rng.choices([*words, "a,", "(b)"], k=20))
+        assert found(glossary, text) == pattern.findall(text)
+
+
+def test_a_term_may_contain_tags_but_no_placeholder(tmp_path: Path) -> None:
+    glossary = read(tmp_path, "hot dog\tx")
+    tags = mark("<b>hot</b> dog", [Span(0, 3, Role.OPENING, "b"), Span(6, 10, Role.CLOSING, "b")])
+    placeholder = mark("hot {n} dog, hot dog", [Span(4, 7)])
+    for text, expected in ((tags, "hot dog"), (placeholder, "hot dog")):
+        (match,) = glossary.find_in_marked(text)
+        assert text.text_only[match.start : match.end] == expected
+
+
+@pytest.mark.parametrize(
+    ("translation", "expected"),
+    [
+        ("Der Hund und die Hunde", 2),
+        ("Hund, Hündin", 1),
+        ("Hundehütte, Schäferhund", 0),
+        ("Das Haus, der Hund", 2),
+        ("Hund-Hund", 2),
+    ],
+)
+def test_each_term_needs_an_occurrence_of_its_own(tmp_path: Path, translation: str, expected: int) -> None:
+    glossary = read(tmp_path, "dog\tHund|Hunde", "the house\tdas Haus")
+    marked = [mark(text, []) for text in ("The house, a dog and a dog", translation)]
+    assert glossary.count_used(*marked) == (expected, 3)

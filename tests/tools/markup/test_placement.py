@@ -1,0 +1,101 @@
+"""Placement of elements by word alignment, and division of text with elements into chunks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from transformer_mt.tools.markup.chunking import (
+    count_enclosing_pairs,
+    join_chunks,
+    split_into_chunks,
+    strip_enclosing_pairs,
+)
+from transformer_mt.tools.markup.placement import arrange_spaces, place_elements, remove_elements
+from transformer_mt.tools.markup.protection import Protector
+
+MARK = Protector(["tags", "placeholders"]).mark
+
+
+def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> str:
+    marked = MARK(source)
+    return arrange_spaces(place_elements(marked, translation, alignment), marked).surface
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "alignment", "expected"),
+    [
+        ("A <b>big</b> dog", "Ein großer Hund", [(0, 0), (1, 1), (2, 2)], "Ein <b>großer</b> Hund"),
+        ("the <b>red</b> car", "la voiture rouge", [(0, 0), (2, 1), (1, 2)], "la voiture <b>rouge</b>"),
+        ("<b>I <i>see</i></b> it", "Ich sehe es", [(0, 0), (1, 1), (2, 2)], "<b>Ich <i>sehe</i></b> es"),
+        ("a <b>dog</b>.", "ein Hund.", [(0, 0), (1, 1)], "ein <b>Hund</b>."),
+        ("Hello {n}!", "Hallo!", [(0, 0)], "Hallo {n}!"),
+        ("{n} is here", "ist da", [(0, 0), (1, 1)], "{n} ist da"),
+        ("see {n} now", "siehe jetzt", [(0, 0), (1, 1)], "siehe {n} jetzt"),
+        ("un<b>believ</b>able", "unglaublich", [(0, 0)], "<b>unglaublich</b>"),
+        ("<b>a</b> <i>b</i>", "x y", [(0, 0), (0, 1), (1, 0)], "<i>x</i> <b>y</b>"),
+        ("<b>a</b>", "", [], "<b></b>"),
+        ("a b <b>c</b>", "x y z", [(0, 0), (1, 1)], "x y <b>z</b>"),
+    ],
+)
+def test_elements_follow_the_alignment(
+    source: str, translation: str, alignment: list[tuple[int, int]], expected: str
+) -> None:
+    assert place(source, translation, alignment) == expected
+
+
+def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:
+    rng = random.Random(1)
+    for _ in range(500):
+        source = MARK("".join(rng.choices(["<b>", "</b>", "<i>", "</i>", "{n}", " word", " a, "], k=rng.randrange(14))))
+        words = " ".join(rng.choices(["wort", "ein,", "da."], k=rng.randrange(8)))
+        alignment = [(rng.randrange(9), rng.randrange(9)) for _ in range(rng.randrange(9))]
+        placed = arrange_spaces(place_elements(source, words, alignment), source)
+        assert placed.find_violation(source) is None
+        assert placed.text_only.split() == words.split() or placed.text_only.replace(" ", "") == words.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello {n}, how?", "Hello, how?"),
+        ("a <b>b</b>c", "a bc"),
+        ("x{n}y", "x y"),
+        ("{n} a", "a"),
+        ("{n}", ""),
+    ],
+)
+def test_text_without_elements_has_normal_spaces(text: str, expected: str) -> None:
+    assert remove_elements(MARK(text)) == expected
+
+
+def test_no_chunk_ends_inside_a_pair_of_tags() -> None:
+    text = MARK("<b>One.</b> Two {n}. <i>Three. Four.</i> Five.")
+    sentences = ["One. ", "Two . ", "Three. ", "Four. ", "Five."]
+    assert [chunk.surface for chunk in split_into_chunks(text, sentences)] == [
+        "<b>One.</b> ",
+        "Two {n}. ",
+        "<i>Three. Four.</i> ",
+        "Five.",
+    ]
+
+
+def test_chunks_of_enclosed_text_can_be_joined_again() -> None:
+    rng = random.Random(2)
+    for _ in range(500):
+        text = MARK("".join(rng.choices(["<b>", "</b>", "<i>", "</i>", "{n}", "One. ", "two, "], k=rng.randrange(14))))
+        inside = strip_enclosing_pairs(text)
+        assert count_enclosing_pairs(inside) == 0
+        plain = inside.text_only
+        ends = sorted(rng.sample(range(len(plain) + 1), min(3, len(plain))))
+        pieces = [plain[start:end] for start, end in zip([0, *ends], [*ends, len(plain)], strict=True)]
+        chunks = split_into_chunks(inside, pieces)
+        assert all(chunk.find_violation(chunk) is None for chunk in chunks)
+        assert join_chunks(text, chunks) == text
+
+
+def test_a_cut_pair_becomes_single_elements() -> None:
+    text = MARK("<b>a {n}</b>")
+    first = text.extract(text.parts[:3])
+    assert [(element.role.name, element.partner) for element in first.elements] == [("SINGLE", None), ("SINGLE", None)]

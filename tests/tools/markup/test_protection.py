@@ -1,0 +1,88 @@
+"""Which parts of a text are protected."""
+
+from __future__ import annotations
+
+import pytest
+
+from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import (
+    ELEMENT_KINDS,
+    ElementKind,
+    MarkedText,
+    Role,
+)
+from transformer_mt.tools.markup.protection import Protector
+
+
+def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> list[str]:
+    return [element.surface for element in Protector(kinds or ELEMENT_KINDS, patterns).mark(text).elements]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (
+            "tags",
+            'A <a href="x>y">link</a>, <br/> 3 < 4 > 2 <!-- note --> <x:g id=1>',
+            ['<a href="x>y">', "</a>", "<br/>", "<!-- note -->", "<x:g id=1>"],
+        ),
+        (
+            "placeholders",
+            "Hi {name}, {0} of {}, %sm %s and %(n)d, %1$s, ${HOME}, {{ user.name }}, 100% sure, 5%",
+            ["{name}", "{0}", "{}", "%s", "%s", "%(n)d", "%1$s", "${HOME}", "{{ user.name }}"],
+        ),
+        (
+            "urls",
+            "See https://a.org/b?c=d (or http://x.y/(z)). www.example.com!",
+            ["https://a.org/b?c=d", "http://x.y/(z)", "www.example.com"],
+        ),
+        (
+            "emails",
+            "Write to jane.doe+x@mail.example.org, or @nobody, or a@b.",
+            ["jane.doe+x@mail.example.org"],
+        ),
+        (
+            "files",
+            "Open setup.py, ./docs/a-b.md, /usr/lib/x and report.pdf. But not e.g. this/that.",
+            ["setup.py", "./docs/a-b.md", "/usr/lib/x", "report.pdf"],
+        ),
+        (
+            "numbers",
+            "It is 3 km, 1,000.5 kg, 20 % or -4 in 2024; not a1 or v2.",
+            ["3 km", "1,000.5 kg", "20 %", "-4", "2024"],
+        ),
+    ],
+)
+def test_each_kind_finds_its_elements(kind: ElementKind, text: str, expected: list[str]) -> None:
+    assert surfaces(text, kind) == expected
+
+
+def test_void_tags_have_no_partner() -> None:
+    marked = Protector(["tags"]).mark("<b>a<br>b</b> <img src=x>")
+    assert [element.role for element in marked.elements] == [Role.OPENING, Role.SINGLE, Role.CLOSING, Role.SINGLE]
+
+
+def test_elements_do_not_overlap_and_the_first_kind_wins() -> None:
+    assert surfaces("https://a.org/{id}/x.html and a@b.org/x.py") == ["https://a.org/", "{id}", "/x.html", "a@b.org"]
+
+
+def test_patterns_come_before_kinds() -> None:
+    assert surfaces("Acme {x} 2.0 works", patterns=(r"Acme \{x\} [\d.]+", r"\b")) == ["Acme {x} 2.0"]
+
+
+def test_a_pattern_may_match_the_whole_text() -> None:
+    marked = Protector((), (".*",)).mark("everything")
+    assert marked.text_only == "" and marked.surface == "everything"
+
+
+def test_a_slow_pattern_is_refused() -> None:
+    with pytest.raises(UserError, match="took longer than"):
+        Protector((), (r"(a|aa|aaa)*$(?<=b)",)).mark("a" * 100)
+
+
+def test_text_between_elements_of_a_document_is_searched() -> None:
+    document = Protector(["tags"]).mark("<b>see {x}</b> <i>")
+    marked = Protector(ELEMENT_KINDS).mark(document)
+    assert [element.surface for element in marked.elements] == ["<b>", "{x}", "</b>", "<i>"]
+    assert [element.partner for element in marked.elements] == [2, None, 0, None]
+    assert Protector(["tags"]).mark(MarkedText.make(["a <b> c"], ())).elements == ()

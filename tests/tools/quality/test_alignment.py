@@ -1,0 +1,122 @@
+"""Detection of lines from which two texts no longer correspond, and the lexicon that it uses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from itertools import permutations
+
+import pytest
+
+from transformer_mt.data import sources as quickstart
+from transformer_mt.tools.quality.lexicon import Lexicon
+from transformer_mt.tools.quality.line_alignment import LineRange, align_lines
+
+N = 3000
+
+
+@pytest.fixture(scope="module")
+def text() -> tuple[list[str], list[str]]:
+    """Return the sides of the built-in corpus."""
+    src, tgt = zip(*quickstart.load_pairs("train"), strict=True)
+    return list(src[:N]), list(tgt[:N])
+
+
+def misaligned(src: list[str], tgt: list[str]) -> list[LineRange]:
+    n_pairs = min(len(src), len(tgt))
+
+    def pairs(start: int, end: int) -> Iterable[tuple[str, str]]:
+        return zip(src[start:end], tgt[start:end], strict=True)
+
+    alignment = align_lines(pairs, n_pairs)
+    assert alignment.ranges[0].first == 0 and alignment.ranges[-1].end == n_pairs
+    assert all(a.end == b.first for a, b in zip(alignment.ranges, alignment.ranges[1:], strict=False))
+    return alignment.list_misaligned_ranges()
+
+
+def test_a_correct_corpus_has_no_misaligned_range(text: tuple[list[str], list[str]]) -> None:
+    assert misaligned(*text) == []
+
+
+@pytest.mark.parametrize(("first", "n_missing"), [(40, 1), (1234, 1), (2900, 3), (2000, 15)])
+def test_first_misaligned_line_is_found(text: tuple[list[str], list[str]], first: int, n_missing: int) -> None:
+    src, tgt = text
+    found = misaligned(src[:first] + src[first + n_missing :], tgt)  # the last sources have no target
+    assert (found[0].first, found[0].offset) == (first, n_missing)
+    found = misaligned(src, tgt[:first] + tgt[first + n_missing :])  # the sources of missing targets have no offset
+    assert found[0].first == first
+    assert found[-1][1:] == (N - n_missing, -n_missing)
+
+
+def test_range_that_is_shifted_and_corrected_is_found(text: tuple[list[str], list[str]]) -> None:
+    src, tgt = text
+    (found,) = misaligned(src, [*tgt[:500], "", *tgt[500:1700], *tgt[1700 + 1 :]])
+    assert (found.first, found.offset) == (500, 1)
+    assert found.end in (1700, 1701)  # source 1700 has lost its target
+
+
+def test_shuffled_lines_do_not_correspond(text: tuple[list[str], list[str]]) -> None:
+    src, tgt = text
+    middle = tgt[1000:1400]
+    random.Random(1).shuffle(middle)
+    assert misaligned(src, [*tgt[:1000], *middle, *tgt[1400:]]) == [(1000, 1400, None)]
+
+
+@pytest.mark.parametrize("n_pairs", [1, 10, 300])
+def test_small_corpora_are_accepted(text: tuple[list[str], list[str]], n_pairs: int) -> None:
+    assert misaligned(text[0][:n_pairs], text[1][:n_pairs]) == []
+
+
+def test_short_lines_of_uniform_length_are_accepted() -> None:
+    numbers = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+    rows = [*permutations(numbers, 3)][:50]
+    src, tgt = [" ".join(row) for row in rows], [" ".join(numbers[word] for word in row) for row in rows]
+    assert misaligned(src, tgt) == []
+
+
+@pytest.mark.parametrize("n_pairs", [300, N])
+def test_texts_that_do_not_correspond_at_all_are_found(text: tuple[list[str], list[str]], n_pairs: int) -> None:
+    tgt = text[1][:n_pairs]
+    random.Random(1).shuffle(tgt)
+    assert misaligned(text[0][:n_pairs], tgt) == [(0, n_pairs, None)]
+
+
+def test_empty_and_equal_lines_are_accepted() -> None:
+    assert misaligned([""] * 100, [""] * 100) == []
+
+
+def test_a_large_corpus_is_sampled(text: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.tools.quality.line_alignment.MAX_SCORED", N // 8)
+    src, tgt = text
+    assert misaligned(src, tgt) == []
+    assert misaligned(src, [*tgt[:1234], *tgt[1235:]]) == [(1234, N - 1, -1)]
+
+
+def test_the_lexicon_tells_translations_from_other_sentences(text: tuple[list[str], list[str]]) -> None:
+    src, tgt = text
+    lexicon = Lexicon.learn([*zip(src[:2000], tgt[:2000], strict=True)])
+
+    def is_translation(a: str, b: str) -> bool:
+        return lexicon.log_likelihood_ratio(lexicon.encode(a, is_src=True), lexicon.encode(b, is_src=False)) > 0
+
+    held_out = range(2000, N)
+    assert sum(is_translation(src[i], tgt[i]) for i in held_out) > 0.99 * len(held_out)
+    assert sum(is_translation(src[i], tgt[i - 1000]) for i in held_out) < 0.2 * len(held_out)
+
+
+def test_lexicon_learns_from_fewer_sentences_if_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [("one two", "eins zwei"), ("three", "drei")] * 50
+    assert Lexicon.learn(pairs).probabilities[1:].any(1).all()
+    monkeypatch.setattr("transformer_mt.tools.quality.lexicon.MAX_LINKS", 300)
+    lexicon = Lexicon.learn(pairs)  # every second pair: the words of the others have no translation
+    assert lexicon.probabilities[lexicon.src_ids["one"]].any()
+    assert not lexicon.probabilities[lexicon.src_ids["three"]].any()
+
+
+def test_probabilities_of_the_lexicon_are_normalised(text: tuple[list[str], list[str]]) -> None:
+    src, tgt = text
+    lexicon = Lexicon.learn([*zip(src[:500], tgt[:500], strict=True)])
+    sums = lexicon.probabilities.sum(1)
+    assert sums == pytest.approx([1.0] * len(sums), abs=1e-4)
+    dog = lexicon.probabilities[lexicon.src_ids["dog"]]
+    assert max(lexicon.tgt_ids, key=lambda word: dog[lexicon.tgt_ids[word]]) == "hund"

@@ -1,0 +1,150 @@
+"""Order, cache, determinism and examples of a filtered corpus, and its share of false removals on clean text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.sources import Source
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import remove_stale_folders
+from transformer_mt.tools.quality import filter_pipeline as filtered_corpus
+from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
+from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
+
+WriteCorpus = Callable[..., ParallelCorpus]
+
+MULTI30K = Path(__file__).resolve().parents[4] / "shared" / "data" / "multi30k"
+
+
+def apply(
+    corpus: ParallelCorpus, *filters: Any, cache: str = "cache", tgt: str = "de", **held_out: Any
+) -> ParallelCorpus:
+    return filter_corpus(
+        corpus, TypeAdapter(FilterList).validate_python([*filters]), ("en", tgt), held_out, Path(cache)
+    )
+
+
+def test_filters_are_applied_in_order(write_corpus: WriteCorpus) -> None:
+    corpus = write_corpus([("a", "x"), ("a ", "x"), ("a b", "y")])
+    first = apply(corpus, "duplicate", "normalize")
+    second = apply(corpus, "normalize", "duplicate")
+    assert ([*first], [*second]) == ([("a", "x"), ("a", "x"), ("a b", "y")], [("a", "x"), ("a b", "y")])
+    assert [(report.n_seen, report.n_affected) for report in second.filters] == [(3, 1), (3, 1)]
+    assert first.key != second.key
+
+
+def test_lines_of_the_original_files_are_kept(write_corpus: WriteCorpus) -> None:
+    found = apply(write_corpus([(str(i), str(i)) for i in range(20)]), {"regex": {"keep": "[37]"}})
+    assert found.describe_lines(range(len(found))) == "t.en:4, t.en:8, t.en:14, t.en:18"
+
+
+def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+    write = filtered_corpus._write_filtered
+
+    def watched(run: Any, folder: Path) -> None:
+        runs.append(run)
+        write(run, folder)
+
+    monkeypatch.setattr(filtered_corpus, "_write_filtered", watched)
+    Path("scores").write_text("1\n2\n")
+    corpus = write_corpus([("a", "x"), ("b", "y")])
+    other = write_corpus([("c", "z")], "news")
+    filters = {"score": {"file": "scores", "min": 2}}
+    assert [*apply(corpus, filters)] == [*apply(corpus, filters)] == [("b", "y")]
+    assert apply(corpus, filters).filters == apply(corpus, filters).filters
+    assert len(runs) == 1
+    os.utime("scores", ns=(1, 1))
+    apply(corpus, filters)
+    assert len(runs) == 2
+    apply(corpus, "overlap", news=other)
+    apply(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
+    assert len(runs) == 4
+
+
+def test_result_is_the_same_in_every_process_and_for_every_block_size(
+    write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [(f"word {i % 37}", f"Wort {i % 23}") for i in range(200)]
+    filters = "normalize", {"duplicate": {"of": "src"}}, "ratio", "language", {"regex": {"drop": "11"}}
+    first = apply(write_corpus(pairs), *filters, cache="one")
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 7)
+    second = apply(load_corpus(Source(src=("t.en",), tgt=("t.de",)), "en", "de", Path("two")), *filters, cache="two")
+    assert ([*first], first.filters) == ([*second], second.filters)
+    assert (first.key, first.fingerprint) == (second.key, second.fingerprint)
+
+
+@pytest.mark.slow
+def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 50)
+    corpus = write_corpus([(f"word {i % 37} ", f"Wort {i % 23}") for i in range(2000)])
+    names = "normalize", "ratio", {"duplicate": {"of": "src"}}, "language", {"regex": {"drop": "11"}}, "unrelated"
+    filters = TypeAdapter(FilterList).validate_python([*names])
+    found = [filter_corpus(corpus, filters, ("en", "de"), {}, Path(f"cache{n}"), workers=n) for n in (1, 2)]
+    assert ([*found[0]], found[0].filters) == ([*found[1]], found[1].filters)
+    assert [report.n_affected for report in found[0].filters[:3]] == [2000, 0, 1963]
+
+
+@pytest.mark.slow
+def test_the_error_of_a_filter_in_a_worker_is_that_of_one_process(
+    write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    corpus = write_corpus([("word", "Wort")] * 4)
+    filters = TypeAdapter(FilterList).validate_python(["language"])
+    messages = set[str]()
+    for workers in (1, 2):
+        with pytest.raises(UserError) as caught:
+            filter_corpus(corpus, filters, ("en", "tlh"), {}, Path("cache"), workers=workers)
+        messages.add(str(caught.value))
+    assert len(messages) == 1 and "tlh" in messages.pop()
+
+
+@pytest.mark.parametrize("n_removed", [0, 1, 99, 100, 101, 1000])
+def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -> None:
+    pairs = [("bad", str(i)) for i in range(n_removed)] + [("good", "x")]
+    (report,) = apply(write_corpus(pairs), {"regex": {"drop": "bad"}}).filters
+    numbers = [int(example.tgt) for example in report.examples]
+    assert report.n_affected == n_removed and min(n_removed, 51) <= len(numbers) <= 100
+    assert len({b - a for a, b in pairwise(numbers)}) <= 1
+
+
+def test_empty_result_names_the_last_filter_that_removed_pairs(write_corpus: WriteCorpus) -> None:
+    with pytest.raises(UserError) as caught:
+        apply(write_corpus([("a", "x"), ("b c", "y")]), {"regex": {"drop": "a"}}, {"length": {"min": 2}}, "normalize")
+    message = "no pair of 2 is left (removed: regex 1, length 1); loosen this filter or remove it"
+    assert str(caught.value) == f"data.filters.length: {message}"
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason="needs Multi30k")
+@pytest.mark.parametrize("language", ["de", "cs"])
+def test_clean_text_loses_few_pairs_to_a_rule(language: str, workdir: Path) -> None:
+    for name in ("en", language):
+        lines = (MULTI30K / f"train.{name}").read_text(encoding="utf-8").splitlines(keepends=True)
+        (workdir / f"t.{name}").write_text("".join(lines[:4000]), encoding="utf-8")
+    corpus = load_corpus(Source(src=("t.en",), tgt=(f"t.{language}",)), "en", language, Path("cache"))
+    filters = [name for name in FILTERS if name not in ("normalize", "overlap", "regex", "score", "command")]
+    for report in apply(corpus, *filters, tgt=language).filters:
+        limit = 0.015 if report.name == "unrelated" else 0.002  # its lexicons know little after 4,000 pairs
+        assert report.n_affected <= limit * report.n_seen, report
+
+
+def test_the_folder_of_listed_pairs_has_a_name_that_a_later_start_deletes(write_corpus: WriteCorpus) -> None:
+    filters = TypeAdapter(FilterList).validate_python([{"regex": {"drop": "a"}}])
+    corpus = write_corpus([("a", "x")])
+    pairs = iterate_affected(corpus, filters, 0, ("en", "de"), {}, Path("cache"))
+    next(pairs)
+    (folder,) = Path("cache").glob(".affected*")
+    os.utime(folder, (0, 0))
+    remove_stale_folders(Path("cache"))
+    assert not folder.exists()

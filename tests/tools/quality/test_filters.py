@@ -1,0 +1,270 @@
+"""Each filter on small corpora: what it removes, and what it keeps."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from transformer_mt.data import sources as quickstart
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.errors import UserError
+from transformer_mt.tools.quality.check_runner import CheckCounts, make_finding
+from transformer_mt.tools.quality.checks import CHECKS
+from transformer_mt.tools.quality.corpus_filters import hash_side
+from transformer_mt.tools.quality.duplicates import HashSet
+from transformer_mt.tools.quality.filter_base import Filter
+from transformer_mt.tools.quality.filter_pipeline import EvenSample, filter_corpus, iterate_affected
+from transformer_mt.tools.quality.normalization import make_comparison_key
+from transformer_mt.tools.quality.quality_config import FilterList
+
+Pairs = list[tuple[str, str]]
+Apply = Callable[..., ParallelCorpus]
+
+GOOD: Pairs = [
+    ("A brown dog runs over the green grass.", "Ein brauner Hund rennt über das grüne Gras."),
+    ("Two men are talking to each other in the street.", "Zwei Männer unterhalten sich auf der Straße."),
+    ("Children play football in front of a large house.", "Kinder spielen vor einem großen Haus Fußball."),
+    ("Yes.", "Ja."),
+]
+ZH: Pairs = [
+    ("A dog runs over the grass.", "一只狗在草地上奔跑。"),
+    ("Two men talk in the street.", "两个男人在街上交谈。"),
+]
+RU: Pairs = [
+    ("A dog runs over the grass.", "Собака бежит по траве."),
+    ("Two men talk outside.", "Двое мужчин беседуют."),
+]
+
+
+def parse(*filters: Any) -> tuple[Filter, ...]:
+    return TypeAdapter(FilterList).validate_python(list(filters))
+
+
+@pytest.fixture
+def apply(write_corpus: Callable[..., ParallelCorpus]) -> Apply:
+    """`apply(pairs, filter, ..., tgt="de", validation=pairs)`: the pairs that the filters leave."""
+
+    def apply(pairs: Pairs, *filters: Any, tgt: str = "de", **held_out: Pairs) -> ParallelCorpus:
+        others = {name: write_corpus(other, name) for name, other in held_out.items()}
+        return filter_corpus(write_corpus(pairs), parse(*filters), ("en", tgt), others, Path("cache"))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("filter_", "bad"),
+    [
+        ("length", ("", "Ja.")),
+        ({"length": {"max": 20}}, ("word " * 21, "Wort " * 20)),
+        ("ratio", ("Yes.", "Zwei Männer unterhalten sich auf der Straße. " * 3)),
+        ("language", ("Two men are talking in the street.", "Deux hommes parlent dans la rue.")),
+        ("script", ("Two men are talking.", "Двое мужчин тихо беседуют.")),
+        ("copy", ("Two men are talking in the street.", "Two men are talking in the street !")),
+        ("numbers", ("It was built in 1990.", "Es wurde 1995 gebaut.")),
+        ("urls", ("See www.example.org for more.", "Mehr dazu im Internet.")),
+        ("repetition", ("He laughs.", "Er lacht " * 8)),
+        ({"regex": {"drop": r"\p{Cyrillic}"}}, ("Two men", "Zwei Männer мир")),
+        ({"regex": {"side": "tgt", "keep": r"\.$"}}, ("Two men.", "Zwei Männer")),
+        ({"regex": {"side": "both", "drop": "^#"}}, ("# Two men", "# Zwei Männer")),
+    ],
+    ids=str,
+)
+def test_filter_removes_a_bad_pair_and_keeps_good_ones(filter_: Any, bad: tuple[str, str], apply: Apply) -> None:
+    found = apply([*GOOD, bad, *GOOD], filter_)
+    assert [*found] == GOOD * 2
+    (report,) = found.filters
+    assert (report.n_seen, report.n_affected) == (9, 1)
+    assert report.examples[0][:3] == ("t.en:5", *bad) and report.examples[0].reason
+    assert report.describe() == f"filter {report.name} removed 1 of 9 pairs (11.1%)"
+
+
+SINGLE_RULES = ("length", "ratio", "language", "script", "copy", "numbers", "urls", "repetition")
+
+
+@pytest.mark.parametrize(("tgt", "pairs"), [("zh", ZH), ("ru", RU)])
+def test_good_pairs_of_other_scripts_are_kept(tgt: str, pairs: Pairs, apply: Apply) -> None:
+    assert [*apply(pairs * 5, *SINGLE_RULES, tgt=tgt)] == pairs * 5
+
+
+@pytest.mark.parametrize("text", ["Ok.", "Angela Merkel", "Café", "1990", "New York, London", "…"])
+def test_sides_in_doubt_are_kept(text: str, apply: Apply) -> None:
+    filters = [filter_ for filter_ in SINGLE_RULES if filter_ != "ratio"]
+    assert len(apply([*GOOD, (text, text)], *filters)) == 5
+
+
+def test_normalize_changes_text_and_removes_nothing(apply: Apply) -> None:
+    pairs = [("a\u200b  b\u00a0c ", "cafe\u0301 „x“"), ("d", "e")]
+    found = apply(pairs, "normalize")
+    assert [*found] == [("a b c", "café „x“"), ("d", "e")]
+    assert found.filters[0].describe() == "filter normalize changed 1 of 2 pairs (50.0%)"
+    assert found.filters[0].examples[0] == ("t.en:1", *pairs[0], "source and target changed")
+    assert next(iter(apply(pairs, {"normalize": {"spaces": "no", "quotes": "yes"}}))) == ("a  b\u00a0c ", 'café "x"')
+    assert [*apply([("a", "HÃ¼ndchen")], {"normalize": {"mojibake": "yes"}})] == [("a", "Hündchen")]
+
+
+texts = st.sampled_from(["a", "A", "b", "a!", "a b", "ab", ""])
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=30), st.sampled_from(["pair", "src", "tgt"]), st.booleans())
+def test_first_of_equal_pairs_is_kept(pairs: Pairs, of: Any, normalized: bool) -> None:
+    """Compares the hashes with Python's sets of text."""
+
+    def key(text: str) -> str:
+        return text.lower().replace(" ", "").replace("!", "") if normalized else text
+
+    seen, expected = set[Any](), list[bool]()
+    for src, tgt in pairs:
+        value = {"pair": (key(src), key(tgt)), "src": key(src), "tgt": key(tgt)}[of]
+        expected.append(value not in seen)
+        seen.add(value)
+    hashes = hash_side([src for src, _ in pairs], [tgt for _, tgt in pairs], of, normalized=normalized)
+    assert HashSet(len(pairs)).add(hashes).tolist() == expected
+
+
+def test_ascii_text_is_compared_like_other_text() -> None:
+    for text in map(chr, range(128)):
+        assert make_comparison_key(f"a{text}b") == make_comparison_key(f"a{text}bé").removesuffix("é")
+
+
+def test_duplicates_are_found_across_blocks(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
+    assert [*apply(GOOD * 4, "duplicate")] == GOOD
+
+
+@pytest.mark.parametrize(
+    ("of", "kept"), [("any", []), ("src", [1]), ("tgt", [0]), ("pair", [0, 1])], ids=["any", "src", "tgt", "pair"]
+)
+def test_overlap_ignores_case_spaces_and_punctuation(of: str, kept: list[int], apply: Apply) -> None:
+    train = [("a dog  RUNS", "etwas"), ("something", "Ein Hund rennt!"), ("A dog runs.", "ein hund rennt")]
+    pairs = [*train, ("other", "anderes")]
+    news = [("x", "y"), ("A dog runs!", "Ein Hund rennt.")]
+    found = apply(pairs, {"overlap": {"of": of}}, validation=[("x", "y")], news=news)
+    assert [*found] == [*(train[i] for i in kept), ("other", "anderes")]
+    assert {example.reason.partition(" is that of ")[2] for example in found.filters[0].examples} == {"pair 2 of news"}
+
+
+@pytest.mark.parametrize("filter_", [{"duplicate": {"of": "src"}}, "overlap", {"overlap": {"of": "src"}}])
+def test_an_empty_side_repeats_no_other_one(filter_: Any, apply: Apply) -> None:
+    pairs = [("", "eins"), ("", "zwei")]
+    assert [*apply(pairs, filter_, news=[("", "drei"), ("four", "")])] == pairs
+
+
+def test_a_small_corpus_is_not_judged_by_its_own_lexicon(apply: Apply, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = quickstart.load_pairs("train")[:20]
+    assert [*apply(pairs, "unrelated")] == pairs
+    assert "filter unrelated removes nothing from fewer than 1,000 pairs" in capsys.readouterr().err
+
+
+# --- scores from outside ----------------------------------------------------------------------------------------------
+
+NUMBERED: Pairs = [(f"source {i}", f"target {i}") for i in range(10)]
+
+
+def test_scores_belong_to_the_unfiltered_pairs(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
+    with gzip.open("scores.gz", "wt") as file:
+        file.write("".join(f"{i / 10}\n" for i in range(9)) + "nan\n")
+    found = apply(NUMBERED, {"regex": {"drop": "[0367]"}}, {"score": {"file": "scores.gz", "min": 0.2, "max": 0.8}})
+    assert [*found] == [NUMBERED[i] for i in (2, 4, 5, 8)]
+
+
+def test_command_scores_the_pairs_that_are_left(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command reads all of its input before it writes, as a scorer that sorts by length does."""
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
+    command = {"command": {"run": "sort -s -k1,1 | tee seen.tsv | sed 's/.* //'", "min": 4}}
+    scored = apply(NUMBERED, {"regex": {"drop": "[05]"}}, command, {"command": {"run": "awk '{print NR}'", "max": 2}})
+    assert Path("seen.tsv").read_text() == "".join(f"source {i}\ttarget {i}\n" for i in range(10) if i not in (0, 5))
+    assert [*scored] == [NUMBERED[4], NUMBERED[6]]
+    assert [report.name for report in scored.filters][1:] == ["command (data.filters.1)", "command (data.filters.2)"]
+    assert not [path for path in Path("cache").rglob("*") if path.name.startswith(("command", "before"))]
+
+
+@pytest.mark.parametrize(
+    ("filter_", "message"),
+    [
+        ({"score": {"file": "none", "min": 0}}, "data.filters.score.file: none: no such file"),
+        ({"score": {"file": "short", "min": 0}}, "short has 1 lines, and data.train has 10 pairs; write one score"),
+        ({"score": {"file": "words", "min": 0}}, 'words: line 4 is not a number: "four"'),
+        ({"command": {"run": "echo no model >&2; exit 3", "min": 0}}, "failed with status 3: no model; run it by hand"),
+        ({"command": {"run": f"false {'x' * 5000}", "min": 0}}, "the command failed with status 1; run it by hand"),
+        ({"command": {"run": "head -n 4", "min": 0}}, "the command wrote 4 lines for 10 pairs; it must write one"),
+        ({"command": {"run": "cat", "min": 0}}, 'output of the command: line 1 is not a number: "source 0'),
+        ({"command": {"run": "cat >/dev/null; printf '\\377\\n'", "min": 0}}, "is not UTF-8; it must write numbers"),
+        ({"length": {"min": 3}}, "no pair of 10 is left (removed: length 10); loosen this filter or remove it"),
+    ],
+)
+def test_error_names_key_and_remedy(filter_: Any, message: str, apply: Apply) -> None:
+    Path("short").write_text("1\n")
+    Path("words").write_text("1\n2\n3\nfour\n" + "5\n" * 6)
+    with pytest.raises(UserError) as caught:
+        apply(NUMBERED, filter_)
+    assert message in str(caught.value) and str(caught.value).startswith("data.filters.")
+    assert {path.suffix for path in Path("cache").glob("*filtered*")} <= {".lock"}  # neither a result nor a part
+
+
+def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
+    with pytest.raises(UserError, match="qq: language detection does not know this language; remove this filter"):
+        apply(GOOD, "language", tgt="qq")
+    with pytest.raises(UserError, match="the script of qq is not known; set tgt, such as tgt: Latin"):
+        apply(GOOD, "script", tgt="qq")
+    assert len(apply(GOOD, {"script": {"tgt": "latin"}}, {"language": {"tgt": "de-AT"}}, tgt="qq")) == 4
+
+
+def test_affected_pairs_are_listed_with_reasons(write_corpus: Callable[..., ParallelCorpus]) -> None:
+    corpus, filters = write_corpus(NUMBERED + NUMBERED[:2]), parse({"regex": {"drop": "3"}}, "duplicate")
+    found = [*iterate_affected(corpus, filters, 1, ("en", "de"), {}, Path("cache"))]
+    assert found == [(f"t.en:{11 + i}", *NUMBERED[i], "repeats an earlier pair") for i in range(2)]
+
+
+NEAR = ("A brown dog walks over the green grass", "Ein brauner Hund rennt über das grüne Gras")
+
+
+def test_near_duplicates_are_removed_and_exact_ones_are_kept(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
+    pairs = [*GOOD, *GOOD, NEAR]
+    found = apply(pairs, "copy", {"near_duplicate": {"similarity": 0.75}})
+    assert [*found] == GOOD * 2
+    assert found.filters[1].examples == (("t.en:9", *NEAR, "83% similar to t.en:1"),)
+    assert len(apply(pairs, {"near_duplicate": {"of": "src"}})) == 9
+
+
+def test_corpus_of_more_pairs_than_fit_is_compared_in_parts(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.tools.quality.corpus_filters.MAX_PAIRS", 5)
+    filter_ = {"near_duplicate": {"of": "tgt"}}
+    near = [(src, tgt.replace("rennt", "rennnt")) for src, tgt in GOOD]
+    assert [*apply([*GOOD, *near], filter_)] == [*GOOD, *near[1:]]
+    assert [*apply([*GOOD, GOOD[3], *near], filter_)] == [*GOOD, GOOD[3], *near]
+
+
+def test_near_overlap_finds_similar_text(apply: Apply) -> None:
+    held_out = {"validation": [("x", "y")], "news": [("x", "y"), ("A brown dog.", NEAR[1].replace("rennt", "rennnt"))]}
+    assert len(apply(GOOD, "overlap", **held_out)) == 4
+    found = apply(GOOD, "near_overlap", **held_out)
+    assert [*found] == GOOD[1:]
+    assert found.filters[0].examples[0].reason == "target is 93% similar to that of pair 2 of news"
+
+
+@pytest.mark.parametrize(("number", "error"), [("INT", KeyboardInterrupt), ("TERM", SystemExit)])
+def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[BaseException], apply: Apply) -> None:
+    command = f"echo $$ > pid; sleep 0.5; kill -{number} {os.getpid()}; exec sleep 600"  # once it has started
+    with pytest.raises(error):
+        apply(NUMBERED, {"command": {"run": command, "min": 0}})
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int(Path("pid").read_text(encoding="utf-8")), 0)
+
+
+def test_exchanged_languages_are_suspected_and_the_remedy_is_a_filter() -> None:
+    check = next(check for check in CHECKS if check.name == "language")
+    counts = CheckCounts(Counter({"language": 50}), {"language": EvenSample()})
+    error, warning = (make_finding(check, counts, total) for total in (50, 5000))
+    assert error and warning and error.remedy == warning.remedy == "language"
+    assert "exchanged?" in error.message and "exchanged?" not in warning.message

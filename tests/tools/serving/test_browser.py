@@ -1,0 +1,171 @@
+"""The web page in Chromium: typing, alternatives, alignment, files, hostile text, and the form without JavaScript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving_helpers import port_of, running_server
+
+from transformer_mt import Translator
+from transformer_mt.tools.serving.models import ServedModel
+
+pytestmark = pytest.mark.slow
+CHROMIUM = Path("/usr/bin/chromium")
+WORDS = "#translation .word"
+HOSTILE = [
+    "<img src=x onerror=\"document.title='hacked'\">",
+    "<script>document.title='hacked'</script>",
+    "</textarea><b>bold</b>",
+    "</s> <s>",
+    "\u202eשלום one\u2066",
+    "{{ 7 * 7 }}",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is missing")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(tiny_model: ServedModel) -> Iterator[str]:
+    with running_server(tiny_model, max_characters=2000) as server:
+        yield f"http://127.0.0.1:{port_of(server)}/"
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """The open page. The test fails if the page reports an error, such as one of its security policy."""
+    page = browser.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.goto(address)
+    yield page
+    page.close()
+    assert not problems
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run, device="cpu", threads=1)
+
+
+def type_text(page: Any, text: str, translation: str) -> None:
+    page.fill("#text", text)
+    page.wait_for_function(
+        "wanted => document.getElementById('translation').textContent === wanted"
+        " && !document.getElementById('translation').classList.contains('stale')",
+        arg=translation,
+    )
+
+
+def test_text_is_translated_while_it_is_typed(page: Any, translator: Translator) -> None:
+    type_text(page, "one two\n\nthree", "\n".join(translator.translate(["one two", "", "three"])))
+    page.locator("#text").press_sequentially(" two")
+    type_text(page, "eight", translator.translate(["eight"])[0])
+    page.fill("#text", "")
+    page.wait_for_function("() => document.getElementById('translation').textContent === ''")
+
+
+def test_alternatives_are_chosen_with_the_keyboard(page: Any, translator: Translator) -> None:
+    (before,) = translator.translate(["one two three"])
+    type_text(page, "one two three", before)
+    page.focus(f"{WORDS}[tabindex='0']")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.index") == "1"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#alternatives button")
+    shown = page.locator("#alternatives button").all_text_contents()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#alternatives", state="hidden")
+    after = page.text_content("#translation")
+    assert after != before
+    assert after.split()[0] == before.split()[0]
+    assert after.endswith(shown[1].removeprefix("… "))
+
+
+def test_escape_closes_the_alternatives(page: Any, translator: Translator) -> None:
+    (before,) = translator.translate(["one two three"])
+    type_text(page, "one two three", before)
+    page.click(f"{WORDS} >> nth=0")
+    page.wait_for_selector("#alternatives button")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#alternatives")
+    assert page.text_content("#translation") == before
+
+
+def test_pointing_at_a_word_shows_what_it_translates(page: Any, translator: Translator) -> None:
+    ((best,),) = translator.n_best(["one two three"], alignments=True)
+    type_text(page, "one two three", best.text)
+    source, target = (best.alignment or [])[0]
+    page.hover(f"{WORDS} >> nth={target}")
+    linked = page.locator("#source-words .linked").evaluate_all("all => all.map(one => Number(one.dataset.index))")
+    assert linked == [source]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_shown_as_text(page: Any, translator: Translator, text: str) -> None:
+    type_text(page, text, translator.translate([text])[0])
+    assert page.text_content("#source-words").strip() == text
+    assert page.locator("main img, main b, main script").count() == 0
+    assert page.title() == "Translate"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_form_works_without_javascript_and_escapes_text(
+    browser: Any, address: str, translator: Translator, text: str
+) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(address)
+    page.fill("#text", text)
+    page.click("#submit")
+    assert page.input_value("#text") == text
+    assert page.text_content("#translation") == translator.translate([text])[0]
+    assert page.locator("main img, main b, main script").count() == 0
+    assert page.is_hidden("#copy")
+    page.fill("#text", "x" * 3000)
+    page.click("#submit")
+    assert "at most 2,000" in page.text_content("#error")
+    page.close()
+
+
+def test_a_file_is_translated_line_by_line(page: Any, translator: Translator, tmp_path: Path) -> None:
+    lines = ["one two", "", "three <b>four</b>"] * 60
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    page.set_input_files("#file", tmp_path / "text.txt")
+    page.wait_for_selector("#download", state="visible")
+    with page.expect_download() as download:
+        page.click("#download")
+    assert download.value.suggested_filename == "text.de.txt"
+    saved = Path(download.value.path()).read_text(encoding="utf-8")
+    assert saved == "".join(f"{line}\n" for line in translator.translate(lines))
+    assert page.evaluate("document.getElementById('progress').value") == 1
+
+
+def test_a_file_that_is_not_text_or_has_long_lines_is_refused(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("größe\n".encode("latin-1"))
+    (tmp_path / "long").write_text("x" * 3000, encoding="utf-8")
+    page.set_input_files("#file", tmp_path / "latin")
+    page.wait_for_function("() => document.getElementById('file-status').textContent.includes('not UTF-8')")
+    page.set_input_files("#file", tmp_path / "long")
+    page.wait_for_function("() => document.getElementById('file-status').textContent.includes('Line 1')")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_fits_its_width(page: Any, translator: Translator, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    text = "one two three " * 30 + "x" * 300
+    page.fill("#text", text)
+    page.wait_for_selector(WORDS)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,135 @@
+"""Limits, API keys, time-outs and disconnections: what is refused, and that the search really stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from serving_helpers import GatedModel, count_batches, wait_until
+from starlette.testclient import TestClient
+
+from transformer_mt.errors import UserError
+from transformer_mt.tools.serving.models import ServedModel
+from transformer_mt.tools.serving.requests import ApiError, ApiKeys
+from transformer_mt.tools.serving.service import TranslationService
+
+MakeClient = Callable[..., TestClient]
+ONE = {"q": "one", "source": "en", "target": "de"}
+
+
+def service_of(client: TestClient) -> TranslationService:
+    return client.app_state["service"]
+
+
+def test_long_requests_are_refused(make_client: MakeClient) -> None:
+    client = make_client(max_characters=20)
+    assert client.post("/translate", json={**ONE, "q": "one " * 5}).status_code == 200
+    for q in ("x" * 21, ["x" * 11, "y" * 10], "x" * 1_000_000):
+        answer = client.post("/translate", json={**ONE, "q": q})
+        assert answer.status_code == 413
+        assert "error" in answer.json()
+    assert client.post("/detect", json={"q": "x" * 21}).status_code == 413
+
+
+def test_the_largest_text_fits_into_the_largest_body(make_client: MakeClient) -> None:
+    """An emoji has 12 bytes, both as JSON escapes and in a form."""
+    client = make_client(max_characters=5000)
+    text = "\U0001f600" * 5000
+    body = json.dumps({**ONE, "q": text}).encode()
+    headers = {"Content-Type": "application/json"}
+    assert client.post("/detect", content=body, headers=headers).status_code == 200
+    assert client.post("/detect", data={"q": text}).status_code == 200
+
+
+def test_more_requests_than_allowed_are_asked_to_come_back(make_client: MakeClient, gated: GatedModel) -> None:
+    client = make_client(models=[gated.model], max_requests=2)
+    with ThreadPoolExecutor(2) as pool:
+        accepted = [pool.submit(client.post, "/translate", json=ONE) for _ in range(2)]
+        wait_until(lambda: service_of(client).slots.n_taken == 2)
+        refused = client.post("/translate", json=ONE)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        gated.gate.set()
+        assert [one.result().status_code for one in accepted] == [200, 200]
+    assert client.post("/translate", json=ONE).status_code == 200
+
+
+def test_the_search_stops_at_the_time_limit(make_client: MakeClient, endless_model: ServedModel) -> None:
+    client = make_client(models=[endless_model], timeout=0.5)
+    answer = client.post("/translate", json=ONE)
+    assert answer.status_code == 504
+    assert "0.5 seconds" in answer.json()["error"]
+    wait_until(lambda: count_batches(service_of(client)) == 1)
+    assert service_of(client).slots.n_taken == 0
+
+
+def test_a_request_that_ends_late_does_not_delay_the_others(make_client: MakeClient, gated: GatedModel) -> None:
+    client = make_client(models=[gated.model], timeout=0.3)
+    assert client.post("/translate", json=ONE).status_code == 504
+    gated.gate.set()
+    assert client.post("/translate", json=ONE).status_code == 200
+
+
+def test_api_keys_are_checked(make_client: MakeClient) -> None:
+    client = make_client(keys=["secret", "second"])
+    assert client.post("/translate", json=ONE).status_code == 401
+    assert client.post("/translate", json={**ONE, "api_key": "wrong"}).status_code == 403
+    assert client.post("/translate", json={**ONE, "api_key": "secret"}).status_code == 200
+    assert client.post("/translate", data={**ONE, "api_key": "second"}).status_code == 200
+    assert client.post("/translate", json=ONE, headers={"Authorization": "Bearer secret"}).status_code == 200
+    assert client.post("/translate", json=ONE, headers={"X-API-Key": "secret"}).status_code == 200
+    assert client.post("/detect", json={"q": "one"}).status_code == 401
+    stream = client.post("/translate_lines?source=en&target=de", content=b"one", headers={"Content-Type": "text/plain"})
+    assert stream.status_code == 401
+    assert client.get("/languages").status_code == 200
+    assert "secret" not in client.get("/metrics").text
+
+
+def test_key_files_may_have_comments_and_must_have_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("\ufeff# équipe A\n\n first \n  # indented\nsecond\n", encoding="utf-8")
+    keys = ApiKeys.read(path)
+    keys.check("first")
+    keys.check("second")
+    with pytest.raises(ApiError, match="not valid"):
+        keys.check("# indented")
+    path.write_text("\ufeffonly\n", encoding="utf-8")
+    ApiKeys.read(path).check("only")
+    path.write_text("# none\n", encoding="utf-8")
+    with pytest.raises(UserError, match="has no key"):
+        ApiKeys.read(path)
+
+
+def test_keys_that_no_header_can_carry_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("first\nключ\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"keys, line 2: .* ASCII"):
+        ApiKeys.read(tmp_path / "keys")
+
+
+def test_only_named_origins_may_call_the_api(make_client: MakeClient) -> None:
+    client = make_client(cors=("https://example.org",))
+    allowed = client.post("/translate", json=ONE, headers={"Origin": "https://example.org"})
+    assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+    other = client.post("/translate", json=ONE, headers={"Origin": "https://example.com"})
+    assert "access-control-allow-origin" not in other.headers
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    assert client.options("/translate", headers={"Origin": "https://example.org", **preflight}).status_code == 200
+    assert client.options("/translate", headers={"Origin": "https://example.com", **preflight}).status_code == 400
+
+
+def test_a_server_that_stops_refuses_new_work(client: TestClient) -> None:
+    service_of(client).is_stopping = True
+    for answer in (client.post("/translate", json=ONE), client.post("/detect", json=ONE), client.get("/ready")):
+        assert answer.status_code == 503
+    assert client.get("/health").status_code == 200
+
+
+def test_text_is_logged_only_on_request(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.post("/translate", json={**ONE, "q": "one\x1b two"})
+    assert capsys.readouterr().err == ""
+    service_of(client).log_text = True
+    client.post("/translate", json={**ONE, "q": "one\x1b two"})
+    assert "one\\x1b two" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""Loading of models: language pairs, and new checkpoints while serving."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Tmt, assert_succeeded
+from starlette.testclient import TestClient
+
+from transformer_mt import Translator
+from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
+from transformer_mt.decoding.line_splitting import split_sentences
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language
+from transformer_mt.tools.serving.models import ModelOptions, ServedModel, load_models
+
+OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {})
+ONE = {"q": "one two", "source": "en", "target": "de"}
+
+
+def test_one_language_pair_is_refused_twice(tiny_run: Path) -> None:
+    with pytest.raises(UserError, match="translates en-de, as"):
+        load_models([tiny_run, tiny_run], OPTIONS)
+
+
+def test_a_new_best_checkpoint_is_loaded_without_a_restart(run_copy: Path, make_client: Any) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    client: TestClient = make_client(models=[model])
+    before = client.get("/models").json()[0]["version"]
+    assert not model.reload(), "nothing has changed"
+    shutil.rmtree(RunFolder(run_copy).find_checkpoint("best").path)
+    assert model.reload()
+    assert client.get("/models").json()[0]["version"] != before
+    expected = Translator.load(run_copy, device="cpu", threads=1).translate(["one two"])
+    assert client.post("/translate", json=ONE).json()["translatedText"] == expected[0]
+
+
+def test_a_damaged_checkpoint_leaves_the_old_one_in_place(
+    run_copy: Path, make_client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    client: TestClient = make_client(models=[model])
+    expected = client.post("/translate", json=ONE).json()
+    best = RunFolder(run_copy).find_checkpoint("best").path
+    (best / "checkpoint.json").write_text("{", encoding="utf-8")
+    assert not model.reload()
+    assert "not reloaded" in capsys.readouterr().err
+    assert client.post("/translate", json=ONE).json() == expected
+
+
+def test_the_same_problem_of_a_reload_is_logged_once(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    file = RunFolder(run_copy).find_checkpoint("best").path / "checkpoint.json"
+    content = file.read_text(encoding="utf-8")
+    for damaged, n_logged in (("{", 1), ("{", 0), (content, 0), ("{", 1)):
+        file.write_text(damaged, encoding="utf-8")
+        assert not model.reload()
+        assert capsys.readouterr().err.count("not reloaded") == n_logged
+
+
+def test_a_damaged_calibration_is_logged(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    assert "confidence" not in capsys.readouterr().err
+    RunFolder(run_copy).calibration.write_text("{", encoding="utf-8")
+    assert model.reload()
+    assert "no confidence: " in (message := capsys.readouterr().err)
+    assert "calibration.json" in message
+
+
+def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_client: Any) -> None:
+    translator = Translator.load(run_copy, device="cpu", threads=1)
+    (member,) = translator.members
+    calibration = Calibration(
+        step=member.step,
+        weights_hash=member.weights_hash,
+        decoding=translator.config,
+        min_chrf=50,
+        n_translations=10,
+        sources_hash="",
+        regression=ConfidenceRegression(usual_log_ratio=0, intercept=1, coefficients=(0.5, -0.5)),
+        held_out=HeldOutFigures(n_translations=1, acceptable=0, ece_before=0, ece_after=0),
+    )
+    RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
+    client: TestClient = make_client(models=[ServedModel(run_copy, OPTIONS)])
+    assert client.get("/models").json()[0]["calibrated"]
+    answer = client.post("/translate", json={**ONE, "confidence": True}).json()
+    ((best,),) = translator.n_best(["one two"], confidence=True)
+    assert answer["segments"][0]["confidence"] == pytest.approx(best.confidence, abs=1e-4)
+
+
+def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
+    tagged_run: Path, tmt: Tmt, make_client: Any
+) -> None:
+    options = ModelOptions({"device": "cpu", "threads": 1}, {}, "always")
+    client: TestClient = make_client(models=load_models([tagged_run], options))
+    assert [(model["source"], model["target"], model["tag"]) for model in client.get("/models").json()] == [
+        ("en", "de", "2de"),
+        ("de", "en", "2en"),
+    ]
+    line = "acht am 3. Oktober. Eins zwei."
+    for source, target, tag in (("en", "de", "2de"), ("de", "en", "2en")):
+        request = {"q": line, "source": source, "target": target, "confidence": True}
+        answer = client.post("/translate", json=request).json()
+        command = ("translate", tagged_run, "--tag", tag, "--split-sentences", "always", "--threads", 1, line)
+        assert answer["translatedText"] == assert_succeeded(tmt(*command)).removesuffix("\n")
+        assert [segment["source"] for segment in answer["segments"]] == split_sentences(line, source)
+        stream = client.post(
+            f"/translate_lines?source={source}&target={target}&tag={tag}",
+            content=line.encode(),
+            headers={"Content-Type": "text/plain"},
+        )
+        assert stream.text == answer["translatedText"] + "\n"
+    assert split_sentences(line, "de") != split_sentences(line, "en")
+    assert client.post("/translate", json={**ONE, "tag": "2en"}).status_code == 400
+
+
+@pytest.mark.slow
+def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path, tmt: Any, make_client: Any) -> None:
+    pytest.importorskip("ctranslate2")
+    assert tmt("export", tiny_run, "--to", "ctranslate2", "--output", tmp_path / "engine").returncode == 0
+    client: TestClient = make_client(models=load_models([tmp_path / "engine"], OPTIONS))
+    expected = tmt("translate", tmp_path / "engine", "--engine", "ctranslate2", "one two").stdout.strip("\n")
+    assert client.post("/translate", json=ONE).json()["translatedText"] == expected
+    answer = client.post("/translate", json={**ONE, "alternatives": 3, "confidence": True, "prefix": "eins"}).json()
+    assert answer["translatedText"].startswith("eins")
+    refused = client.post("/translate", json={**ONE, "alignment": True})
+    assert refused.status_code == 400
+    assert "alignment" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "other", "expected"),
+    [
+        ("en", "eng_Latn", True),
+        ("eng", "en-GB", True),
+        ("de-AT", "deu", True),
+        ("zh_Hans", "cmn-hans", True),
+        ("zh-Hans", "zh-Hant", False),
+        ("en", "de", False),
+    ],
+)
+def test_codes_of_one_language_are_recognised(code: str, other: str, expected: bool) -> None:
+    assert is_same_language(code, other) == is_same_language(other, code) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "tag", "expected"),
+    [
+        ("en", "de", None, LanguagePair("en", "de", "2de")),
+        ("eng", "DEU", None, LanguagePair("en", "de", "2de")),
+        ("en", "de", "formal", LanguagePair("en", "de", "formal")),
+        ("en", "zh-Hant", None, LanguagePair("en", "zh-Hant", "2zht")),
+        ("en", "zh", None, LanguagePair("en", "zh-Hans", "2zhs")),
+        ("en", "fr", None, None),
+        ("en", "de", "2fr", None),
+    ],
+)
+def test_a_language_pair_is_found_by_its_languages_and_tag(
+    source: str, target: str, tag: str | None, expected: LanguagePair | None
+) -> None:
+    pairs = [("de", "2de"), ("de", "formal"), ("zh-Hans", "2zhs"), ("zh-Hant", "2zht")]
+    known = [LanguagePair("en", language, tag) for language, tag in pairs]
+    assert find_language_pair(known, source, target, tag) == expected

@@ -1,0 +1,166 @@
+"""Configuration of translation (section `decoding`) and the formulas that its keys name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import regex
+from pydantic import Field, ValidationError, model_validator
+
+from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
+from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import ElementKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
+GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
+MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
+
+
+class DecodingConfig(Section):
+    """Options of translation. Validation is greedy and uses only the length limits."""
+
+    beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
+    """beam size: hypotheses per sentence that are extended at each step; 1: greedy search"""
+    n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1, le=1000)
+    """number of translations per sentence, the best first"""
+    length_penalty: Annotated[Literal["average", "gnmt"], MAY_CHANGE] = "average"
+    """divides log-probabilities for ranking: average: length^A; gnmt: ((5 + length) / 6)^A; the length includes EOS"""
+    length_penalty_exponent: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0, le=10)
+    """exponent A; larger values favour longer translations; 0: no penalty"""
+    min_length: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0)
+    """minimum length of a translation in tokens, without EOS"""
+    max_length_factor: float = Field(default=2.0, ge=0, le=1000)
+    """the maximum length is factor * source tokens + offset, in tokens with EOS"""
+    max_length_offset: int = Field(default=10, ge=1, le=1_000_000)
+    """offset of the maximum length"""
+    max_source_length: int = Field(default=1024, ge=2)
+    """maximum source length in tokens; longer sources are truncated with a warning"""
+    no_repeat_ngram: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
+    """forbid an n-gram of this many tokens to occur twice in a translation; 0: off"""
+    repetition_penalty: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=1)
+    """factor on the log-probability of tokens already generated (Keskar et al. 2019); scores include it; 1: off"""
+    sample: Annotated[bool, MAY_CHANGE] = False
+    """draw n_best random translations instead of beam search"""
+    temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0.001)
+    """sampling temperature: divides the log-probabilities"""
+    top_k: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
+    """sample from the k most likely tokens; 0: from all"""
+    top_p: Annotated[float, MAY_CHANGE] = Field(default=1.0, gt=0, le=1)
+    """sample from the smallest set of most likely tokens with this total probability (Holtzman et al. 2020)"""
+    seed: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0, lt=2**63)
+    """random seed of sampling; a draw depends only on the seed, the line and the position"""
+    alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
+    """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
+    tag: Annotated[str | None, MAY_CHANGE] = None
+    """tag before each source sentence, one of those of the training sources; null: none"""
+    markup: Annotated[Literal["none", "auto", "symbols", "align"], MAY_CHANGE] = "none"
+    """how to protect elements: symbols (needs data.modifiers.placeholder), align, auto (depends on the text), none"""
+    protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = ("tags", "placeholders", "urls", "emails", "files")
+    """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
+    protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
+    """regular expressions of further text to protect"""
+    glossary: Annotated[str | None, MAY_CHANGE] = None
+    """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
+    glossary_mode: Annotated[Literal["hard", "soft"], MAY_CHANGE] = "hard"
+    """hard: each term has one of its translations; soft: the model decides (needs data.modifiers.glossary)"""
+    batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
+    """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
+
+    @model_validator(mode="after")
+    def _check_n_best(self) -> DecodingConfig:
+        if not self.sample and self.n_best > self.beam:
+            raise section_error(
+                "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_patterns(self) -> DecodingConfig:
+        for pattern in self.protect_patterns:
+            try:
+                regex.compile(pattern)
+            except regex.error as error:
+                raise section_error("protect_patterns", f"{pattern}: is not a regular expression ({error})") from None
+        return self
+
+    @model_validator(mode="after")
+    def _check_glossary(self) -> DecodingConfig:
+        if self.requires_terms and self.sample:
+            raise section_error(
+                "glossary", "random samples cannot be forced to have terms: set glossary_mode: soft, or sample: false"
+            )
+        return self
+
+    @property
+    def requires_terms(self) -> bool:
+        """Return whether translations must have the terms of a glossary."""
+        return self.glossary is not None and self.glossary_mode == "hard"
+
+    @property
+    def annotates_terms(self) -> bool:
+        """Return whether terms of a glossary are annotated in the source."""
+        return self.glossary is not None and self.glossary_mode == "soft"
+
+    def with_term_beam(self) -> DecodingConfig:
+        """Return the options of a search with required terms: with a beam for several banks."""
+        return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})
+
+    @property
+    def n_beams(self) -> int:
+        """Hypotheses per sentence that are extended at each step."""
+        return self.n_best if self.sample else self.beam
+
+    def with_options(self, options: dict[str, Any], parameters: Sequence[str] = ()) -> DecodingConfig:
+        """Return a copy with other values for some keys. Raises `UserError` for an unknown key or an invalid value.
+
+        `parameters` are further names to suggest in place of an unknown key.
+        """
+        try:
+            return DecodingConfig.model_validate({**self.model_dump(), **options})
+        except ValidationError as error:
+            first = cast(dict[str, Any], error.errors()[0])
+            key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # a check across keys has no location
+            names = [*parameters, *DecodingConfig.model_fields]
+            raise UserError(f"decoding.{key}: {describe_error(first, names, f'decoding.{key}')}") from None
+
+    def output_options(self) -> dict[str, Any]:
+        """Return all options that affect the translations, as JSON values."""
+        return self.model_dump(mode="json", exclude={"batch_tokens"})
+
+    def for_validation(self, gpu_bytes: int = 0) -> DecodingConfig:
+        """Return the options of validation: greedy search with the same length limits."""
+        limits = {"max_length_factor", "max_length_offset", "max_source_length"}
+        return DecodingConfig(
+            beam=1,
+            min_length=0,
+            batch_tokens=self.validation_batch_tokens(gpu_bytes),
+            **self.model_dump(include=limits),
+        )
+
+    def validation_batch_tokens(self, gpu_bytes: int) -> int:
+        """Return the batch size during training. It depends on the size of the GPU (0: none), not on its free memory.
+
+        So a resumed training decodes the same batches.
+        """
+        return min(self.batch_tokens, max(MAX_VALIDATION_TOKENS, gpu_bytes // GPU_BYTES_PER_TOKEN))
+
+    @property
+    def method(self) -> str:
+        """Name of the search method for reports."""
+        return "sampled" if self.sample else "greedy" if self.beam == 1 else f"beam {self.beam}"
+
+    def max_target_tokens(self, source_tokens: int) -> int:
+        """Return the maximum length of a translation, EOS included."""
+        return int(self.max_length_factor * source_tokens) + self.max_length_offset
+
+    def length_normalise(self, scores: Tensor, length: int) -> Tensor:
+        """Divide the scores of hypotheses of this length, EOS included, by the length penalty.
+
+        average: score / length^A; gnmt: score / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).
+        """
+        base = length if self.length_penalty == "average" else (5 + length) / 6
+        return scores / base**self.length_penalty_exponent

@@ -1,0 +1,212 @@
+"""Ensemble decoding: the mean of the models' probabilities for each token. A single model is the usual case.
+
+The models may differ in everything but their vocabularies.
+
+`B` sentences, `b` sentences of one slice, `K` beams, `S` source length, `D` width, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_mt.data.batches import Batch, collate_pairs
+from transformer_mt.data.bucketing import BucketedBatches
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.tokenizers.pretrained import find_kind
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.errors import UserError
+from transformer_mt.model.kv_cache import KVCache
+from transformer_mt.model.linear import chunk_rows, convert_linears, non_pad_indices
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import CheckpointInfo
+
+CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
+
+
+@dataclass(frozen=True)
+class EnsembleCache:
+    """The KV caches of all models."""
+
+    caches: list[KVCache]
+
+    def reorder(self, parents: Tensor) -> None:
+        """Let beam k continue former beam parents[:, k]. [B, K]."""
+        for cache in self.caches:
+            cache.reorder(parents)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sentences, in this order. [B']."""
+        for cache in self.caches:
+            cache.select(rows)
+
+
+class Ensemble:
+    """One or more models on one device and in one precision."""
+
+    def __init__(self, models: Sequence[Transformer]) -> None:
+        self.models = models
+        weight = models[0].output.weight
+        self.device = weight.device
+        self.precision: Literal["fp32", "bf16"] = "bf16" if weight.dtype == torch.bfloat16 else "fp32"
+
+    @property
+    def max_positions(self) -> int | None:
+        """Length of the longest sequence that all models can read; None: unlimited."""
+        limits = (model.config.max_sequence_length for model in self.models)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def n_decoder_layers(self) -> int:
+        """Decoder layers of the shallowest model."""
+        return min(model.config.decoder.n_layers for model in self.models)
+
+    def start(self, src: Tensor) -> EnsembleCache:
+        """Encode the sources [B, S] and return the caches for `step`."""
+        return EnsembleCache([model.start(src) for model in self.models])
+
+    def step(self, tokens: Tensor, cache: EnsembleCache) -> Iterator[Tensor]:
+        """Append the newest tokens to the cache and yield log-probabilities of the next. [B, K] -> slices of [b, K, V].
+
+        On a CPU a slice has few sentences; elsewhere it is the whole batch.
+        """
+        states = [model.step(tokens, each) for model, each in zip(self.models, cache.caches, strict=True)]  # [B, K, D]
+        size = max(1, CPU_SLICE_ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
+        for slices in zip(*(torch.split(model_states, size) for model_states in states), strict=True):
+            pairs = zip(self.models, slices, strict=True)
+            yield mean_log_probs([model.logits(part).log_softmax(-1) for model, part in pairs])
+
+
+def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+    """Return the logarithm of the models' mean probability."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.stack([*log_probs]).logsumexp(0) - math.log(len(log_probs))
+
+
+def target_log_probs(
+    ensemble: Ensemble,
+    tokenizers: TokenizerPair,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    batch_tokens: int,
+) -> list[list[float]]:
+    """Return the log-probabilities of each target's tokens and of EOS.
+
+    A batch holds pairs of similar length with at most `batch_tokens` padded target tokens.
+    """
+    if not targets:
+        return []
+    src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], np.int32) for side in (sources, targets))
+    batches = BucketedBatches(src_lengths + tokenizers.n_source_controls, tgt_lengths + 1, batch_tokens)
+    found: list[list[float]] = [[] for _ in targets]
+    for rows in batches.shortest_first():
+        indices = cast("list[int]", rows.tolist())
+        batch = collate_pairs([sources[i] for i in indices], [targets[i] for i in indices], tokenizers)
+        batch = batch.to(ensemble.device)
+        log_probs = mean_log_probs([_label_log_probs(model, batch) for model in ensemble.models])  # [N]
+        values = iter(cast("list[float]", log_probs.tolist()))
+        for i in indices:
+            found[i] = [next(values) for _ in range(len(targets[i]) + 1)]
+    return found
+
+
+@torch.inference_mode()
+def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
+    """Return the log-probability of every label, pair by pair. Logits exist only in chunks. [N]."""
+    indices = non_pad_indices(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
+    all_states = model(batch.src, batch.tgt_in).flatten(0, 1)[indices]  # [N, D]
+    all_labels = batch.labels.flatten()[indices, None]  # [N, 1]
+    size = chunk_rows(all_states.device, 4 * model.output.weight.size(0))  # 4 bytes per logit
+    chunks = zip(torch.split(all_states, size), torch.split(all_labels, size), strict=True)
+    return torch.cat([model.logits(states).log_softmax(-1).gather(1, labels)[:, 0] for states, labels in chunks])
+
+
+class Member(NamedTuple):
+    """A model of an ensemble, with the run and checkpoint that it was loaded from."""
+
+    folder: RunFolder
+    data: DataConfig  # its training data
+    tokenizers: TokenizerPair
+    model: Transformer
+    step: int
+    weights_hash: str  # a run in training may replace the checkpoint of a step
+
+    @classmethod
+    def load(cls, folder: RunFolder, checkpoint: str) -> Member:
+        """Load the checkpoint best, last, or of a step. Raises `UserError` if it cannot be read."""
+        tokenizers = TokenizerPair.load(folder.tokenizer)
+        model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+        info = load_weights_of(model, folder, checkpoint)
+        data = folder.read_section("data", DataConfig)
+        return cls(folder, data, tokenizers, model, info.step, shorten_weights_hash(info))
+
+
+def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
+    """Return the first digits of the SHA-256 of the weights."""
+    return checkpoint.files[WEIGHTS]["sha256"][:12]
+
+
+def load_members(runs: Sequence[RunFolder], checkpoint: str) -> list[Member]:
+    """Load the same checkpoint (best, last, or a step) of each run.
+
+    Raises `UserError` if a run has other languages or another vocabulary than the first.
+    """
+    first, *others = (Member.load(run, checkpoint) for run in runs)
+    for other in others:
+        _check_compatible(first, other)
+    return [first, *others]
+
+
+def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
+    """Convert the linear layers to `precision` and switch to evaluation mode, in place."""
+    if precision == "bf16":
+        convert_linears(model, torch.bfloat16)
+    return model.eval()
+
+
+def _check_compatible(first: Member, other: Member) -> None:
+    """Raise `UserError` if two runs differ in their languages or vocabularies."""
+    first_path, name = first.folder.path, f"ensemble: {other.folder.path}"
+    first_languages, languages = (f"{one.data.src_lang} to {one.data.tgt_lang}" for one in (first, other))
+    if languages != first_languages:
+        raise UserError(f"{name} translates {languages}, and {first_path} {first_languages}")
+    if other.tokenizers.source_bos != first.tokenizers.source_bos:
+        raise UserError(f"{name} differs from {first_path} in tokenizer.source_bos; retrain one of them")
+    if other.tokenizers.to_dict() != first.tokenizers.to_dict():
+        problem, remedy = f"has another vocabulary than {first_path}", ""
+        tags, first_tags = (_describe_tags(one.tokenizers) for one in (other, first))
+        if tags != first_tags:
+            problem = f"was trained {tags}, and {first_path} {first_tags}"
+            remedy = "the same tags in data.train, in the same order, and "
+        keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
+        own = other.folder.read_section("tokenizer", TokenizerConfig)
+        section = {
+            **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
+            "kind": find_kind(first.tokenizers.src.backend),
+            "joint": first.tokenizers.joint,
+            **dict.fromkeys(keys, str(first.folder.tokenizer)),
+        }
+        raise UserError(
+            f"{name} {problem}; retrain it with {remedy}"
+            + quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
+        )
+
+
+def _describe_tags(tokenizers: TokenizerPair) -> str:
+    """Describe which tags the training pairs of a model had."""
+    if not tokenizers.src.tags:
+        return "without tags"
+    return f"with the tags {', '.join(tokenizers.src.tags)}" + ("" if tokenizers.needs_tag else " and without a tag")

@@ -1,0 +1,292 @@
+"""Division of long lines into chunks, which are translated separately, and joining of the translations.
+
+A chunk is a sentence, a part of a long sentence, or several sentences inside a pair of markup tags.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from transformer_mt.data.languages import primary_language
+from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.word_alignment import WordAlignment
+from transformer_mt.tools.markup.chunking import join_chunks, split_into_chunks
+from transformer_mt.tools.markup.elements import MarkedText
+
+CountTokens = Callable[[Sequence[str]], list[int]]
+"""Returns the number of tokens of each text."""
+
+# Abbreviations that do not end a sentence. Those that often do (etc., usw., p.m.) are missing: after them a lower-case
+# letter shows that the sentence continues. Abbreviations that are also ordinary words (mag., им.) are missing as well.
+_ABBREVIATIONS = {
+    "en": "dr mr mrs ms mx messrs prof rev hon gen col maj capt cmdr lt sgt cpl adm gov sen rep pres st mt ft cf vs "
+    "viz approx al inc ltd co corp bros jr sr ph",
+    "de": "dr prof hr fr frl hl st dipl ing med phil vgl bzw bzgl ca inkl exkl zzgl evtl ggf sog bspw allg ehem geb "
+    "gest co",
+    "fr": "mm mme mlle mgr dr pr st ste cf av apr env éd ex boul bd tél",
+    "es": "sr sres sra sras srta dr dra dn prof lic ing gral ud uds vd vds ee uu ff aa av avda ej aprox dpto tel",
+    "it": "sig sigg sig.ra sig.na dott dott.ssa prof prof.ssa ing avv arch geom on sen gen mons p.zza v.le c.so es ca",
+    "pt": "sr sra srta dr dra prof profa eng av gen cel ex exmo exma dep aprox tel",
+    "nl": "dhr mevr mw dr drs ir ing prof mr st bijv d.w.z ca incl excl resp evt",
+    "cs": "dr mudr judr phdr rndr ing mgr bc doc prof sv np např tj tzv tzn mj resp popř příp ul nám tel srov",
+    "sk": "dr mudr judr phdr rndr ing mgr bc doc prof sv napr tj tzv tzn resp príp ul nám tel porov",
+    "pl": "dr prof mgr inż hab ks św np tzn tzw m.in ok ul al gen płk por red tel zob",
+    "ru": "гр ул пр просп пер проф акад доц св см ср напр тел тыс млн млрд",
+    "uk": "гр вул просп пров ім проф акад доц св див пор напр тел тис млн млрд",
+    "sv": "dr prof hr st bl.a t.ex ca kl tel",
+    "da": "dr prof hr st bl.a f.eks ca kl tlf",
+    "hu": "dr prof ifj id özv pl kb ún tel",
+    "tr": "dr prof doç av yrd sn bkz örn",
+    "ro": "dl dna dr prof str ex bd tel",
+    "el": "κα κος δρ καθ π.χ βλ τηλ",
+    "hi": "डॉ प्रो कु पं",
+}
+_NOT_FINAL = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
+_NUMBERED = (  # abbreviations before a number, in any language: "No. 5", but "No. He did not."
+    "no nos nr nrs nro num núm č čl al art arts fig figs abb abs abt bd bde vol vols ch chap cap kap sec sect eq tab "
+    "obr rys pp pag pagg pág págs str blz afb tel jan feb mar apr jun jul aug sep sept oct nov dec okt dez стр рис "
+    "табл гл σελ αρ"
+)
+_BEFORE_NUMBERS = frozenset(_NUMBERED.split())
+_SAME_ABBREVIATIONS = {"no": "da", "nb": "da", "nn": "da"}
+
+_CLOSING_QUOTES = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
+_MARKS = r"[.!?…‼⁇⁈⁉؟۔።։;\u037e]"
+_STOP = re.compile(
+    # marks that always end a sentence, with or without a space after them
+    rf"(?P<sure>[。！？｡।॥။។][。！？｡।॥။។…!?]*|(?<=[\u3040-\uffef])[!?]+(?=[\u3040-\uffef])){_CLOSING_QUOTES}\s*"
+    rf"|(?<!{_MARKS})(?P<stop>{_MARKS}+)(?P<closed>{_CLOSING_QUOTES})\s+"
+)
+_OPENING_QUOTES = re.compile(
+    r"""(?:['’][nst]\s)?[\s"'“”„‟«»‹›‘’‚()\[{¿¡「『$€£¥—–-]*"""
+)  # Dutch begins with 's, 't, 'n
+_QUOTE_CONTINUES = re.compile(r"[、，,；：と]|って|など|[をの]")  # after 」, as in 「…」と言った (he said)
+_INITIALS = re.compile(r"[^\W\d_](?:\.[-–]?[^\W\d_])*")  # J  z.B  J.-C
+_ORDINAL = re.compile(r"\d{1,3}|\d{1,2}\.\d{1,2}")
+_ROMAN = re.compile(r"[IVXLC]+")
+_WORD = re.compile(r"[^\s\"'“”„«»‘’‹›()\[\]{}/—–¿¡]*$")
+
+_CLAUSE = re.compile(r"[,;:،؛]['\"”’»)\]]*\s+|\s[—–-]\s+|[、，；：]")
+_SPACE = re.compile(r"\s+")
+
+
+def split_sentences(text: str, language: str | None = None) -> list[str]:
+    """Return the sentences with the white space after them. Their concatenation is the text."""
+    language = _rule_language(language)
+    starts = [0]
+    for match in _STOP.finditer(text):
+        if match.end() < len(text) and _is_sentence_end(text, starts[-1], match, language):
+            starts.append(match.end())
+    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
+
+
+def find_spaces_before(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Return the white space before each translation: the white space that precedes its source chunk.
+
+    Chinese and Japanese have no space between sentences. An empty translation adds none.
+    """
+    has_spaces = _rule_language(language) not in ("zh", "ja")
+    spaces: list[str] = []
+    has_text = False  # a translation before is not empty
+    for before, translation in zip(["", *chunks], translations, strict=False):
+        space = before[len(before.rstrip()) :].replace("\u3000", " ") or " "
+        spaces.append(space if has_spaces and translation and has_text else "")
+        has_text |= bool(translation)
+    return spaces
+
+
+def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Prefix each translation with the white space of `find_spaces_before`."""
+    spaces = find_spaces_before(chunks, translations, language)
+    return [space + translation for space, translation in zip(spaces, translations, strict=True)]
+
+
+def split_long_sentences(chunks: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
+    """Return the chunks, with long ones halved repeatedly until each has at most `max_tokens` tokens."""
+    short: list[str] = []
+    for chunk, n_tokens in zip(chunks, count_tokens(chunks), strict=True):
+        fits = n_tokens <= max_tokens or len(chunk) < 2
+        short += [chunk] if fits else split_long_sentences(_halves(chunk), count_tokens, max_tokens)
+    return short
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """Split near the middle: after a clause mark, else at white space, else between any two characters."""
+    middle, end = len(text) // 2, len(text.rstrip())
+    for pattern in (_CLAUSE, _SPACE):
+        indices = [match.end() for match in pattern.finditer(text) if match.end() < end]
+        nearest = min(indices, key=lambda index: abs(index - middle), default=0)
+        if abs(nearest - middle) <= len(text) / 4:
+            return text[:nearest], text[nearest:]
+    candidates = range(middle, 3 * len(text) // 4 + 1)
+    index = next((index for index in candidates if not _is_combining(text, index)), middle)
+    return text[:index], text[index:]
+
+
+def _is_combining(text: str, index: int) -> bool:
+    """Return whether a character combines with the one before it, as accents and joined emoji do."""
+    return unicodedata.category(text[index])[0] == "M" or "\u200d" in text[index - 1 : index + 1]
+
+
+def _rule_language(language: str | None) -> str:
+    """Return the two-letter code whose rules apply: en for en_GB, eng and eng_Latn; da for no."""
+    code = primary_language(language or "")
+    return _SAME_ABBREVIATIONS.get(code, code)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str) -> bool:
+    """Return whether the sentence that starts at `start` ends at a match of `_STOP`."""
+    if match["sure"]:
+        is_closed = match.end("sure") < match.end()
+        return not (is_closed and _QUOTE_CONTINUES.match(text, match.end()))
+    stop, following = match["stop"], _first_character(text, match.end())
+    if not following.isalnum() or following.islower():
+        return False
+    if not stop.strip(";\u037e") and (language != "el" or len(stop) > 1):
+        return False  # a semicolon is a question mark only in Greek
+    if not stop.strip(".…") and stop != ".":
+        return not text.endswith((" ", "\u00a0"), 0, match.start())  # "he ... Paris" is an omission
+    if stop != "." or match["closed"]:
+        return True
+    before = text[max(start, match.start() - 80) : match.start()]  # enough for one word, and fast in a long line
+    return not _continues_after(before, following, language)
+
+
+def _first_character(text: str, start: int) -> str:
+    """Return the first character after opening quotes, brackets and dashes; empty at the end."""
+    match = _OPENING_QUOTES.match(text, start)
+    start = match.end() if match else start
+    return text[start : start + 1]
+
+
+def _continues_after(before: str, following: str, language: str) -> bool:
+    """Return whether the full stop after `before` belongs to its last word and does not end the sentence."""
+    found = _WORD.search(before)
+    word = found[0] if found else ""
+    lower = word.lower()
+    if lower in _NOT_FINAL.get(language, ()):
+        return True
+    if following.isdigit() and (lower in _BEFORE_NUMBERS or (language == "de" and lower.endswith("str"))):
+        return True  # also "Bahnhofstr. 5"
+    if lower in ("a.m", "p.m"):
+        return False
+    if _INITIALS.fullmatch(word) and word < "\u3040":
+        return word != "I" or language != "en" or _follows_name(before)
+    if _ORDINAL.fullmatch(word):
+        starts_sentence = not before.strip(f" {word}")
+        return language == "de" or starts_sentence  # "am 3. Oktober"; "1. Wash the dishes."
+    return bool(_ROMAN.fullmatch(word)) and language in ("de", "cs", "sk", "pl", "hu", "da")  # "Karel IV. Lucemburský"
+
+
+def _follows_name(before: str) -> bool:
+    """Return whether the word before the last is capitalised: "Albert I. Jones", but "you and I. We"."""
+    words = before.split()
+    return len(words) < 2 or words[-2][0].isupper()
+
+
+SplitWhen = Literal["long", "always", "never"]
+
+
+@dataclass(frozen=True)
+class LineChunker:
+    """Splits lines into chunks that the model can translate, and joins the translations of the chunks."""
+
+    src_lang: str
+    tgt_lang: str
+    count_tokens: CountTokens
+    max_tokens: int  # of a chunk
+    when: SplitWhen = "long"
+
+    def split(self, lines: Sequence[MarkedText]) -> list[list[MarkedText]]:
+        """Return the chunks of each line. Joined, they are the line. No chunk ends inside a pair of tags."""
+        if self.when == "never":
+            return [[line] for line in lines]
+        chunk_lists: list[list[MarkedText]] = []
+        for line, n_tokens in zip(lines, self.count_tokens([line.text_only for line in lines]), strict=True):
+            if self.when == "long" and n_tokens <= self.max_tokens:
+                chunk_lists.append([line])
+            else:
+                sentences = split_sentences(line.text_only, self.src_lang)
+                short = split_long_sentences(sentences, self.count_tokens, self.max_tokens)
+                chunk_lists.append(split_into_chunks(line, short))
+        return chunk_lists
+
+    def join(
+        self,
+        chunk_surfaces: Sequence[str],
+        translations: Sequence[Sequence[Translation]],
+        source: MarkedText | None = None,
+    ) -> list[Translation]:
+        """Return the n-best list of a line from those of its chunks.
+
+        The k-th best of a line joins the k-th best of each chunk, or its last if it has fewer. `source` is the line if
+        it has protected elements.
+        """
+        if source is None and len(chunk_surfaces) == 1:
+            return list(translations[0])
+        ranks = range(max(map(len, translations)))
+        by_rank = ([n_best[min(rank, len(n_best) - 1)] for n_best in translations] for rank in ranks)
+        return [self._join(chunk_surfaces, parts, source) for parts in by_rank]
+
+    def _join(
+        self, chunk_surfaces: Sequence[str], parts: Sequence[Translation], source: MarkedText | None
+    ) -> Translation:
+        """Return the translation of a line from those of its chunks. Its confidence is the lowest of them."""
+        spaces = find_spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
+        texts = [space + part.text for space, part in zip(spaces, parts, strict=True)]
+        marked = None
+        if source is not None:
+            chunks = [part.marked_text.prepend(space) for space, part in zip(spaces, parts, strict=True)]
+            marked = join_chunks(source, chunks)
+        return Translation(
+            text="".join(texts) if marked is None else marked.surface,
+            score=sum(part.score for part in parts),
+            tokens=[token for part in parts for token in part.tokens],
+            token_scores=[score for part in parts for score in part.token_scores],
+            finished=all(part.finished for part in parts),
+            alignment=join_alignments([part.alignment for part in parts], chunk_surfaces, texts),
+            confidence=min((part.confidence for part in parts if part.confidence is not None), default=None),
+            marked=marked,
+        )
+
+
+def strip_chunks(chunk_lists: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
+    """Return the chunks of all lines, without white space around them. A line that was not split stays unchanged."""
+    return [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks]
+
+
+def join_alignments(
+    parts: Sequence[WordAlignment | None], sources: Sequence[str], targets: Sequence[str]
+) -> WordAlignment | None:
+    """Return the alignment of the joined texts; None if a part has none."""
+    joined: WordAlignment = []
+    offsets = iterate_word_offsets(sources), iterate_word_offsets(targets)
+    for part, first_src, first_tgt in zip(parts, *offsets, strict=True):
+        if part is None:
+            return None
+        joined += [(first_src + source, first_tgt + target) for source, target in part]
+    return joined
+
+
+def iterate_word_offsets(texts: Iterable[str]) -> Iterator[int]:
+    """Yield the index of each text's first word in the joined text.
+
+    A text that follows another without white space continues its last word, as in Chinese.
+    """
+    count, ends_in_word = 0, False
+    for text in texts:
+        words = text.split()
+        if words and ends_in_word and not text[0].isspace():
+            count -= 1
+        yield count
+        count += len(words)
+        if text:
+            ends_in_word = not text[-1].isspace()

@@ -1,0 +1,482 @@
+"""The configuration file that `tmt init` writes: checks of the files, languages, chosen settings, YAML text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from transformer_mt.config.rendering import render_scalar
+from transformer_mt.config.section import check_folder_name
+from transformer_mt.data.languages import primary_language
+from transformer_mt.data.sources import Source, is_table, read_column_names, read_source
+from transformer_mt.data.text_files import CHECK_ADVICE, UnequalLengthError, check_is_file, read_lines
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
+from transformer_mt.system.files import write_text
+from transformer_mt.tools.languages.detection import (
+    LANGUAGE_THRESHOLD,
+    LanguageDetector,
+    are_exchanged,
+    detect_language,
+)
+from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
+
+
+@dataclass(frozen=True)
+class SizePreset:
+    """Settings for corpora of up to `max_pairs` sentence pairs."""
+
+    max_pairs: int | None  # None: no limit
+    vocab_size: int
+    sampling: float  # rate of BPE-dropout
+    d_model: int
+    d_ff: int
+    n_heads: int
+    n_layers: int  # of the encoder, and of the decoder
+    positions: Literal["rotary", "sinusoidal"]
+    dropout: float
+    tokens: int  # per batch
+    accumulate: int  # batches per step
+    optimizer: Literal["muon", "adam"]
+    schedule: Literal["wsd", "inverse_sqrt"]
+    warmup_steps: int
+    peak: float
+    max_steps: int
+    validate_every: int
+    validation_size: int
+    evidence: str
+
+
+FEW_PAIRS = SizePreset(
+    max_pairs=15_000,
+    vocab_size=3000,
+    sampling=0.1,
+    d_model=128,
+    d_ff=256,
+    n_heads=4,
+    n_layers=4,
+    positions="rotary",
+    dropout=0.3,
+    tokens=2048,
+    accumulate=1,
+    optimizer="muon",
+    schedule="wsd",
+    warmup_steps=400,
+    peak=8e-3,
+    max_steps=3000,
+    validate_every=250,
+    validation_size=1000,
+    evidence="measured with 1,000 to 10,000 pairs (configs/low_resource.yaml)",
+)
+
+SIZE_PRESETS = (
+    FEW_PAIRS,
+    replace(
+        FEW_PAIRS,
+        max_pairs=60_000,
+        vocab_size=6000,
+        sampling=0.0,
+        dropout=0.2,
+        tokens=4096,
+        validate_every=500,
+        evidence="measured with 29,000 pairs (configs/multi30k_en_de.yaml)",
+    ),
+    SizePreset(
+        max_pairs=500_000,
+        vocab_size=10_000,
+        sampling=0.0,
+        d_model=256,
+        d_ff=1024,
+        n_heads=4,
+        n_layers=4,
+        positions="rotary",
+        dropout=0.2,
+        tokens=4096,
+        accumulate=1,
+        optimizer="adam",
+        schedule="wsd",
+        warmup_steps=1000,
+        peak=2e-3,
+        max_steps=30_000,
+        validate_every=1000,
+        validation_size=1000,
+        evidence="not measured; between the measured ones and those of the literature",
+    ),
+    SizePreset(
+        max_pairs=None,
+        vocab_size=32_000,
+        sampling=0.0,
+        d_model=512,
+        d_ff=2048,
+        n_heads=8,
+        n_layers=6,
+        positions="sinusoidal",
+        dropout=0.1,
+        tokens=4096,
+        accumulate=6,
+        optimizer="adam",
+        schedule="inverse_sqrt",
+        warmup_steps=4000,
+        peak=7e-4,
+        max_steps=100_000,
+        validate_every=2000,
+        validation_size=2000,
+        evidence="not measured; the base model of Vaswani et al. 2017, for a GPU",
+    ),
+)
+"""Presets in the order of corpus size. The first one that admits the corpus is chosen."""
+
+ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
+BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text"
+"""Conditions of the differences in BLEU that reasons state; docs/results.md has all figures."""
+
+MIN_LEXICON_PAIRS = 10  # the fewest pairs that validation pairs can be split off from
+
+
+class Setting(NamedTuple):
+    """A chosen setting: its section and key, its value as in the YAML file, and the reason."""
+
+    section: str
+    key: str
+    value: Any
+    reason: str
+
+
+def find_size_preset(n_pairs: int) -> SizePreset:
+    """Return the settings for a number of sentence pairs."""
+    return next(preset for preset in SIZE_PRESETS if preset.max_pairs is None or n_pairs <= preset.max_pairs)
+
+
+def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> list[Setting]:
+    """Return all settings that differ from the defaults or depend on the corpus, section by section."""
+    preset = find_size_preset(statistics.n_pairs)
+    n_held_out = min(preset.validation_size, statistics.n_pairs // 10)
+    reason = f"held out: a tenth, at most {preset.validation_size:,} pairs"
+    return [
+        Setting("data", "validation_size", n_held_out, reason),
+        *_choose_tokenizer(preset, statistics),
+        *_choose_model(preset),
+        *_choose_training(preset),
+        *_choose_scoring(statistics, tgt_lang),
+    ]
+
+
+def _choose_tokenizer(preset: SizePreset, statistics: CorpusStatistics) -> Iterator[Setting]:
+    n_characters = statistics.src.n_characters + statistics.tgt.n_characters
+    if n_characters > ROOM_FOR_ALPHABET:
+        size = preset.vocab_size + -(-n_characters // 1000) * 1000
+        reason = f"{preset.vocab_size:,} subwords, and room for {n_characters:,} characters"
+        yield Setting("tokenizer", "vocab_size", size, reason)
+    else:
+        yield Setting("tokenizer", "vocab_size", preset.vocab_size, "subwords of both languages; more for more pairs")
+    if preset.sampling:
+        yield Setting("tokenizer", "sampling", preset.sampling, "BPE-dropout: new subwords in each epoch")
+
+
+def _choose_model(preset: SizePreset) -> Iterator[Setting]:
+    layers = {"n_layers": preset.n_layers}
+    yield Setting("model", "d_model", preset.d_model, "width; more for more pairs")
+    yield Setting("model", "d_ff", preset.d_ff, f"feed-forward width, {preset.d_ff // preset.d_model} times d_model")
+    yield Setting("model", "n_heads", preset.n_heads, f"attention heads of width {preset.d_model // preset.n_heads}")
+    yield Setting("model", "encoder", layers, "depth of the encoder")
+    yield Setting("model", "decoder", layers, "depth of the decoder")
+    if preset.positions == "rotary":
+        yield Setting("model", "positions", "rotary", "1.5 BLEU more than sinusoidal")
+    rates = {"embedding": preset.dropout, "residual": preset.dropout}
+    yield Setting("model", "dropout", rates, "against overfitting; less for more pairs")
+
+
+def _choose_training(preset: SizePreset) -> Iterator[Setting]:
+    yield Setting("batches", "tokens", preset.tokens, "target tokens of a batch, with padding")
+    if preset.accumulate > 1:
+        reason = f"batches per step, {preset.tokens * preset.accumulate:,} tokens"
+        yield Setting("batches", "accumulate", preset.accumulate, reason)
+    if preset.optimizer == "muon":
+        yield Setting("optimizer", "kind", "muon", "1.2 BLEU more than Adam")
+    if preset.schedule == "wsd":
+        yield Setting("schedule", "kind", "wsd", "1.4 BLEU more than a cosine")
+    yield Setting("schedule", "warmup_steps", preset.warmup_steps, "steps to the highest learning rate")
+    yield Setting("schedule", "peak", preset.peak, "highest learning rate")
+    yield Setting("train", "max_steps", preset.max_steps, "`tmt plan` predicts the hours")
+    yield Setting("validation", "every", preset.validate_every, "steps between scores and checkpoints")
+    if preset.schedule == "wsd":
+        yield Setting("validation", "patience", None, "no early stopping: scores rise to the end")
+
+
+def _choose_scoring(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Setting]:
+    """Choose BLEU's tokenizer, unless `auto` knows that the language has no spaces between words."""
+    if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:
+        yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")
+
+
+COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
+HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
+HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
+
+
+@dataclass(frozen=True)
+class InitialConfig:
+    """A configuration with the statistics and the reasons that it follows from."""
+
+    statistics: CorpusStatistics
+    settings: list[Setting]
+    src_lang: str
+    tgt_lang: str
+    evidence: str
+    warnings: Sequence[str] = ()
+
+    def describe_corpus(self) -> list[str]:
+        """Return sizes, lengths and scripts, one line per language."""
+        sides = (self.src_lang, self.statistics.src), (self.tgt_lang, self.statistics.tgt)
+        lines = [f"{self.statistics.n_pairs:,} sentence pairs", *(_describe_side(*side) for side in sides)]
+        if self.statistics.n_empty:
+            lines.append(f"dropped because a side is empty: {self.statistics.n_empty:,}")
+        return lines
+
+    def describe_evidence(self) -> list[str]:
+        """Return what the settings and their reasons rest on."""
+        has_bleu = any("BLEU" in setting.reason for setting in self.settings)
+        return [f"settings: {self.evidence}", *([BLEU_NOTE] if has_bleu else [])]
+
+    def render(self, path: Path) -> str:
+        """Return the YAML text for a file of this name."""
+        head = [
+            f"A starting point for {self.src_lang} to {self.tgt_lang}, written by `tmt init`.",
+            *self.describe_corpus(),
+            *(f"{line}." for line in self.describe_evidence()),
+            f"Train: tmt train --config {path}. All other keys: tmt config {path}",
+        ]
+        return "\n".join([*(f"# {line}" for line in head), *_render_sections(self.settings)]) + "\n"
+
+
+def write_initial_config(
+    files: Sequence[Path],
+    output: Path,
+    *,
+    force: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    columns: Sequence[str] | None = None,
+    validation: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+) -> InitialConfig:
+    """Inspect a corpus and write a configuration that trains on it.
+
+    `files` are two text files, or one table with `columns` for source and target. `validation` and `test` are two text
+    files each, or empty.
+
+    Raises:
+        UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
+    """
+    _check_output(output, force)
+    found = _choose_columns(files[0], columns, src_lang, tgt_lang) if len(files) == 1 else None
+    source = _make_source(files, found)
+    try:
+        statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
+    except UnequalLengthError as error:
+        raise UserError(f"{error.problem};\n{_explain_repair(source, src_lang, tgt_lang)}") from None
+    _check_statistics(statistics, files)
+    src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
+    languages = [
+        Setting("data", "src_lang", src, "detected" if src_lang is None else "given"),
+        Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
+        Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
+    ]
+    held_out = _list_held_out_sets(validation, test)
+    chosen = [each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"]
+    settings = [*languages, *held_out, *chosen]
+    given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
+    warnings = [warning for one in given for warning in _doubt_language(*one)]
+    config = InitialConfig(statistics, settings, src, tgt, find_size_preset(statistics.n_pairs).evidence, warnings)
+    try:
+        write_text(output, config.render(output))
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written: {error.strerror}; choose another --out") from None
+    return config
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check_output(output: Path, force: bool) -> None:
+    if output.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--out {output}: a configuration ends in .yaml")
+    if output.exists() and (output.is_dir() or not force):
+        remedy = "choose another name" + ("" if output.is_dir() else ", or replace it with --force")
+        raise UserError(f"--out {output}: exists already; {remedy}")
+    if not output.parent.is_dir():
+        raise UserError(f"--out {output}: there is no folder {output.parent}; make it first")
+    try:
+        check_folder_name(output.stem)
+    except ValueError as error:
+        raise UserError(f"--out {output}: {error}") from None
+
+
+def _choose_columns(
+    table: Path, columns: Sequence[str] | None, src_lang: str | None, tgt_lang: str | None
+) -> tuple[str, str]:
+    """Return the source and the target column of a table: the given ones, those named like the languages, or both.
+
+    Raises:
+        UserError: The header lacks a given column, names no columns, or leaves the choice open.
+    """
+    if not is_table(table):
+        raise UserError(
+            f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in .tsv, .csv, .jsonl (each also "
+            ".gz) or .parquet"
+        )
+    _check_file(table)
+    names = read_column_names(table)
+    if columns is not None and {*columns} <= {*names}:
+        return columns[0], columns[1]
+    if columns is None and len(names) < 2:
+        raise UserError(f"{table}: has one column ({names[0][:40]}), and sentence pairs need two: source and target")
+    if sentences := [name for name in names if not COLUMN_NAME.fullmatch(name)]:
+        raise UserError(
+            f'{table}:1: is no header line: it reads "{sentences[0][:40]}". Insert a line with the names of the '
+            "columns, such as en and de; if this is that line, pass two of its names as --columns SRC TGT"
+        )
+    if columns is not None:
+        missing = next(column for column in columns if column not in names)
+        raise UserError(f"{table}: has no column {missing} (--columns); its columns are {', '.join(names)}")
+    if src_lang in names and tgt_lang in names:
+        return src_lang, tgt_lang
+    if len(names) > 2:
+        raise UserError(f"{table}: has the columns {', '.join(names)}; pass two of them as --columns SRC TGT")
+    return names[0], names[1]
+
+
+def _make_source(files: Sequence[Path], columns: tuple[str, str] | None) -> Source:
+    if columns is not None:
+        src_column, tgt_column = columns
+        return Source(table=(str(files[0]),), src_column=src_column, tgt_column=tgt_column)
+    for path in files:
+        _check_file(path)
+        if is_table(path):
+            raise UserError(f"{path}: a table holds both languages; pass it alone (tmt init {path.name})")
+    if files[0].samefile(files[1]):
+        raise UserError(f"{files[0]} and {files[1]} are the same file; pass the sentences and their translations")
+    return Source(src=(str(files[0]),), tgt=(str(files[1]),))
+
+
+def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Iterator[Setting]:
+    """Yield the settings that name the validation and the test set. Raises `UserError` for files of unequal length."""
+    for key, files in (("validation", validation), ("test", test)):
+        if not files:
+            continue
+        source = _make_source(files, None)
+        try:
+            n_pairs = sum(1 for _ in read_source(source, ("src", "tgt")))
+        except UnequalLengthError as error:
+            raise UserError(f"--{key}: {error.problem}") from None
+        keys: dict[str, object] = {"src": str(files[0]), "tgt": str(files[1])}
+        if key == "validation":
+            yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")
+        else:
+            yield Setting("data", key, {"test": keys}, f"{n_pairs:,} pairs, scored at the end; never trained on")
+
+
+def _check_file(path: Path) -> None:
+    check_is_file(path)
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head:
+        raise UserError(f"{path}: is empty; is it the right file?")
+    if path.suffix not in (".gz", ".parquet") and b"\0" in head:
+        raise UserError(f"{path}: holds zero bytes, so it is binary or UTF-16; pass a text file in UTF-8")
+
+
+def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> None:
+    names, n_pairs = " and ".join(map(str, files)), statistics.n_pairs
+    if n_pairs < MIN_LEXICON_PAIRS:
+        raise UserError(
+            f"{names}: {n_pairs} sentence pairs are too few to train and validate on; {MIN_LEXICON_PAIRS} are needed"
+        )
+    if statistics.n_copies == n_pairs:
+        raise UserError(
+            f"{names}: source and target are equal in every pair; pass the sentences and their translations"
+        )
+
+
+def _choose_languages(
+    statistics: CorpusStatistics, files: Sequence[Path], src_lang: str | None, tgt_lang: str | None
+) -> tuple[str, str]:
+    """Return the given languages, or the detected ones. Raises `UserError` if both are equal or exchanged."""
+    names = " and ".join(map(str, files))
+    detected_src, detected_tgt = (detect_language(side.sample) for side in (statistics.src, statistics.tgt))
+    for side, language in (("src", src_lang or detected_src), ("tgt", tgt_lang or detected_tgt)):
+        if language is None:
+            raise UserError(
+                f"{side}: the language cannot be detected, because the text has no words; pass it as --{side}-lang"
+            )
+    src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
+    if src == tgt:
+        raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
+    if are_exchanged((src, tgt), statistics.src.sample, statistics.tgt.sample):
+        raise UserError(
+            f"{names}: the source seems to be in {tgt} and the target in {src}; exchange --src-lang and --tgt-lang"
+        )
+    return src, tgt
+
+
+def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Iterator[str]:
+    """Yield a warning if a given code is unknown, or if the text seems to be in another language."""
+    detector = LanguageDetector.load()
+    if given is None:
+        return
+    if not detector.knows(given):
+        yield f"{option} {given}: language detection does not know this code; correct it, if it is a mistake"
+    elif other := detector.find_other_language("\n".join(side.sample), given, LANGUAGE_THRESHOLD):
+        yield f"{option} {given}: the text seems to be in {other}; correct the code, or exchange the files"
+
+
+def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) -> str:
+    """Return how to repair files of unequal length, with a configuration for `tmt check` and `tmt repair`."""
+    src, tgt = (
+        given or detect_language([*islice(read_lines(Path(file)), HEAD_LINES)]) or "xx"
+        for given, file in ((src_lang, source.src[0]), (tgt_lang, source.tgt[0]))
+    )
+    data = {"src_lang": src, "tgt_lang": tgt, "train": {"src": source.src[0], "tgt": source.tgt[0]}}
+    folder = "pairs-repaired"
+    return (
+        f"{CHECK_ADVICE}, and `tmt repair pairs.yaml` pairs the lines again;\n"
+        f"then `tmt init {folder}/train.{src} {folder}/train.{tgt}`\n"
+        f"data: {render_value(data)}"
+    )
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _describe_side(language: str, side: SideStatistics) -> str:
+    lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
+    spaces = "spaces" if side.is_spaced else "no spaces"
+    return f"{language}: {side.n_units:,} {side.unit}, {lengths}, {side.script.title()} script, {spaces} between words"
+
+
+def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
+    """Return the keys of `data.train`. Columns that are named like their language are left out."""
+    if source.src:
+        return {"src": source.src[0], "tgt": source.tgt[0]}
+    columns = {"src_column": source.src_column, "tgt_column": source.tgt_column}
+    named = {key: name for (key, name), lang in zip(columns.items(), languages, strict=True) if name and name != lang}
+    return {"table": source.table[0], **named}
+
+
+def _render_sections(settings: Sequence[Setting]) -> Iterator[str]:
+    for section, group in groupby(settings, lambda setting: setting.section):
+        yield f"\n{section}:"
+        lines = [(f"  {setting.key}: {render_value(setting.value)}", setting.reason) for setting in group]
+        yield from (f"{line}  # {reason}" for line, reason in lines)
+
+
+def render_value(value: object) -> str:
+    """Render a value, or a mapping in one line."""
+    if isinstance(value, dict):
+        items = cast(dict[str, object], value).items()
+        return "{" + ", ".join(f"{key}: {render_value(item)}" for key, item in items) + "}"
+    return render_scalar(value)

@@ -1,0 +1,331 @@
+"""Data of a run: configured sources -> parallel corpora -> tokenizers -> encoded corpora -> batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from transformer_mt.config.root import Config
+from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, load_corpus, log_progress, split_off_validation
+from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
+from transformer_mt.data.mixture import Mixture, make_mixture
+from transformer_mt.data.sources import HeldOutSources, Source, TrainSources
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
+from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.errors import UserError
+from transformer_mt.flows.warm_start import load_tokenizers
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system import launcher
+from transformer_mt.system.files import make_once, remove_stale_folders, write_text
+from transformer_mt.system.log import log_rank0
+from transformer_mt.tools.augmentation.batch_modifier import BatchModifier, TokenizerTrainingPairs
+from transformer_mt.tools.quality.corpus_filters import has_text, hash_side, read_held_out_columns
+from transformer_mt.tools.quality.duplicates import HashSet
+from transformer_mt.tools.quality.filter_base import PairExample
+from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected, read_blocks
+from transformer_mt.tools.quality.lexicon import learn_dictionary
+
+FORMAT_VERSION = 2  # of the cached lines; part of their key
+
+_REASONS = {
+    "empty": "dropped {n:,} pairs with an empty side",
+    "too_long": "dropped {n:,} pairs longer than data.max_length",
+    "truncated": "truncated {n:,} pairs longer than data.max_length",
+}
+
+
+def build_report(
+    train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
+) -> list[str]:
+    """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
+    n_src_tokens, n_tgt_tokens = len(train.src.ids), len(train.tgt.ids)
+    n_pairs = max(1, len(train))
+    lines = [
+        f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
+        f"(mean {n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
+    ]
+    lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
+    lines += [report.describe() for report in train.text.filters]
+    for reason, sentence in _REASONS.items():
+        if count := getattr(train.limit_counts, reason):
+            where = train.text.describe_lines(train.limit_counts.examples[reason], count)
+            lines.append(f"{sentence.format(n=count)} ({where})")
+    if count := validation.limit_counts.truncated:
+        where = validation.text.describe_lines(validation.limit_counts.examples["truncated"], count)
+        lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
+    return lines + report_duplicates_and_leaks(train.text, held_out, cache_dir)
+
+
+def report_duplicates_and_leaks(
+    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
+) -> list[str]:
+    """Return the lines about duplicates and leaks. They are cached for unchanged corpora."""
+    held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
+    keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
+    path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
+    make_once(path, lambda: write_text(path, json.dumps(_find_duplicates_and_leaks(train, held_out))))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _find_duplicates_and_leaks(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
+    """Search the training pairs once, as the filters `duplicate` and `overlap: {of: src}` do.
+
+    The memory is 9 bytes per pair.
+    """
+    columns = read_held_out_columns(held_out)
+    sources = {name: hash_side(*texts, "src", normalized=True) for name, texts in columns.items()}
+    wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
+    is_leaked = np.zeros(len(wanted), np.bool_)
+    seen, n_duplicates = HashSet(len(train)), 0
+    for block in log_progress(read_blocks(train), "compared", len(train)):
+        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair", normalized=False))).sum())
+        is_leaked |= np.isin(wanted, hash_side(block.src, block.tgt, "src", normalized=True))
+    lines: list[str] = []
+    if n_duplicates:
+        share = n_duplicates / len(train)
+        lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
+    for name, hashes in sources.items():
+        rows = np.flatnonzero(np.isin(hashes, wanted[is_leaked]) & has_text(hashes))
+        if len(rows):
+            text = columns[name][0][int(rows[0])]
+            lines.append(
+                f"warning: {len(rows):,} of {len(hashes):,} source sentences of {name} ({len(rows) / len(hashes):.1%}) "
+                f'are also training sentences, such as "{text[:60]}"; its scores will be too high'
+            )
+    return lines
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Everything that a run trains, validates and tests on."""
+
+    train: EncodedCorpus
+    validation: EncodedCorpus
+    test: dict[str, ParallelCorpus]
+    tokenizers: TokenizerPair
+
+    def held_out(self) -> dict[str, ParallelCorpus]:
+        """Return the text of the validation set and the test sets, by name."""
+        return {"validation": self.validation.text, **self.test}
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the hash of each corpus' text, by name."""
+        return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}
+
+
+def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingData:
+    """Read the corpora, learn the tokenizers of a new run, and encode the training and validation pairs.
+
+    Results are cached in `data.cache_dir`. Of several processes that train together, rank 0 makes them, and the others
+    wait for its files. `workers` is the number of processes that filter and encode.
+    """
+    if launcher.rank() == 0:
+        remove_stale_folders(Path(config.data.cache_dir))
+    train, validation = load_split(config, "train", workers), load_split(config, "validation")
+    if config.data.validation is None:
+        limit = " (at most a tenth)" if len(validation) < config.data.validation_size else ""
+        log_rank0(
+            f"data: data.validation is not set: {len(validation):,} random training pairs{limit} are held out for it"
+        )
+    test = {name: load_split(config, name) for name in config.data.test}
+    tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train)
+    data = TrainingData(
+        encode_training(config, train, tokenizers, workers),
+        encode_validation(config, validation, tokenizers),
+        test,
+        tokenizers,
+    )
+    report_duplicates_and_leaks(train, data.held_out(), Path(config.data.cache_dir))
+    return data
+
+
+def load_split(config: Config, name: str, workers: int = 1) -> ParallelCorpus:
+    """Return the text of `train`, `validation` or a test set. The training pairs are those that the filters leave.
+
+    Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
+    removed from the training set.
+    """
+    if name not in ("train", "validation"):
+        return load_source(config, config.data.test[name])
+    if config.data.validation is not None:
+        if name == "validation":
+            return load_sources(config, config.data.validation)
+        return load_filtered(config, workers)
+    train, validation = split_off_validation(load_filtered(config, workers), config.data.validation_size, config.seed)
+    return train if name == "train" else validation
+
+
+def load_source(config: Config, source: Source) -> ParallelCorpus:
+    """Return the text of a source, unfiltered."""
+    return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
+
+
+def load_sources(config: Config, sources: TrainSources | HeldOutSources) -> ParallelCorpus:
+    """Return the text of a source, or of several together, unfiltered."""
+    if isinstance(sources, Source):
+        return load_source(config, sources)
+    corpora = {source.name: load_source(config, source) for source in sources}
+    return combine_corpora(corpora, Path(config.data.cache_dir))
+
+
+def load_filtered(config: Config, workers: int = 1) -> ParallelCorpus:
+    """Return the pairs of `data.train` that `data.filters` leaves of each source."""
+    data = config.data
+    if not data.filters:  # so that the held-out sets need not be read
+        return load_sources(config, data.train)
+
+    def load(source: Source) -> ParallelCorpus:
+        corpus = load_source(config, source)
+        return filter_corpus(corpus, data.filters, *filter_arguments(config, source), workers)
+
+    if isinstance(data.train, Source):
+        return load(data.train)
+    return combine_corpora({source.name: load(source) for source in data.train}, Path(data.cache_dir))
+
+
+def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
+    """Yield the training pairs that the filters of a name remove or change, with file, line and reason.
+
+    Raises:
+        UserError: `data.filters` has no filter of this name.
+    """
+    filters = config.data.filters
+    numbers = [number for number, filter_ in enumerate(filters) if filter_.name == name]
+    if not numbers:
+        listed = ", ".join(dict.fromkeys(filter_.name for filter_ in filters)) or "none"
+        raise UserError(f"data.filters: does not contain {name}; add it, to see what it removes (present: {listed})")
+    for source in config.data.train_sources:
+        corpus = load_source(config, source)
+        for number in numbers:
+            yield from iterate_affected(corpus, filters, number, *filter_arguments(config, source))
+
+
+def filter_arguments(config: Config, source: Source) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
+    """Return the languages of a source, the configured validation and test sets, and the folder of the cache."""
+    data = config.data
+    return source.languages(data.src_lang, data.tgt_lang), load_held_out(config), Path(data.cache_dir)
+
+
+def load_held_out(config: Config) -> dict[str, ParallelCorpus]:
+    """Return the text of the configured validation and test sets, by name."""
+    data = config.data
+    sources = {**({"validation": data.validation} if data.validation else {}), **data.test}
+    return {name: load_sources(config, source) for name, source in sources.items()}
+
+
+def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
+    """Return the tokenizers of a new run: learned from the training pairs, from files, or those of `train.init_from`.
+
+    Learned ones are cached, because not every kind is learned deterministically.
+    """
+    if config.train.init_from is not None:
+        return load_tokenizers(config)
+    pair = _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
+    return pair.with_symbols() if config.data.modifiers.needs_symbols else pair
+
+
+def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
+    tokenizer, modifiers = config.tokenizer, config.data.modifiers
+    pairs = TokenizerTrainingPairs(train, modifiers, config.seed) if modifiers.is_active else train
+    if tokenizer.file or tokenizer.src_file:
+        built = build_tokenizers(tokenizer, pairs, config.seed)
+        return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
+    sections = [section.model_dump(mode="json") for section in (tokenizer, modifiers)]
+    settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
+    key = sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    path = Path(config.data.cache_dir) / f"tokenizers-{key}.json"
+
+    def make() -> None:
+        log_rank0(f"data: learning the vocabulary from {min(len(train), tokenizer.sample_size):,} pairs")
+        build_tokenizers(tokenizer, pairs, config.seed).save(path)
+
+    make_once(path, make)
+    return TokenizerPair.load(path)
+
+
+def encode_training(
+    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, workers: int = 1
+) -> EncodedCorpus:
+    """Encode the training pairs. Longer ones than `data.max_length` are dropped or truncated.
+
+    Raises:
+        UserError: No pair is left.
+    """
+    limit = LengthLimit(config.data.max_length, config.data.too_long)
+    encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), workers)
+    if not len(encoded):
+        dropped = encoded.limit_counts
+        raise UserError(
+            f"data.train: none of {len(corpus):,} pairs is left: {dropped.empty:,} have an empty side, "
+            f"{dropped.too_long:,} are longer than data.max_length {limit.max_length}"
+        )
+    for name, n_pairs in zip(corpus.source_sizes, np.diff(encoded.source_bounds()).tolist(), strict=False):
+        if n_pairs == 0:
+            raise UserError(
+                f"data.train: no pair of the source {name} is left: they are empty, or longer than data.max_length "
+                f"{limit.max_length}"
+            )
+    return encoded
+
+
+def encode_validation(config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair) -> EncodedCorpus:
+    """Encode the validation pairs without dropping any.
+
+    Sides are truncated to the longest length that the model and the search read, so that one extreme line cannot
+    exhaust the memory at the first validation.
+    """
+    longest = max(config.data.max_length, config.decoding.max_source_length + 1)  # + 1: end symbol
+    if config.model.max_sequence_length is not None:
+        longest = min(longest, config.model.max_sequence_length - config.tokenizer.source_bos)
+    limit = LengthLimit(longest, "truncate", keep_empty=True)
+    return encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir))
+
+
+def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
+    """Return the stream of training batches, each of at most `tokens` padded target tokens."""
+    samplers = _make_subword_samplers(config, data.tokenizers)
+    tags = [source.tag for source in config.data.train_sources]
+    make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
+    modifiers, modifier = config.data.modifiers, None
+    if modifiers.is_active:
+        dictionary = None
+        if modifiers.needs_symbols:
+            dictionary = learn_dictionary(data.train.text, Path(config.data.cache_dir))
+        modifier = BatchModifier(modifiers, data.tokenizers, config.seed, config.data.max_length, dictionary)
+    return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make, modifier)
+
+
+def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:
+    """Return the mixture of the training sources, which have these numbers of batches."""
+    data = config.data
+    assert isinstance(data.train, tuple)
+    return make_mixture(
+        data.train,
+        data.stages,
+        n_batches,
+        temperature=data.temperature,
+        seed=config.seed,
+        max_steps=config.train.max_steps,
+        accumulate=config.batches.accumulate,
+    )
+
+
+def _make_subword_samplers(config: Config, tokenizers: TokenizerPair) -> SubwordSamplers | None:
+    """Return the subword samplers of both sides, or None if `tokenizer.sampling` is 0."""
+    if config.tokenizer.sampling == 0.0:
+        return None
+    longest = config.data.max_length - 1  # one position is for the end symbol
+
+    def sampler(side: Tokenizer) -> SubwordSampler:
+        return SubwordSampler(side, config.tokenizer.sampling, config.seed, longest)
+
+    src = sampler(tokenizers.src)
+    return src, src if tokenizers.joint else sampler(tokenizers.tgt)

@@ -1,0 +1,224 @@
+"""Resolving `auto` in the configuration, once per run, and refusing changes of settings that affect the result."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from shlex import join, quote
+
+import torch
+
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.mixture import find_unreachable_stage
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.flows.prepare import TrainingData, make_stream
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system import launcher
+from transformer_mt.system.device import Machine, leave_busy_cores, resolve_machine
+from transformer_mt.system.log import log_rank0
+from transformer_mt.training import memory_estimate as memory
+from transformer_mt.training.loss_config import make_loss
+from transformer_mt.training.memory_estimate import MemoryPrediction
+from transformer_mt.training.packed_batches import can_pack, pack
+from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
+from transformer_mt.training.train_step import loss_and_gradients
+
+
+def resolve_config(run: RunFolder, requested: Config) -> Config:
+    """Return the configuration with `auto` resolved for device, precision, threads and the end of the schedule.
+
+    An existing run keeps the values that it was created with, except threads if the number of processes changed.
+
+    Raises:
+        UserError: The run exists and a setting that affects the result differs, or it cannot be resumed.
+    """
+    if not run.exists():
+        resolved = _resolve_machine_settings(requested)
+        check_schedule_end(run, resolved, is_new=True)
+        return resolved
+    _refuse_exported(run)
+    old = configuration.load_run(run)
+    same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
+    keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
+    kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
+    kept["data"] = resolve_stages(run, requested)
+    kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
+    if requested.batches.tokens == "auto":
+        kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
+    resolved = _resolve_machine_settings(requested.model_copy(update=kept))
+    check_unchanged(run, old, resolved)
+    check_schedule_end(run, resolved, is_new=False)
+    return resolved
+
+
+def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
+    """Return the requested section `data`, with the shares in its stages converted to steps.
+
+    A share is that of `train.max_steps` when the run was created.
+
+    Raises:
+        UserError: A stage would never start with the new `train.max_steps`.
+    """
+    data = requested.data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
+    if found := find_unreachable_stage(data.stages, requested.train.max_steps):
+        raise UserError(
+            f"data.stages.{found[0]}: {found[1]};\n"
+            f"the ends of the stages of {run.path} were fixed when it was created: raise train.max_steps, or choose "
+            "another name"
+        )
+    return data
+
+
+def _resolve_machine_settings(config: Config) -> Config:
+    machine = resolve_machine(config.device, config.precision, config.threads)
+    if config.threads == "auto":
+        n_threads, machine = machine.threads, leave_busy_cores(machine)
+        if machine.threads < n_threads:
+            log_rank0(
+                f"threads: auto takes {machine.threads} instead of {n_threads}: other programs use cores, and the "
+                "threads of a training wait for the slowest one"
+            )
+    return config.model_copy(
+        update={
+            "device": machine.device.type if config.device == "auto" else config.device,
+            "precision": machine.precision,
+            "threads": machine.threads,
+            "schedule": config.schedule.with_end(config.train.max_steps),
+            "data": config.data.with_resolved_stages(config.train.max_steps),
+        }
+    )
+
+
+def _refuse_exported(run: RunFolder) -> None:
+    if exported := run.read_metadata().get("exported"):
+        raise UserError(
+            f"{run.path}: holds only weights ({exported['what']}), so its training cannot be resumed;\n"
+            f"start a new run from them: name=... train.init_from={quote(str(run.path))}"
+        )
+
+
+def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
+    """Refuse to resume a run with other settings, and log the changed settings that do not affect the result."""
+    free, fixed = configuration.list_changed_keys(old, new)
+    before, after = configuration.flatten(old), configuration.flatten(new)
+    if fixed:
+        changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
+        raise UserError(
+            f"{run.path}: this run was created with other settings:\n{changes}\n"
+            f"resume with the settings of the run: {_resume_command(run, old)}\n"
+            "or choose another name (name=...), or start over with --restart (the old run is moved aside)"
+        )
+    for key in free:
+        log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
+    if {"device", "threads", "compile"} & set(free):
+        log_rank0(
+            "device, threads or compile changed: results may differ in the last bits from those of an uninterrupted run"
+        )
+
+
+def _resume_command(run: RunFolder, settings: Config) -> str:
+    """Return the command that resumes a run with its `settings`, also if its folder was moved."""
+    overrides: list[str] = []
+    if run.path != Path(settings.runs_dir) / str(settings.name):
+        overrides = [f"runs_dir={run.path.parent}", f"name={run.path.name}"]
+    return join(["tmt", "train", "--config", str(run.config), *overrides])
+
+
+def check_data_settings(run: RunFolder, requested: Config) -> None:
+    """Refuse settings of the data with which the training of an existing run would not resume."""
+    if run.exists():
+        run.check_resumable()
+        _refuse_exported(run)
+        old = configuration.load_run(run)
+        settings = {"data": resolve_stages(run, requested), "tokenizer": requested.tokenizer, "seed": requested.seed}
+        check_unchanged(run, old, old.model_copy(update=settings))
+
+
+def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
+    """Log the learning rate after the end of the schedule, if training may continue after it.
+
+    Raises:
+        UserError: Training will continue with a learning rate of 0.
+    """
+    total, max_steps = config.schedule.total_steps, config.train.max_steps
+    if config.schedule.kind not in KINDS_WITH_END or total is None or (max_steps is not None and max_steps <= total):
+        return
+    if max_steps is not None and not config.schedule.final:
+        remedy = (
+            "set it to null, which ends the schedule with the training (a base file may have set it)"
+            if is_new
+            else f"resume with the settings of the run: {_resume_command(run, configuration.load_run(run))}\n"
+            "or start a new run: a longer one, or one from these weights "
+            f"(name=... train.init_from={quote(str(run.path))})"
+        )
+        raise UserError(
+            f"schedule.total_steps: {total:,}: the learning rate is 0 after it, but train.max_steps is {max_steps:,};\n"
+            f"{remedy}"
+        )
+    rate = make_schedule(config.schedule, config.model.d_model)(total)
+    log_rank0(
+        f"schedule: {config.schedule.kind} ends at step {total:,} (schedule.total_steps); later steps have a learning "
+        f"rate of {rate:.2g}"
+    )
+
+
+def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair) -> None:
+    """Raise `UserError` if the model cannot be trained in the free memory. Allocates no weights."""
+    with torch.device("meta"):
+        model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+    n_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    memory.check_weights_fit(n_bytes, config.optimizer.state_copies, machine.device)
+
+
+def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:
+    """Return the configuration with `batches.tokens: auto` resolved."""
+    if config.batches.tokens != "auto":
+        return config
+    tokens = memory.choose_batch_tokens(partial(make_stream, config, data), *_trial(config, machine, model))
+    log_rank0(f"batches.tokens: auto is {tokens:,}")
+    return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
+
+
+def predict_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> MemoryPrediction:
+    """Predict and log the memory that the largest batch needs."""
+    prediction = memory.predict_memory(stream, *_trial(config, machine, model))
+    log_rank0(f"memory: {prediction.describe()}")
+    return prediction
+
+
+def warn_early_end(config: Config, stream: BatchStream) -> None:
+    """Warn if `train.max_epochs` ends the training before the schedule ends."""
+    total, epochs = config.schedule.total_steps, config.train.max_epochs
+    steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    if config.schedule.kind not in KINDS_WITH_END or total is None or epochs is None or steps is None:
+        return
+    if steps < total:
+        log_rank0(
+            f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, before the "
+            f"{config.schedule.kind} schedule ends at step {total:,}; set schedule.total_steps: {steps}"
+        )
+
+
+def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
+    """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
+    copies = config.optimizer.state_copies + 1  # + 1: the sum of gradients; the trial itself holds one gradient
+    if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
+        copies += config.optimizer.state_copies + 1
+    step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
+    loss, is_packed = make_loss(config.loss), can_pack(config.model, config.loss.consistency, machine.device)
+
+    def try_batch(batch: Batch) -> None:
+        packed = pack([batch], model.src_pad, model.tgt_pad) if is_packed else batch
+        loss_and_gradients(model, packed, machine=machine, loss=loss)
+
+    return try_batch, machine.device, step_bytes
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,310 @@
+"""The README of a run folder: model, data, scores, and commands to continue with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation.degenerate import markdown_table
+from transformer_mt.runs.folder import RunFolder, is_locked
+from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints
+from transformer_mt.system.files import measure_folder, write_text
+from transformer_mt.system.log import LAYOUT, make_visible
+from transformer_mt.training.metrics_logger import split_by_source
+
+TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
+
+
+class LogEntry(Record, extra="ignore"):
+    """The keys of a line of `metrics.jsonl` that the status needs."""
+
+    step: Count | None = None
+    hours: Hours | None = Field(default=None, alias="train/hours")
+
+
+def find_status(record: Mapping[str, Any], step: int | None, *, is_running: bool) -> str:
+    """Return finished, stopped, running, failed or weights only. `step` is the last one of the run."""
+    if is_running:
+        return "running"
+    if "exported" in record:
+        return "weights only"
+    if "failed" in record:
+        return "failed"
+    is_resumed = (step or 0) > record.get("last_step", step or 0)  # with a higher limit
+    return "finished" if "ended" in record and not is_resumed else "stopped"
+
+
+def describe_status(run: RunFolder, record: Mapping[str, Any], max_steps: int | None, *, is_running: bool) -> str:
+    """Return the status with the last step, and why the training ended or failed."""
+    step = find_last_step(record, read_last_log_entry(run), run.list_readable_checkpoints())
+    status = find_status(record, step, is_running=is_running)
+    if status == "weights only":
+        return f"{status} of a training that ended: {record['ended']}" if "ended" in record else status
+    limit = "" if max_steps is None else f" of {max_steps:,}"
+    place = "" if step is None else f" at step {step:,}{limit}"
+    reason = {"finished": record.get("ended"), "failed": record.get("failed")}.get(status)
+    return f"{status}{place}" + (f": {' '.join(reason.split())}" if reason else "")
+
+
+def find_last_step(record: Mapping[str, Any], logged: LogEntry, checkpoints: Sequence[CheckpointInfo]) -> int | None:
+    """Return the last step that was recorded, logged or saved."""
+    steps = [record.get("last_step"), logged.step, *(info.step for info in checkpoints)]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def read_last_log_entry(run: RunFolder) -> LogEntry:
+    """Return the last step and hours near the end of `metrics.jsonl`."""
+    last = LogEntry()
+    try:
+        with run.metrics.open("rb") as file:
+            file.seek(max(0, run.metrics.stat().st_size - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:  # no step was logged yet
+        return last
+    for line in lines:
+        with suppress(ValidationError):  # cut at the start of the tail, not written completely yet, or damaged
+            entry = LogEntry.model_validate_json(line)
+            last = last.model_copy(update=entry.model_dump(exclude_none=True))
+    return last
+
+
+def write_card(run: RunFolder, config: Config, *, is_running: bool) -> None:
+    """Replace the README of a run folder. `is_running` says whether the training continues."""
+    found = run.list_readable_checkpoints()
+    rejected = [info for info in found if info.is_rejected]
+    best = next(iter([*rank_checkpoints(found), *rejected[-1:]]), None)
+    write_text(run.readme, render_card(run, config, run.read_metadata(), best, is_running=is_running))
+
+
+def render_card(
+    run: RunFolder,
+    config: Config,
+    record: Mapping[str, Any],
+    best: CheckpointInfo | None,
+    *,
+    is_running: bool = False,
+) -> str:
+    """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
+    provenance = record["provenance"]
+    status = describe_status(run, record, config.train.max_steps, is_running=is_running)
+    if is_running:
+        status = f"{status} when this file was written"
+    can_translate = "exported" in record or best is not None or bool(run.list_readable_checkpoints())
+    lines = [
+        f"# {config.name}",
+        "",
+        f"A Transformer that translates {describe_directions(config.data)}, trained"
+        f"{'' if provenance.get('init_from') else ' from scratch'} with transformer-mt "
+        f"{provenance['versions']['transformer-mt']}.",
+        "",
+        f"- Model: {describe_model(config)}, {record['parameters']:,} parameters",
+        f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}",
+        *(f"- {fact}" for fact in _describe_training(record, status)),
+        "",
+        "## Data",
+        *(f"- {line}" for line in record["report"]),
+        *(f"- Fingerprint of {name}: `{digest}`" for name, digest in record["sha256"].items()),
+        "",
+        "## Scores",
+        *_describe_scores(record, best),
+        *(_describe_behaviour_tests(best.tests) if best and best.tests else ()),
+        "",
+        "## Next commands",
+        "",
+        "```bash",
+        format_next_commands(run, config) if can_translate else _format_restart_command(run),
+        "```",
+        "",
+        "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
+    ]
+    return make_visible("\n".join(lines), keep=LAYOUT) + "\n"
+
+
+def describe_model(config: Config) -> str:
+    """Return the shape of the model in words."""
+    model = config.model
+    stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]
+    d_ff, heads = (
+        " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
+    )
+    return (
+        f"{model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward {d_ff}, "
+        f"{heads} heads, {model.norm_position}-norm"
+    )
+
+
+def describe_directions(data: DataConfig) -> str:
+    """Return the directions of the training pairs, with their tags."""
+    directions: dict[str, None] = {}
+    for source in data.train_sources:
+        src_lang, tgt_lang = source.languages(data.src_lang, data.tgt_lang)
+        directions[f"{src_lang} into {tgt_lang}" + (f" (tag {source.tag})" if source.tag else "")] = None
+    return ", ".join(directions)
+
+
+def format_next_commands(run: RunFolder, config: Config) -> str:
+    """Return the commands that follow a training, one per line, with comments."""
+    folder = quote(str(run.path))
+    tag = f" --tag {config.data.tags[0]}" if config.data.needs_tag and config.decoding.tag is None else ""
+    evaluate_options = "" if config.data.test else f"{tag} --src F --ref G"
+    commands = {
+        f"tmt translate {folder}{tag}": "translate at a prompt, or standard input",
+        f"tmt translate {folder}{tag} --input F --output G": "translate a file",
+        f"tmt evaluate {folder}{evaluate_options}": "scores with 95 % intervals",
+        f"tmt board {folder}": "curves and figures in TensorBoard",
+    }
+    width = max(map(len, commands))
+    return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
+
+
+def _format_restart_command(run: RunFolder) -> str:
+    """Return the command for a run without a checkpoint."""
+    return (
+        f"tmt train --config {quote(str(run.config))}  # there is no checkpoint yet: train, or start again after a stop"
+    )
+
+
+def _describe_training(record: Mapping[str, Any], status: str) -> Iterator[str]:
+    if warm_start := record["provenance"].get("init_from"):
+        yield f"Started from the weights of {warm_start['path']}, step {warm_start['step']:,}"
+    yield f"Status: {status}"
+    if "hours" in record:
+        yield f"Hours of training: {record['hours']:.2f}"
+    if exported := record.get("exported"):
+        yield f"Weights only: {exported['what']}"
+
+
+def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:
+    if best is None:
+        yield "Not validated yet."
+    else:
+        chosen = "" if "exported" in record else f"the best by {best.metric}, "
+        if best.is_rejected:
+            chosen = "rejected by validation.gate or validation.expect_all, "
+        for title, found in split_by_source(best.scores).items():
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+            yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"
+    for name, scores in record.get("test", {}).items():
+        for metric, score in scores.items():
+            step = record["tested"]["step"]
+            yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
+
+
+def _describe_behaviour_tests(tests: Sequence[Mapping[str, str | None]]) -> Iterator[str]:
+    """Yield how many behaviour tests pass, and a table of the others."""
+    failed = [
+        [str(test[key]) for key in ("title", "source", "translation", "problem")] for test in tests if test["problem"]
+    ]
+    yield from ("", "## Behaviour tests", f"- {len(tests) - len(failed)} of {len(tests)} pass")
+    if failed:
+        yield from ("", markdown_table(("test", "source", "translation", "problem"), failed))
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Status, progress and size of a run. Values that are missing or unreadable are None."""
+
+    name: str  # path below the listed folder
+    path: str
+    status: str  # finished, stopped, running, failed, weights only or damaged
+    problem: str | None  # why it failed, or what is damaged
+    step: int | None
+    max_steps: int | None
+    metric: str | None
+    score: float | None  # best one by `metric`
+    hours: float | None
+    parameters: int | None
+    n_bytes: int
+    directions: tuple[str, ...]
+    changed: float  # seconds since the epoch
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Yield the run folders at and below a folder, by name. Hidden folders and those inside of a run are skipped."""
+    pending = [folder]
+    while pending:
+        path = pending.pop()
+        with suppress(OSError):  # not readable, or removed meanwhile
+            if RunFolder(path).metadata.is_file():
+                yield path
+            elif path == folder or not path.is_symlink():  # a link is not searched: it may lead in a circle
+                entries = sorted(os.scandir(path), key=lambda entry: entry.name, reverse=True)
+                pending += [
+                    Path(entry.path) for entry in entries if not entry.name.startswith(".") and _is_folder(entry)
+                ]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def list_runs(folder: Path) -> list[RunSummary]:
+    """Summarise all runs at and below a folder. A damaged run is listed as such.
+
+    Raises:
+        UserError: The folder does not exist.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder (looked in {Path.cwd()}); `tmt train` makes runs under runs/")
+    summaries: list[RunSummary] = []
+    for path in find_runs(folder):
+        try:
+            name = path if path == folder else path.relative_to(folder)
+            summaries.append(summarise_run(RunFolder(path), str(name)))
+        except FileNotFoundError:  # removed while it was read
+            if path.exists():
+                raise
+    return summaries
+
+
+def summarise_run(run: RunFolder, name: str) -> RunSummary:
+    """Summarise a run."""
+    problem, record, max_steps = None, {}, None
+    directions: tuple[str, ...] = ()
+    logged = read_last_log_entry(run)
+    checkpoints = run.list_readable_checkpoints()
+    try:
+        record = run.read_metadata()
+        config = configuration.load_run(run)
+        max_steps, directions = config.train.max_steps, _list_directions(config.data)
+        checkpoints = run.list_checkpoints()
+    except (UserError, OSError) as error:
+        problem = str(error)
+    best = next(iter(rank_checkpoints(checkpoints)), None)
+    step = find_last_step(record, logged, checkpoints)
+    files = (run.path, run.metadata, run.metrics, run.checkpoints)
+    return RunSummary(
+        name=name,
+        path=str(run.path),
+        status="damaged" if problem else find_status(record, step, is_running=is_locked(run.path)),
+        problem=problem or record.get("failed"),
+        step=step,
+        max_steps=max_steps,
+        metric=best and best.metric,
+        score=best and best.score,
+        hours=max(filter(None, (record.get("hours"), logged.hours)), default=None),
+        parameters=record.get("parameters"),
+        n_bytes=measure_folder(run.path),
+        directions=directions,
+        changed=max(path.stat().st_mtime for path in files if path.exists()),
+    )
+
+
+def _list_directions(data: DataConfig) -> tuple[str, ...]:
+    """Return the directions of the training pairs, such as `en-de`, each once."""
+    pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
+    return tuple(dict.fromkeys("-".join(pair) for pair in pairs))

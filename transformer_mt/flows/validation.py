@@ -1,0 +1,215 @@
+"""Validation: loss with teacher forcing, scores of greedy translations, and a check for degenerate output."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+
+from transformer_mt.config.root import Config
+from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.sources import NamedSource
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.evaluation.behaviour_tests import BehaviourResult, BehaviourTest, check_translations
+from transformer_mt.evaluation.degenerate import Sample, as_markdown, find_degenerate, markdown_table
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.system.device import Machine
+from transformer_mt.system.memory import read_gpu_bytes
+from transformer_mt.tools.analysis.attention_maps import translate_with_attention
+from transformer_mt.training.compile import uncompiled
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss import batch_loss, perplexity
+from transformer_mt.training.metrics_logger import ValidationResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class ValidationSource(NamedTuple):
+    """Consecutive pairs of the validation set that come from one source."""
+
+    name: str  # "" if there is only one source
+    first: int
+    end: int
+    tag: str | None
+    scorer: Scorer  # for the target language
+
+
+class Validator:
+    """Scores the current weights of a model, without dropout, and leaves the model as it was."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizers: TokenizerPair,
+        decoding: DecodingConfig,
+        stream: BatchStream,
+        pairs: list[tuple[str, str]],
+        *,
+        machine: Machine,
+        ranks: Ranks,
+        smoothing: float,
+        scorer: Scorer,
+        probes: int,
+        parts: Sequence[ValidationSource] = (),
+        tests: Sequence[BehaviourTest] = (),
+        tag: str | None = None,
+    ) -> None:
+        """`parts` are the sources of the pairs, in order; by default one without a tag.
+
+        `tag` is that of behaviour tests without one.
+        """
+        self.tests, self.test_tags = tests, [test.tag or tag for test in tests]
+        self.parts = parts or [ValidationSource("", 0, len(pairs), None, scorer)]
+        self.tags = [part.tag for part in self.parts for _ in range(part.first, part.end)]
+        self.model, self.tokenizers, self.stream = model, tokenizers, stream
+        self.decoding = decoding.for_validation(read_gpu_bytes(machine.device))
+        self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        self.machine, self.ranks, self.smoothing, self.scorer = machine, ranks, smoothing, scorer
+        n = min(probes, len(pairs))
+        self.probes = [i * len(pairs) // n for i in range(n)]  # indices of examples, spread evenly over the set
+
+    def __call__(self) -> ValidationResult:
+        """Compute losses, translate the validation set on all ranks, and score the translations."""
+        translator = Translator.from_model(self.model, self.tokenizers, self.decoding, self.machine.precision)
+        sources, tags = self.ranks.shard(self.sources), self.ranks.shard(self.tags)
+        line_numbers = self.ranks.shard(range(1, len(self.sources) + 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report lists them
+            n_best = translator.n_best(sources, line_numbers=line_numbers, tags=tags)
+        translations = self.ranks.all_gather([best for best, *_ in n_best])
+        hypotheses = [translation.text for translation in translations]
+        tests = self.run_tests(translator)
+        text_scores = self.scorer.score(hypotheses, self.references)
+        degenerate = find_degenerate(self.sources, hypotheses, [translation.finished for translation in translations])
+        scores = {
+            **self.losses(),
+            "bleu": text_scores.bleu.value,
+            "chrf": text_scores.chrf.value,
+            "degenerate": degenerate.share,
+            **self.source_scores(hypotheses),
+            **({"expect": sum(test.problem is None for test in tests) / len(tests)} if tests else {}),
+        }
+
+        def sample(i: int) -> Sample:
+            return Sample(self.sources[i], hypotheses[i], self.references[i])
+
+        samples = [sample(i) for i in self.probes]
+        failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
+        tables = {"examples": samples, "failures": [*failures.values()]}
+        markdown = {name: as_markdown(rows) for name, rows in tables.items() if rows}
+        failed = [(test.title, test.source, test.translation, test.problem) for test in tests if test.problem]
+        if failed:
+            markdown["behaviour_tests"] = markdown_table(("test", "source", "model", "problem"), failed)
+        return ValidationResult(
+            scores,
+            samples=["\n".join(sample.lines()) for sample in samples],
+            markdown=markdown,
+            warning=degenerate.warning(failures),
+            tests=tests,
+            draw=lambda: self.draw(translator),
+        )
+
+    def run_tests(self, translator: Translator) -> list[BehaviourResult]:
+        """Translate the behaviour tests on all ranks, and check the translations."""
+        texts = self.ranks.shard([test.source for test in self.tests])
+        translations = translator.translate(texts, tags=self.ranks.shard(self.test_tags))
+        return check_translations(self.tests, self.ranks.all_gather(translations))
+
+    def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
+        """Return BLEU and chrF of the pairs of each source, if there are several."""
+        scores: dict[str, float] = {}
+        for part in self.parts if len(self.parts) > 1 else ():
+            if part.first == part.end:
+                continue  # if all of its pairs are training pairs
+            found = part.scorer.score(hypotheses[part.first : part.end], self.references[part.first : part.end])
+            scores |= {f"bleu/{part.name}": found.bleu.value, f"chrf/{part.name}": found.chrf.value}
+        return scores
+
+    def draw(self, translator: Translator) -> dict[str, Figure]:
+        """Draw the last layer's cross-attention for the first example."""
+        if not self.probes:
+            return {}
+        probe = self.probes[0]
+        maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.sources[probe])
+        return {"attention": maps.figure("cross", layer=len(translator.model.decoder.layers))}
+
+    @torch.no_grad()
+    def losses(self) -> dict[str, float]:
+        """Return smoothed loss, negative log-likelihood and perplexity: means over the labels of the whole set."""
+        model = self.model
+        was_training = model.training
+        model.eval()
+        sums = torch.zeros(3, device=self.machine.device)
+        # [2, K] negative log-likelihood and labels of each source
+        by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
+        for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
+            with self.machine.autocast(), uncompiled():
+                loss, nll, _ = batch_loss(model, batch.to(self.machine.device), self.smoothing)
+            sums += torch.stack([loss, nll, torch.full_like(nll, batch.n_tgt)])
+            by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
+        model.train(was_training)
+        sums, by_source = self.ranks.all_reduce_sum([sums, by_source])
+        total_loss, total_nll, n_labels = map(float, sums)
+        nll = total_nll / n_labels
+        scores = {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
+        if len(self.parts) > 1:
+            source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
+            scores |= {
+                f"nll/{part.name}": value
+                for part, value in zip(self.parts, source_nll, strict=True)
+                if part.first < part.end  # all pairs of a source may be training pairs
+            }
+        return scores
+
+
+def make_validator(
+    config: Config,
+    machine: Machine,
+    ranks: Ranks,
+    model: Transformer,
+    tokenizers: TokenizerPair,
+    corpus: EncodedCorpus,
+) -> Validator:
+    """Return the validator of a model on the validation pairs."""
+    parts = list_validation_sources(config, corpus.text)
+    return Validator(
+        model,
+        tokenizers,
+        config.decoding,
+        BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=[part.tag for part in parts]),
+        list(corpus.text),
+        machine=machine,
+        ranks=ranks,
+        smoothing=config.loss.label_smoothing,
+        scorer=Scorer.from_config(config.scoring, config.data.tgt_lang),
+        probes=config.validation.probes,
+        parts=parts,
+        tests=config.validation.expect,
+        tag=config.decoding.tag,
+    )
+
+
+def list_validation_sources(config: Config, text: ParallelCorpus) -> list[ValidationSource]:
+    """Return the sources of the validation set, with their pairs, tags and scorers."""
+    bounds: list[int] = text.source_bounds().tolist()
+    data = config.data
+    return [
+        ValidationSource(
+            source.name if isinstance(source, NamedSource) else "",
+            first,
+            end,
+            source.tag,
+            Scorer.from_config(config.scoring, source.languages(data.src_lang, data.tgt_lang)[1]),
+        )
+        for source, (first, end) in zip(data.validation_sources, pairwise(bounds), strict=True)
+    ]

@@ -1,0 +1,261 @@
+"""Description of a checkpoint, and the order of checkpoints by their scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from transformer_mt.config.section import FolderName
+from transformer_mt.errors import UserError
+
+BLOCK = 1 << 20  # bytes per read
+END = b"\n}\n"  # last bytes of every manifest
+
+
+class CorruptFileError(Exception):
+    """A file is missing, unreadable or changed."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write `content` with the size and checksum of each file in the same folder, and a checksum of the manifest."""
+    names = sorted(file.name for file in path.parent.iterdir() if file != path)
+    files = {name: _size_and_checksum(path.with_name(name)) for name in names}
+    path.write_text(_render({**content, "files": files}), "utf-8")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read a manifest, with `files`. Raises `CorruptFileError` if it is not as it was written."""
+    if not path.is_file():
+        raise CorruptFileError(path, "is missing")
+    try:
+        text = path.read_bytes()
+    except OSError as error:  # a bad sector
+        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
+    if not text.endswith(END):
+        raise CorruptFileError(path, f"was truncated (the end is missing after {len(text):,} bytes)")
+    try:
+        content: dict[str, Any] = json.loads(text)
+        content.pop("sha256")
+        if _render(content).encode() == text:
+            return content
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise CorruptFileError(path, "its checksum does not match")
+
+
+def verify_manifest(path: Path, *names: str) -> None:
+    """Compare the files of the folder (all, or the named ones) with the manifest. Raises `CorruptFileError`."""
+    files = read_manifest(path)["files"]
+    for name in names or files:
+        if name not in files:
+            raise CorruptFileError(path.with_name(name), f"is not listed in {path.name}")
+        _verify_file(path.with_name(name), files[name])
+
+
+def _verify_file(path: Path, expected: dict[str, Any]) -> None:
+    if not path.is_file():
+        raise CorruptFileError(path, "is missing")
+    try:
+        n_bytes = path.stat().st_size
+        if n_bytes < expected["bytes"]:
+            raise CorruptFileError(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
+        found = _size_and_checksum(path)
+    except OSError as error:
+        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
+    if found != expected:
+        raise CorruptFileError(path, "its checksum does not match")
+
+
+def _size_and_checksum(path: Path) -> dict[str, Any]:
+    digest, n_bytes = sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            n_bytes += len(block)
+    return {"bytes": n_bytes, "sha256": digest.hexdigest()}
+
+
+def _render(content: dict[str, Any]) -> str:
+    """Return the text of a manifest. The last entry is the checksum of the others."""
+    digest = sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({**content, "sha256": digest}, indent=1) + "\n"
+
+
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Number = Annotated[float, Field(strict=True)]
+Hours = Annotated[float, Field(ge=0, le=10**9)]
+
+
+class Record(BaseModel):
+    """A JSON object. Types are not coerced, and unknown keys are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+def describe_validation_error(error: ValidationError) -> str:
+    """Return key and message of the first mistake."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, "))))
+
+
+# --- run.json ---------------------------------------------------------------------------------------------------------
+
+
+class _Versions(Record):
+    program: str = Field(alias="transformer-mt")
+
+
+class _WarmStart(Record):
+    path: str
+    step: Count
+
+
+class _Provenance(Record):
+    created: str
+    versions: _Versions
+    system: str
+    hardware: str
+    commit: str | None = None
+    init_from: _WarmStart | None = None
+
+
+class _Exported(Record):
+    what: str
+
+
+class _Tested(Record):
+    step: Count
+
+
+class _Score(Record):
+    value: Number
+    signature: str
+
+
+class RunRecord(Record):
+    """The keys of `run.json` that the program reads."""
+
+    provenance: _Provenance
+    parameters: Count
+    processes: Count = 1
+    report: list[str]
+    sha256: dict[str, str]
+    initial_max_steps: Count | None = None
+    exported: _Exported = _Exported(what="")
+    failed: str = ""
+    diverged: bool = False
+    ended: str = ""
+    last_step: Count = 0
+    hours: Hours = 0.0
+    tested: _Tested = _Tested(step=0)
+    test: dict[str, dict[str, _Score]] = {}
+
+    @model_validator(mode="after")
+    def _check_completeness(self) -> RunRecord:
+        if "test" in self.model_fields_set and "tested" not in self.model_fields_set:
+            raise ValueError("tested is missing")
+        if "train" not in self.sha256:
+            raise ValueError("sha256.train is missing")
+        return self
+
+
+# --- checkpoint.json --------------------------------------------------------------------------------------------------
+
+
+class _File(Record):
+    bytes: Count
+    sha256: str
+
+
+class _Test(Record):
+    title: str
+    source: str
+    translation: str
+    problem: str | None
+
+
+class CheckpointRecord(Record):
+    """The keys of `checkpoint.json`."""
+
+    step: Count
+    metric: str
+    scores: dict[str, Number]
+    stopped: bool = False
+    is_rejected: bool = False
+    tests: list[_Test] = []
+    files: dict[FolderName, _File]
+
+
+CHECKPOINT = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """The content of `checkpoint.json`. There are no scores if the step was not validated."""
+
+    path: Path
+    step: int
+    metric: str  # by which the best checkpoint of the run is chosen
+    scores: dict[str, float]
+    stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
+    is_rejected: bool = False  # by validation.gate or validation.expect_all: it is never the best one
+    tests: list[dict[str, str | None]] = field(default_factory=list[dict[str, str | None]])  # of validation.expect
+    files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # size and checksum by file name
+
+    @classmethod
+    def read(cls, folder: Path) -> CheckpointInfo:
+        """Read the description in a checkpoint folder. Raises `CorruptFileError` if it is damaged."""
+        path = folder / CHECKPOINT
+        try:
+            found = CheckpointRecord.model_validate(read_manifest(path))
+        except ValidationError as error:
+            raise CorruptFileError(path, describe_validation_error(error)) from None
+        if found.step != int(folder.name.removeprefix("step-")):
+            raise CorruptFileError(path, "belongs to another step")
+        return cls(folder, **{key: value for key, value in found.model_dump().items() if key in cls.__annotations__})
+
+    @property
+    def score(self) -> float | None:
+        """The validation score by the run's metric, or None if this step was not validated, or was rejected."""
+        return None if self.is_rejected else self.scores.get(self.metric)
+
+
+def damaged_checkpoint_error(damage: CorruptFileError) -> UserError:
+    """Return the error for a user who named a checkpoint that is damaged."""
+    return UserError(
+        f"{damage}: this checkpoint is damaged and was not used;\n"
+        f"restore it, or delete {damage.path.parent} (or choose another checkpoint, if the command has this option)"
+    )
+
+
+def is_better(metric: str, score: float, than: float) -> bool:
+    """Return whether a score is better: a lower loss, a higher BLEU or chrF. Anything is better than NaN."""
+    return _merit(metric, score) > _merit(metric, than)
+
+
+def format_score(metric: str, score: float) -> str:
+    """Return a score with two decimals if it is in per cent, and with four otherwise."""
+    return f"{score:.{2 if metric in ('bleu', 'chrf') else 4}f}"
+
+
+def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
+    """Return the validated checkpoints, the best first, NaN last. Equal scores are ordered by step."""
+    scored = [(_merit(info.metric, info.score), info) for info in found if info.score is not None]
+    return [info for _, info in sorted(scored, key=lambda pair: pair[0], reverse=True)]
+
+
+def _merit(metric: str, score: float) -> tuple[bool, float]:
+    """Return a sort key that is larger for a better score."""
+    if math.isnan(score):
+        return False, 0.0
+    return True, -score if metric == "loss" else score

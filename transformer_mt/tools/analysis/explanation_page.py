@@ -1,0 +1,253 @@
+"""The explanation of a translation as one HTML page."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformer_mt.data.languages import language_name
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
+from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.system.log import format_probability, label_piece, make_visible
+from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, SearchBranch, TokenPrediction
+from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector
+from transformer_mt.tools.pages.page_rendering import render_page
+
+NO_REASON = "none found: the words are known, and the model is certain of them"
+MAX_NAMED = 3  # words of each kind
+MANY_PIECES = 4  # pieces of a word, from which on it is probably rare
+CHARACTERS_PER_PIECE = 2.5  # of such a word, at most: a long compound of common parts has more
+CERTAIN = 0.5  # probability from which on a piece is no reason
+NO_EFFECT = -0.5  # change of the log-probability from which on the translation hardly needs a word
+SHORT_WORD = 3  # characters of a word in ASCII that many translations rightly leave out, such as an article
+ACCEPTABLE = 0.5  # confidence from which on it is no reason
+LONGEST_REPETITION = 4  # words
+
+
+def find_likely_reasons(translator: Translator, explanation: Explanation) -> list[str]:
+    """Return a sentence for each likely reason of a bad translation; none if nothing is unusual."""
+    return [
+        *_describe_language(translator, explanation.source),
+        *_describe_words(translator, explanation.source),
+        *_describe_uncertainty(explanation.predictions),
+        *_describe_words_without_effect(explanation),
+        *_describe_repetition(explanation),
+        *([] if explanation.finished else ["The translation was cut at the maximum length before it ended."]),
+        *_describe_reference(explanation.reference, explanation.ranking_score),
+        *_describe_confidence(translator, explanation),
+    ]
+
+
+def _describe_language(translator: Translator, text: str) -> Iterator[str]:
+    """Name another language that the text is certainly written in."""
+    if translator.members and any(map(str.isalpha, text)):
+        expected, detector = ModelProvenance.of_translator(translator).src_lang, LanguageDetector.load()
+        if detector.knows(expected) and (other := detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)):
+            yield f"The text looks like {language_name(other)}, and the model translates {language_name(expected)}."
+
+
+def _describe_words(translator: Translator, text: str) -> Iterator[str]:
+    """Name words that the tokenizer does not know or splits a lot, and a source longer than the training pairs."""
+    tokenizer = translator.tokenizers.src
+    pieces = split_words(tokenizer, text)
+    unknown = [word for word, ids in pieces if _has_unknown_characters(tokenizer, word, ids)]
+    if unknown:
+        yield f"The vocabulary lacks {_name(unknown)}, or characters of it, so the model has hardly seen them."
+    if _has_subwords(tokenizer):
+        split = [(word, ids) for word, ids in pieces if word not in unknown and _is_split(word, ids)]
+        for word, ids in split[:MAX_NAMED]:
+            name, n_pieces = make_visible(word), len(ids)
+            yield f'"{name}" is split into {n_pieces} pieces, so it is probably rare in the training text.'
+        if 1 < len(pieces) < 2 * (len(split) + len(unknown)):
+            yield "Most words are rare or unknown: is the text in the language and domain of the training text?"
+    n_tokens = sum(len(ids) for _, ids in pieces)
+    for member in translator.members:
+        if n_tokens > member.data.max_length:
+            yield (
+                f"The source has {n_tokens:,} pieces, and training pairs have at most {member.data.max_length:,} "
+                "(data.max_length): translate its sentences one by one."
+            )
+
+
+def split_words(tokenizer: Tokenizer, text: str) -> list[tuple[str, list[int]]]:
+    """Return the words of a text, each with the ids of its pieces."""
+    words = text.split()
+    of_words: list[list[int]] = [[] for _ in words]
+    for token, index in zip(*tokenizer.encode([text]), *tokenizer.word_indices([text]), strict=True):
+        of_words[index].append(token)
+    return list(zip(words, of_words, strict=True))
+
+
+def _has_unknown_characters(tokenizer: Tokenizer, word: str, ids: Sequence[int]) -> bool:
+    """Return whether a word has an unknown token, or a character that is encoded as several bytes."""
+    is_in_bytes = any(token in BYTE_TOKENS for token in tokenizer.tokens(ids)) or len(ids) > len(word) + 1
+    return tokenizer.unk_id in ids or is_in_bytes
+
+
+def _has_subwords(tokenizer: Tokenizer) -> bool:
+    """Return whether the vocabulary has pieces of several characters, unlike one of characters."""
+    return any(len(piece) > 2 and not piece.startswith("<") for piece in tokenizer.backend.get_vocab())
+
+
+def _is_split(word: str, ids: Sequence[int]) -> bool:
+    return len(ids) >= MANY_PIECES and len(word) <= CHARACTERS_PER_PIECE * len(ids)
+
+
+def _describe_uncertainty(predictions: Sequence[TokenPrediction]) -> Iterator[str]:
+    """Name the piece with the lowest probability, and what else was likely."""
+    least = min(predictions, key=lambda prediction: prediction.probability)
+    if least.probability < CERTAIN:
+        others = "; ".join(
+            f"{label_piece(other.piece)} {format_probability(other.probability)}"
+            for other in least.alternatives
+            if other.piece not in ("", least.piece)
+        )
+        piece, probability = label_piece(least.piece), format_probability(least.probability)
+        yield f"The model is least certain of the piece {piece} ({probability}); its alternatives: {others}."
+
+
+def _describe_words_without_effect(explanation: Explanation) -> Iterator[str]:
+    """Name source words that no target word is aligned to, and that the translation does not need."""
+    aligned = {source for word in explanation.words for source in word.source_words}
+    missing = [
+        one.word
+        for one in explanation.left_out
+        if one.change > NO_EFFECT and one.word not in aligned and _has_content(one.word)
+    ]
+    if missing and len(explanation.left_out) > 1:
+        yield f"The translation hardly depends on {_name(missing)}: possibly left out."
+
+
+def _has_content(word: str) -> bool:
+    bare = word.strip(string.punctuation)
+    return any(map(str.isalnum, bare)) and (len(bare) > SHORT_WORD or not bare.isascii() or not bare.isalpha())
+
+
+def _describe_repetition(explanation: Explanation) -> Iterator[str]:
+    """Name the first words that follow themselves, unless words of the source do so too."""
+    repeated = _find_repetition([word.word for word in explanation.words])
+    if repeated and not _find_repetition(explanation.source.split()):
+        yield f"The translation repeats {_name([' '.join(repeated)])}; --no-repeat-ngram prevents that."
+
+
+def _find_repetition(words: Sequence[str]) -> Sequence[str]:
+    """Return the first sequence of words that is followed by itself, or nothing."""
+    bare = [word.strip(string.punctuation).casefold() for word in words]
+    for start in range(len(words)):
+        for n in range(1, LONGEST_REPETITION + 1):
+            if any(bare[start : start + n]) and bare[start : start + n] == bare[start + n : start + 2 * n]:
+                return words[start : start + n]
+    return []
+
+
+def _describe_reference(reference: ReferenceExplanation | None, ranking_score: float) -> Iterator[str]:
+    """Say whether the search or the model preferred the translation to the reference."""
+    if reference is None or reference.first_difference is None:
+        return
+    if reference.dropped_at is not None and reference.ranking_score > ranking_score:
+        place, piece = reference.dropped_at + 1, label_piece(reference.predictions[reference.dropped_at].piece)
+        yield f"The search dropped the reference early, at piece {place}, {piece}: a larger --beam may find it."
+    elif reference.ranking_score <= ranking_score:
+        place, prediction = reference.first_difference + 1, reference.predictions[reference.first_difference]
+        piece, probability = label_piece(prediction.piece), format_probability(prediction.probability)
+        yield f"The model ranks the reference lower; at piece {place} it expects {piece} with {probability} only."
+
+
+def _describe_confidence(translator: Translator, explanation: Explanation) -> Iterator[str]:
+    """State a low confidence, if the run has a calibration for these options."""
+    try:
+        calibration = translator.load_calibration()
+    except UserError:
+        return
+    scores = [prediction.log_prob for prediction in explanation.predictions]
+    translation = Translation(explanation.translation, sum(scores), [], scores, explanation.finished)
+    confidence = calibration.regression.confidence(explanation.source, translation)
+    if confidence < ACCEPTABLE:
+        yield f"The confidence is low: {confidence:.2f} is the probability that the translation is acceptable."
+
+
+def _name(words: Sequence[str]) -> str:
+    """Return the first words in quotation marks, and how many more there are."""
+    named = ", ".join(f'"{make_visible(word)}"' for word in dict.fromkeys(words[:MAX_NAMED]))
+    return named + (f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else "")
+
+
+MAX_TITLE = 60  # characters of the source
+
+
+def render_html(explanation: Explanation, reasons: Sequence[str], origin: str) -> str:
+    """Return the page. `reasons` are those of a bad translation, and `origin` names the model and the search."""
+    source = explanation.source
+    reference = explanation.reference
+    pieces = [label_piece(piece) for piece in explanation.src_pieces]
+    predictions = _label_predictions(explanation.predictions)
+    return render_page(
+        "explain.html",
+        title=source if len(source) <= MAX_TITLE else f"{source[:MAX_TITLE]}…",
+        origin=origin,
+        explanation=explanation,
+        reasons=reasons or [NO_REASON],
+        format_probability=format_probability,
+        pieces=pieces,
+        predictions=predictions,
+        search=_make_search_grid(explanation.search),
+        results=_list_results(explanation),
+        reference=reference,
+        reference_predictions=_label_predictions(reference.predictions) if reference else [],
+        data={"pieces": pieces, "predictions": predictions, "attention": explanation.cross_attention},
+    )
+
+
+def _label_predictions(predictions: Sequence[TokenPrediction]) -> list[dict[str, Any]]:
+    return [
+        {
+            "piece": label_piece(prediction.piece),
+            "probability": prediction.probability,
+            "entropy": prediction.entropy,
+            "rank": prediction.rank,
+            "alternatives": [(label_piece(other.piece), other.probability) for other in prediction.alternatives],
+        }
+        for prediction in predictions
+    ]
+
+
+def _make_search_grid(search: Sequence[Sequence[SearchBranch]]) -> list[list[dict[str, Any] | None]]:
+    """Return a row for each rank, with the candidate of each position or None."""
+    return [
+        [
+            _make_search_cell(branches[rank], position, rank) if rank < len(branches) else None
+            for position, branches in enumerate(search)
+        ]
+        for rank in range(max(map(len, search)))
+    ]
+
+
+def _make_search_cell(branch: SearchBranch, position: int, rank: int) -> dict[str, Any]:
+    return {
+        "id": f"{position}-{rank}",
+        "parent": None if branch.parent is None else f"{position - 1}-{branch.parent}",
+        "parent_row": None if branch.parent is None else branch.parent + 1,
+        "piece": label_piece(branch.piece),
+        "score": branch.score,
+        "status": branch.status,
+    }
+
+
+def _list_results(explanation: Explanation) -> list[dict[str, Any]]:
+    """Return the hypotheses that the search ended with, the best first."""
+    cells = explanation.search_ends[: explanation.beam]
+    branches = [explanation.search[position][rank] for position, rank in cells]
+    return [
+        {
+            "id": f"{position}-{rank}",
+            "text": make_visible(branch.text),
+            "score": branch.score,
+            "ranking_score": branch.ranking_score,
+        }
+        for (position, rank), branch in zip(cells, branches, strict=True)
+    ]

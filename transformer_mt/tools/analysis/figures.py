@@ -1,0 +1,334 @@
+"""Figures from plain arrays and strings: positions, schedule, attention and lengths.
+
+Figures use the Agg canvas without pyplot, so they work in any thread and without a display. Functions import matplotlib
+themselves, because its import is slow. The colour map cividis is readable in grey and by the colour-blind.
+
+`P` positions, `D` dimensions, `L` layers, `H` heads, `T` queries, `S` keys, `N` steps or sentences.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.errors import UserError
+from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from transformer_mt.data.data_config import DataConfig
+    from transformer_mt.data.encoding import EncodedCorpus
+    from transformer_mt.model.model_config import ModelConfig
+    from transformer_mt.model.transformer import Transformer
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no warning about a read-only home directory
+
+Array = NDArray[Any]
+
+COLOUR_MAP = "cividis"
+DARK, MIDDLE, BRIGHT, RED = "#00224e", "#575d6d", "#a59c74", "#8a1c1c"
+LINE_STYLES = ("-", "--", "-.", ":")  # distinguish lines without colour
+MAX_BINS = 60
+MAX_INCHES = 36.0  # of all panels together, in width and in height
+MAX_LABEL_LENGTH = 20  # characters
+DPI, SCREEN_DPI = 120, 100
+FONTS = (
+    "DejaVu Sans",  # included in matplotlib: Latin, Cyrillic, Greek, Arabic, Hebrew and others
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+    "Arial Unicode MS",
+    "Microsoft YaHei",
+)
+"""Font families in order of preference. matplotlib takes each character from the first font that has it."""
+
+
+@contextmanager
+def plot_style() -> Generator[None]:
+    """Use matplotlib's default style with the installed `FONTS`. The user's style may need LaTeX.
+
+    Characters that no font has are drawn as boxes without a warning.
+    """
+    from matplotlib import font_manager, style
+
+    installed = set(font_manager.get_font_names())
+    with (
+        style.context(["default", {"font.family": [name for name in FONTS if name in installed]}]),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
+        yield
+
+
+# --- positions --------------------------------------------------------------------------------------------------------
+
+
+@plot_style()
+def draw_positions(table: Array, title: str) -> Figure:
+    """Draw a position table as an image, four dimensions as lines, and the dot products of rows. table: [P, D]."""
+    figure = make_figure(7.4, 5.4)
+    panels = figure.subplot_mosaic([["table", "products"], ["lines", "lines"]])
+    table_axes, line_axes, product_axes = panels["table"], panels["lines"], panels["products"]
+    figure.suptitle(title)
+    _draw_image(figure, table_axes, table, "value")
+    table_axes.set(title="the table", xlabel="dimension", ylabel="position")
+    width = table.shape[1]
+    dimensions = sorted({i * width // 8 for i in range(4)})
+    for dimension, line_style, colour in zip(dimensions, LINE_STYLES, (DARK, MIDDLE, BRIGHT, RED), strict=False):
+        line_axes.plot(table[:, dimension], line_style, color=colour, label=f"dimension {dimension}")
+    line_axes.set(title="some of its dimensions", xlabel="position", ylabel="value")
+    line_axes.margins(x=0)
+    low, high = line_axes.get_ylim()
+    line_axes.set_ylim(low, high + 0.25 * (high - low))  # space for the legend
+    line_axes.legend(loc="upper center", ncols=4, columnspacing=1.0, handlelength=1.5, frameon=False)
+    dot_products: Array = np.inner(table, table)  # [P, P]
+    _draw_image(figure, product_axes, dot_products, "dot product")
+    product_axes.set(title="dot products of positions", xlabel="position", ylabel="position")
+    return figure
+
+
+def _draw_image(figure: Figure, axes: Axes, values: Array, label: str) -> None:
+    image = axes.imshow(values, cmap=COLOUR_MAP, aspect="auto", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label=label)
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+
+
+@plot_style()
+def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
+    """Draw the learning rate of the chosen schedule, and of the others for comparison. steps, rates: [N]."""
+    figure = make_figure(6.4, 4.8)
+    axes = figure.subplots()
+    axes.plot(steps, rates[chosen], color=DARK, linewidth=4, label=_schedule_label(chosen, rates))
+    for i, name in enumerate(name for name in rates if name != chosen):
+        line_style, colour = LINE_STYLES[1:][i % 3], (BRIGHT, MIDDLE)[i % 2]  # six combinations
+        axes.plot(steps, rates[name], line_style, color=colour, linewidth=1.4, label=_schedule_label(name, rates))
+    top = max(float(rate.max()) for rate in rates.values())
+    axes.set_ylim(0, 1.05 * min(top, 2.5 * float(rates[chosen].max())))  # other schedules may be much higher
+    axes.set_xlim(0, int(steps[-1]))
+    if warmup_steps <= steps[-1]:
+        is_late = warmup_steps > steps[-1] / 2
+        axes.axvline(warmup_steps, color=RED, linewidth=1.0, linestyle=(0, (1, 2)))
+        axes.annotate(
+            f"warm-up ends at step {warmup_steps:,}",
+            (warmup_steps, 0.03),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4 if is_late else 4, 0),
+            textcoords="offset points",
+            ha="right" if is_late else "left",
+            color=RED,
+        )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=True)
+    axes.set(title=f"learning rate: {chosen}", xlabel="step", ylabel="learning rate")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _schedule_label(name: str, rates: Mapping[str, Array]) -> str:
+    return f"{name} (highest {float(rates[name].max()):.2g})"
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+ATTENTION_LABELS = {  # kind: title, queries, keys
+    "cross": ("cross-attention", "target piece being written", "source piece attended to"),
+    "encoder": ("self-attention of the encoder", "source piece", "source piece attended to"),
+    "decoder": ("self-attention of the decoder", "target piece being written", "target piece attended to"),
+}
+
+
+@plot_style()
+def draw_attention(
+    kind: str, weights: Sequence[Array], queries: Sequence[str], keys: Sequence[str], titles: Sequence[Sequence[str]]
+) -> Figure:
+    """Draw the attention weights of each query piece (vertical) and key piece, in a panel per layer (row) and head.
+
+    weights: L x [H, T, S]; titles of the panels: L x H.
+    """
+    rows, columns = len(weights), len(weights[0])
+    cell = min(
+        0.32 if rows * columns == 1 else 0.2, MAX_INCHES / (columns * len(keys)), MAX_INCHES / (rows * len(queries))
+    )
+    font_size = float(np.clip(cell * 72 * 0.7, 5, 10))  # points
+    query_labels, key_labels = [_piece_label(piece) for piece in queries], [_piece_label(piece) for piece in keys]
+    margin = 0.9 + font_size / 72 * 0.6 * max(map(len, [*query_labels, *key_labels]))
+    width, height = max(1.6, cell * len(keys)) + 0.2, max(1.6, cell * len(queries)) + 0.4
+    figure = make_figure(max(5.0, columns * width + margin + 0.9), max(3.6, rows * height + margin + 0.5))
+    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    image: Any = None
+    highest = max(float(layer.max()) for layer in weights)
+    step = int(np.ceil(font_size / (cell * 72)))  # omit labels that would overlap
+    text_options: dict[str, Any] = {"fontsize": font_size, "parse_math": False}
+    for row, column in product(range(rows), range(columns)):
+        axes = grid[row, column]
+        image = axes.imshow(
+            weights[row][column], cmap=COLOUR_MAP, vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
+        )
+        axes.set_title(titles[row][column], fontsize=9)
+        axes.set_xticks(range(0, len(keys), step), labels=[])
+        axes.set_yticks(range(0, len(queries), step), labels=[])
+        if row == rows - 1:
+            axes.set_xticklabels(key_labels[::step], rotation=90, **text_options)
+        if column == 0:
+            axes.set_yticklabels(query_labels[::step], **text_options)
+    figure.colorbar(image, ax=grid, label="weight", aspect=rows * height / 0.16, pad=0.01)
+    title, query_label, key_label = ATTENTION_LABELS[kind]
+    figure.suptitle(title)
+    (figure.supylabel if rows > 1 else grid[0, 0].set_ylabel)(query_label, fontsize="medium")
+    figure.supxlabel(key_label, fontsize="medium")
+    return figure
+
+
+def _piece_label(text: str) -> str:
+    """Make spaces visible, replace unprintable characters by their codes, and truncate a long text."""
+    shown = "".join("▁" if char == " " else char if char.isprintable() else f"<{ord(char):04X}>" for char in text)
+    return shown if len(shown) <= MAX_LABEL_LENGTH else shown[: MAX_LABEL_LENGTH - 1] + "…"
+
+
+# --- lengths ----------------------------------------------------------------------------------------------------------
+
+
+@plot_style()
+def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
+    """Draw a histogram of the lengths of each side on a logarithmic scale, which shows the tail. src, tgt: [N]."""
+    figure = make_figure(6.4, 5.0)
+    panels: Any = figure.subplots(2, 1, sharex=True, sharey=True)
+    figure.suptitle(title)
+    longest = int(max(src.max(), tgt.max()))
+    last = min(longest, 2 * max_length)  # one very long line must not compress the rest
+    width = 1 + (last - 1) // MAX_BINS
+    edges = np.arange(0, last + width, width) + 0.5  # [bins + 1]
+    limit_is_visible, highest = max_length < edges[-1], 1.0
+    for axes, lengths, side, language in zip(panels, (src, tgt), ("source", "target"), languages, strict=True):
+        counts, _, _ = axes.hist(np.minimum(lengths, last), bins=edges, color=DARK, edgecolor="white", linewidth=0.4)
+        highest = max(highest, float(counts.max()))
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylabel("count of sentences")
+        axes.text(
+            0.99,
+            0.9,
+            f"data.max_length {max_length:,}" + ("" if limit_is_visible else " →"),
+            transform=axes.transAxes,
+            ha="right",
+            color=RED,
+        )
+        if limit_is_visible:
+            axes.axvline(max_length + 0.5, color=RED, linestyle="--")
+        statistics = f"mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, longest {lengths.max():,}"
+        axes.set_title(f"{side} ({language}): {statistics}", fontsize="medium", parse_math=False)
+    beyond = f" (last bar: {edges[-2] + 0.5:,.0f} and more)" if last < longest else ""
+    panels[1].set_xlabel(f"length in tokens, including the end symbol{beyond}")
+    panels[1].set(xlim=(edges[0], edges[-1]), ylim=(0.7, 3 * highest))
+    return figure
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+@plot_style()
+def save(figure: Figure, file: Path, kind: str) -> None:
+    """Write a figure as png, svg or another format of matplotlib."""
+    figure.savefig(file, format=kind)
+
+
+@plot_style()
+def render_pixels(figure: Figure) -> Array:
+    """Render a figure at screen resolution. Returns RGB bytes: [height, width, 3]."""
+    figure.set_dpi(SCREEN_DPI)
+    canvas: Any = figure.canvas
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def make_figure(width: float, height: float) -> Figure:
+    """Make an empty figure. Sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+MAX_POSITIONS = 128  # drawn positions
+DRAWN_BLOCK = 10_000  # consecutive pairs whose lengths are drawn
+MAX_DRAWN_BLOCKS = 400
+CURVE_POINTS = 1000
+
+
+def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
+    """Draw the table of positions: computed from the configuration, or learned by `model`.
+
+    Rotary positions are drawn as the cosines and sines of the encoder's rotation angles.
+
+    Raises:
+        UserError: The model has no positions, or learned positions but no `model` is given.
+    """
+    from transformer_mt.model.positions import LearnedPositions, rotary_table, sinusoidal_table
+
+    if config.positions == "none":
+        raise UserError(
+            "model.positions is none: there is nothing to draw; sinusoidal, learned and rotary have a table"
+        )
+    if config.positions == "learned":
+        learned = model and model.encoder.embedding.positions
+        if not isinstance(learned, LearnedPositions):
+            raise UserError("model.positions is learned: there is no table before training; pass a trained run")
+        table = learned.table.detach().cpu()
+    elif config.positions == "rotary":
+        width = config.for_stack(config.encoder).d_head
+        halves = rotary_table(MAX_POSITIONS, width)[..., width // 2 :]  # each angle once. [2, P, E / 2]
+        table = halves.transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
+    else:
+        table = sinusoidal_table(MAX_POSITIONS, config.d_model)
+    shown = table[:MAX_POSITIONS].numpy()
+    return draw_positions(shown, f"{config.positions} positions, {len(shown)} of them")
+
+
+def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
+    """Draw the learning rate of every schedule, the configured one highlighted.
+
+    The x axis ends at `max_steps`, else at `schedule.total_steps`, else after ten warm-ups (at least 1,000 steps).
+    """
+    end = max_steps or config.total_steps or max(1000, 10 * config.warmup_steps)
+    steps = np.unique(np.r_[np.linspace(1, end, CURVE_POINTS, dtype=int), min(config.warmup_steps, end)])
+    rates: dict[str, NDArray[Any]] = {}
+    for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):
+        schedule = make_schedule(config.model_copy(update={"kind": kind}).with_end(end), d_model)
+        rates[kind] = np.array([schedule(int(step)) for step in steps])
+    return draw_schedule(steps, rates, config.kind, config.warmup_steps)
+
+
+def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
+    """Draw the lengths of the training pairs in tokens, with the number of pairs beyond `data.max_length`."""
+    starts = range(0, len(corpus), DRAWN_BLOCK)
+    filtered = corpus.limit_counts
+    beyond = filtered.too_long + filtered.truncated
+    for start in starts:
+        src, tgt = (side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for side in corpus.sides)
+        beyond += int((np.maximum(src, tgt) + 1 > data.max_length).sum())
+    drawn = starts[:: -(-len(starts) // MAX_DRAWN_BLOCKS)]  # spread over a large corpus
+    src, tgt = (
+        np.concatenate([side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for start in drawn]) + 1
+        for side in corpus.sides
+    )  # + 1: end symbol
+    title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length"
+    if filtered.too_long:
+        title += f", {filtered.too_long:,} of them dropped"
+    if filtered.truncated:
+        title += f", {filtered.truncated:,} of them truncated"
+    return draw_lengths(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)

@@ -1,0 +1,159 @@
+"""Formats of documents, by the suffix of a file or by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
+from transformer_mt.errors import UserError
+from transformer_mt.tools.documents.document import (
+    BOM,
+    Document,
+    DocumentError,
+    Segment,
+    check_declared_encoding,
+    decode,
+)
+from transformer_mt.tools.markup.elements import Element, MarkedText
+
+DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
+SUFFIXES: Mapping[str, DocumentFormat] = {
+    ".htm": "html",
+    ".html": "html",
+    ".xhtml": "html",
+    ".json": "json",
+    ".markdown": "markdown",
+    ".md": "markdown",
+    ".po": "po",
+    ".pot": "po",
+    ".srt": "srt",
+    ".xlf": "xliff",
+    ".xliff": "xliff",
+}
+ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
+"""Attributes of HTML that may be translated."""
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """Options of the translation of documents."""
+
+    language: str
+    """Language code of the translation."""
+    attributes: tuple[str, ...] = ()
+    """Attributes of HTML that are translated."""
+    retranslate: bool = False
+    """Whether messages of PO and XLIFF that have a translation are translated again."""
+
+
+def find_format(path: Path) -> DocumentFormat | None:
+    """Return the format of a file by its suffix; None if it has lines of text."""
+    return SUFFIXES.get(path.suffix.lower())
+
+
+def read_document(path: Path, document_format: DocumentFormat, options: DocumentOptions) -> Document:
+    """Read a document. Raises `UserError` if it does not follow its format, or is not UTF-8."""
+    try:
+        text = decode(path.read_bytes())
+        if document_format in ("html", "xliff"):
+            check_declared_encoding(text)
+        return parse_document(text, document_format, options)
+    except DocumentError as error:
+        raise UserError(f"{path}, line {error.line}: {error.message}") from None
+
+
+def parse_document(text: str, document_format: DocumentFormat, options: DocumentOptions) -> Document:
+    """Return the document of a text, which may start with a byte order mark.
+
+    Raises `DocumentError` if it does not follow its format.
+    """
+    document = _parser(document_format)(text.removeprefix(BOM), options)
+    return replace(document, byte_order_mark=BOM) if text.startswith(BOM) else document
+
+
+def _parser(document_format: DocumentFormat) -> Callable[[str, DocumentOptions], Document]:
+    """Return the parser of a format. Only its own libraries are imported."""
+    match document_format:
+        case "html":
+            from transformer_mt.tools.documents.html import parse_html
+
+            return lambda text, options: parse_html(text, options.language, options.attributes)
+        case "json":
+            from transformer_mt.tools.documents.messages import parse_json
+
+            return lambda text, _: parse_json(text)
+        case "markdown":
+            from transformer_mt.tools.documents.markdown import parse_markdown
+
+            return lambda text, _: parse_markdown(text)
+        case "po":
+            from transformer_mt.tools.documents.messages import parse_po
+
+            return lambda text, options: parse_po(text, options.language, retranslate=options.retranslate)
+        case "srt":
+            from transformer_mt.tools.documents.messages import parse_srt
+
+            return lambda text, _: parse_srt(text)
+        case "xliff":
+            from transformer_mt.tools.documents.xliff import parse_xliff
+
+            return lambda text, options: parse_xliff(text, options.language, retranslate=options.retranslate)
+
+
+def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
+    """Return a translator that protects elements, and translates each sentence of a segment separately.
+
+    Sentences are not split if `chunked` never splits them.
+    """
+    translator, chunker = chunked.text_translator, chunked.chunker
+    if translator.config.markup == "none":
+        translator = translator.with_options({"markup": "auto"})
+    if chunker.when == "long":
+        chunker = replace(chunker, when="always")
+    return replace(chunked, text_translator=translator, chunker=chunker)
+
+
+def make_lines(document: Document) -> list[str | MarkedText]:
+    """Return the text of each segment, for `ChunkedTranslator`.
+
+    Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.
+    """
+    return [segment.source.surface if segment.protects_tags else segment.source for segment in document.segments]
+
+
+def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int = 0) -> str:
+    """Return a document with its translated segments. `rank` counts the translations of each from the best one."""
+    translations: list[MarkedText] = []
+    for segment, line in zip(document.segments, lines, strict=True):
+        n_best = line.join()
+        translation = n_best[min(rank, len(n_best) - 1)]
+        if translation.marked is None:
+            translations.append(translation.marked_text)
+        else:
+            elements = _find_document_elements(segment, line.source)
+            translations.append(MarkedText(translation.marked.parts, elements))
+    return document.fill(translations)
+
+
+def _find_document_elements(segment: Segment, source: MarkedText) -> tuple[Element, ...]:
+    """Return the elements of a source, which has more than its segment: also those that were found in its text.
+
+    Elements of the document replace those at the same offset.
+    """
+    own = {offset: segment.source.elements[index] for offset, index in _offsets(segment.source)}
+    elements = [*source.elements]
+    for offset, index in _offsets(source):
+        elements[index] = own.get(offset, elements[index])
+    return tuple(elements)
+
+
+def _offsets(text: MarkedText) -> Iterator[tuple[int, int]]:
+    """Yield the offset of each element in the text with elements, and its index."""
+    offset = 0
+    for part in text.parts:
+        if isinstance(part, int):
+            yield offset, part
+        offset += len(part if isinstance(part, str) else text.elements[part].surface)

@@ -1,0 +1,312 @@
+"""HTML pages: text between block tags is translated, with its inline tags as protected elements."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from html.parser import HTMLParser
+from itertools import pairwise
+
+from transformer_mt.tools.documents.document import Document, Segment, Splice
+from transformer_mt.tools.documents.inline import (
+    InlineToken,
+    find_attributes,
+    make_segment,
+    make_segments,
+    render_text,
+    set_language,
+)
+from transformer_mt.tools.markup.elements import Role
+from transformer_mt.tools.markup.protection import VOID_TAGS
+
+_INLINE_TAGS = (
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark math nobr output q "
+    "rp rt ruby s samp small span strike strong sub sup svg time tt u var wbr"
+)
+INLINE = frozenset(_INLINE_TAGS.split())
+"""Tags inside of a sentence. All others end a segment, also line breaks."""
+_UNTRANSLATED_TAGS = "code iframe kbd math noembed noframes pre samp script style svg template textarea tt var xmp"
+UNTRANSLATED = frozenset(_UNTRANSLATED_TAGS.split())
+"""Tags whose content is not translated."""
+_BLOCKS_THAT_END_P_TAGS = (
+    "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
+    "hr main menu nav ol p pre section table ul"
+)
+_BLOCKS_THAT_END_P = frozenset(_BLOCKS_THAT_END_P_TAGS.split())
+_ENDED_BY: Mapping[str, frozenset[str]] = {
+    "p": _BLOCKS_THAT_END_P,
+    "li": frozenset({"li"}),
+    "dt": frozenset({"dt", "dd"}),
+    "dd": frozenset({"dt", "dd"}),
+    "td": frozenset({"td", "th", "tr", "tbody", "tfoot"}),
+    "th": frozenset({"td", "th", "tr", "tbody", "tfoot"}),
+    "tr": frozenset({"tr", "tbody", "tfoot"}),
+    "option": frozenset({"option", "optgroup"}),
+}
+"""Opening tags that end an HTML element whose closing tag is left out."""
+
+
+def is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
+    """Return whether the content of an HTML element is not translated."""
+    translate = attributes.get("translate")
+    classes = (attributes.get("class") or "").split()
+    is_marked = "notranslate" in classes or (translate is not None and translate.strip().lower() == "no")
+    return tag in UNTRANSLATED or is_marked
+
+
+class End(Enum):
+    """Where an HTML element ends."""
+
+    LATER = auto()
+    BEFORE = auto()  # before this tag, as its own closing tag is missing
+    AFTER = auto()  # after this tag
+
+
+class OpenHtmlElement:
+    """Finds the end of an HTML element by the tags inside it."""
+
+    def __init__(self, tag: str, start: int) -> None:
+        """`start` is the offset of its opening tag."""
+        self.tag, self.start = tag, start
+        self._open = [tag]
+        self._counts = Counter(self._open)
+
+    def read_opening(self, tag: str, is_closed: bool) -> End:
+        """Read the next opening tag. `is_closed`: it has no content."""
+        if len(self._open) == 1 and tag in _ENDED_BY.get(self.tag, ()):
+            return End.BEFORE
+        if not is_closed and tag not in VOID_TAGS:
+            self._open.append(tag)
+            self._counts[tag] += 1
+        return End.LATER
+
+    def read_closing(self, tag: str) -> End:
+        """Read the next closing tag. That of an enclosing block ends the HTML element, too."""
+        if not self._counts[tag]:
+            return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
+        while True:
+            last = self._open.pop()
+            self._counts[last] -= 1
+            if last == tag:
+                return End.LATER if self._open else End.AFTER
+
+
+_REFERENCE = re.compile(r"&#?[0-9A-Za-z]+;?")
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+
+
+def split_references(document: str, start: int, end: int) -> Iterator[InlineToken]:
+    """Yield the tokens of text at a range. A reference to a letter or to punctuation is text, any other an element."""
+    position = start
+    for match in _REFERENCE.finditer(document, start, end):
+        character = html.unescape(match[0])
+        is_unknown = character == match[0]
+        if is_unknown and not match[0].endswith(";"):
+            continue  # a plain ampersand
+        if position < match.start():
+            yield _text(document, position, match.start())
+        position = match.end()
+        if not is_unknown and all(map(_is_text, character)) and character:
+            yield InlineToken(match.start(), position, character)
+        else:
+            yield InlineToken(match.start(), position)
+    if position < end:
+        yield _text(document, position, end)
+
+
+def escape_text(text: str) -> str:
+    """Escape text for the content of a tag."""
+    return html.escape(text, quote=False).replace("\N{NO-BREAK SPACE}", "&nbsp;")
+
+
+def _text(document: str, start: int, end: int) -> InlineToken:
+    return InlineToken(start, end, _SPACE.sub(" ", document[start:end]))
+
+
+def _is_text(character: str) -> bool:
+    return (character.isascii() and character.isprintable()) or unicodedata.category(character)[0] in "LMNPZ"
+
+
+_BROKEN_TAG = re.compile(r"<[A-Za-z/][^>]*>?")  # its quote is not closed, or no letter follows the slash
+_CUT_TAG = re.compile(r"<[A-Za-z/!?][^>]*\Z")  # at the end of a page
+
+
+def parse_html(text: str, language: str, attributes: Sequence[str] = ()) -> Document:
+    """Return the document of a page. Any text is a page.
+
+    Args:
+        text: The page.
+        language: Language code of the translation, for the attribute `lang` of the tag `html`.
+        attributes: Names of attributes that are translated, such as `alt`.
+    """
+    return _PageReader(text, language, attributes).read()
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A part of a page. It ends where the next one starts."""
+
+    start: int
+    kind: str  # opening, closing, text or other
+    tag: str = ""
+    attributes: Mapping[str, str | None] | None = None
+    is_closed: bool = False  # `<tag/>`
+
+
+class _EventParser(HTMLParser):
+    """Lists the parts of a page with their offsets."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.events: list[_Event] = []
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        cut_tag = _CUT_TAG.search(text, max(0, text.rfind("<")))
+        end = len(text) if cut_tag is None else cut_tag.start()
+        self.feed(text[:end])
+        self.close()
+        if end < len(text):
+            self.events.append(_Event(end, "other"))
+
+    def _add(self, kind: str, tag: str = "", attributes: Sequence[tuple[str, str | None]] = ()) -> None:
+        line, column = self.getpos()
+        is_closed = kind == "opening" and (self.get_starttag_text() or "").endswith("/>")
+        first_values = dict(reversed(attributes))
+        self.events.append(_Event(self._line_starts[line - 1] + column, kind, tag, first_values, is_closed))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("opening", tag, attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("opening", tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("closing", tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self.events or self.events[-1].kind != "text":  # a broken tag may be in two parts
+            self._add("text")
+
+    def handle_comment(self, data: str) -> None:
+        self._add("other")
+
+    def handle_decl(self, decl: str) -> None:
+        self._add("other")
+
+    def handle_pi(self, data: str) -> None:
+        self._add("other")
+
+    def unknown_decl(self, data: str) -> None:
+        self._add("other")
+
+
+class _PageReader:
+    """Groups the parts of a page into segments."""
+
+    def __init__(self, text: str, language: str, attributes: Sequence[str]) -> None:
+        self.text, self.language = text, language
+        self.attributes = {name.lower() for name in attributes}
+        self.tokens: list[InlineToken] = []  # of the current segment
+        self.untranslated: OpenHtmlElement | None = None  # an HTML element whose content is not translated
+        self.splices: list[Splice] = []
+        self.attribute_splices: list[Splice] = []
+
+    def read(self) -> Document:
+        for event, end in _with_ends(_EventParser(self.text).events, len(self.text)):
+            if self.untranslated is None or self._advance_untranslated(self.untranslated, event, end):
+                self._read_event(event, end)
+        if self.untranslated is not None:
+            self._end_untranslated(self.untranslated, len(self.text))
+        self._flush()
+        return Document(self.text, self.splices, self.attribute_splices)
+
+    def _advance_untranslated(self, html_element: OpenHtmlElement, event: _Event, end: int) -> bool:
+        """Pass an event to the HTML element whose content is not translated, and end it if the event does.
+
+        Returns whether the event is after the HTML element, so that it must be read.
+        """
+        where = End.LATER
+        if event.kind == "opening":
+            where = html_element.read_opening(event.tag, event.is_closed)
+        elif event.kind == "closing":
+            where = html_element.read_closing(event.tag)
+        if where is not End.LATER:
+            self._end_untranslated(html_element, end if where is End.AFTER else event.start)
+        return where is End.BEFORE
+
+    def _end_untranslated(self, html_element: OpenHtmlElement, end: int) -> None:
+        if html_element.tag in INLINE:
+            self.tokens.append(InlineToken(html_element.start, end, is_content=True))
+        self.untranslated = None
+
+    def _read_event(self, event: _Event, end: int) -> None:
+        tag = event.tag
+        if event.kind == "text":
+            self._read_text(event.start, end)
+            return
+        if event.kind == "other":
+            self.tokens.append(InlineToken(event.start, end))
+            return
+        if tag not in INLINE:
+            self._flush()
+        if event.kind == "opening":
+            self._read_opening(event, end)
+        elif tag in INLINE:
+            self.tokens.append(InlineToken(event.start, end, role=Role.CLOSING, name=tag))
+
+    def _read_text(self, start: int, end: int) -> None:
+        for match in _BROKEN_TAG.finditer(self.text, start, end):
+            self.tokens += split_references(self.text, start, match.start())
+            start = match.end()
+            self.tokens.append(InlineToken(match.start(), start))
+        self.tokens += split_references(self.text, start, end)
+
+    def _read_opening(self, event: _Event, end: int) -> None:
+        tag, attributes = event.tag, event.attributes or {}
+        is_empty = tag in VOID_TAGS or event.is_closed
+        if tag == "html":
+            names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
+            self.attribute_splices += set_language(self.text, event.start, end, names, self.language)
+        if is_untranslated(tag, attributes) and not is_empty:
+            self.untranslated = OpenHtmlElement(tag, event.start)
+            return
+        if self.attributes and not is_untranslated(tag, attributes):
+            self.attribute_splices += self._find_attribute_splices(event.start, end)
+        if tag in INLINE:
+            self.tokens.append(InlineToken(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
+
+    def _flush(self) -> None:
+        """End the segment."""
+        for segment in make_segments(self.text, self.tokens, render_text(escape_text)):
+            self.splices.append(Splice(segment.start, segment.end, [segment]))
+        self.tokens = []
+
+    def _find_attribute_splices(self, start: int, end: int) -> Iterator[Splice]:
+        for attribute in find_attributes(self.text, start, end):
+            if attribute.name in self.attributes and attribute.start < attribute.end:
+                tokens = [*split_references(self.text, attribute.start, attribute.end)]
+                segment = make_segment(self.text, tokens, render_text(_attribute_escape(attribute.quote)))
+                if segment is not None:
+                    yield _make_attribute_splice(segment, attribute.quote)
+
+
+def _make_attribute_splice(segment: Segment, quote: str) -> Splice:
+    quotes = [] if quote else ['"']  # a translation may have spaces
+    return Splice(segment.start, segment.end, [*quotes, segment, *quotes])
+
+
+def _attribute_escape(quote: str) -> Callable[[str], str]:
+    """Return a function that escapes text for a value in quotes."""
+    reference = "&#39;" if quote == "'" else "&quot;"
+    return lambda text: escape_text(text).replace(quote or '"', reference)
+
+
+def _with_ends(events: Sequence[_Event], end: int) -> Iterator[tuple[_Event, int]]:
+    """Yield each event with the start of the next one."""
+    for event, following in pairwise([*events, None]):
+        assert event is not None
+        yield event, end if following is None else following.start

@@ -1,0 +1,413 @@
+"""Markdown: the text of paragraphs, headings, list items and table cells is translated, with its inline markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token as MarkdownToken
+
+from transformer_mt.tools.documents.document import (
+    Document,
+    Piece,
+    Segment,
+    Splice,
+)
+from transformer_mt.tools.documents.html import (
+    INLINE,
+    UNTRANSLATED,
+    End,
+    OpenHtmlElement,
+    split_references,
+)
+from transformer_mt.tools.documents.inline import InlineToken, make_segments, render_text
+from transformer_mt.tools.markup.elements import Role
+from transformer_mt.tools.markup.protection import VOID_TAGS
+
+_RANGE = "range"  # key of the offsets in the metadata of a token
+_LABEL = "label"
+HARD_BREAK = "hardbreak"
+_PAIRS = {"em": "em", "strong": "strong", "s": "s", "link": "link"}
+_TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
+_EXTENSIONS = re.compile(r"\A\[[ xX]\](?=\s)|\[\^[^\]\s]+\]:?")  # check boxes of task lists, and footnotes
+
+
+def make_markdown() -> MarkdownIt:
+    """Return a parser of CommonMark with tables and strikethrough, whose inline tokens have offsets."""
+    markdown = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    rules = zip(markdown.inline.ruler.get_active_rules(), [*markdown.inline.ruler.getRules("")], strict=True)
+    for name, rule in [*rules]:
+        markdown.inline.ruler.at(name, _record_offsets(name, rule))
+    markdown.inline.ruler2.disable("fragments_join")  # it would join text with different offsets
+    markdown.core.ruler.disable("text_join")
+    return markdown
+
+
+def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:
+    """Return a rule that stores the offsets of the tokens that it adds."""
+
+    def recording_rule(state: StateInline, silent: bool) -> bool:
+        start, first = state.pos, len(state.tokens) + bool(state.pending)  # pending text becomes a separate token
+        label_end = state.md.helpers.parseLinkLabel(state, start, True) if name == "link" and not silent else -1
+        if not rule(state, silent):
+            return False
+        if silent:
+            return True
+        added = state.tokens[first:]
+        if name in ("emphasis", "strikethrough"):
+            for token in added:
+                token.meta[_RANGE] = start, start + len(token.content)
+                start += len(token.content)
+        elif name == "link" and added:
+            added[0].meta[_RANGE] = start, start + 1
+            added[-1].meta[_RANGE] = label_end, state.pos
+            if state.src[label_end : state.pos] in ("]", "][]"):  # the text of the link is the label of its target
+                added[-1].meta[_LABEL] = state.src[start + 1 : label_end]
+        elif name == "autolink" and added:
+            added[0].meta[_RANGE] = start, state.pos  # of all three tokens
+        elif name == "newline":  # it removes spaces from the pending text
+            while start and state.src[start - 1] == " ":
+                start -= 1
+            state.tokens[-1].meta[_RANGE] = start, state.pos
+        elif added:
+            added[-1].meta[_RANGE] = start, state.pos
+        return True
+
+    return recording_rule
+
+
+def tokenize_inline(token: MarkdownToken) -> list[InlineToken]:
+    """Return the tokens of inline Markdown, with offsets in its content."""
+    content = token.content
+    tokens: list[InlineToken] = []
+    end = 0
+    for start, stop, each in sorted(_with_offsets(token.children or []), key=lambda item: item[:2]):
+        if start < end:
+            continue  # it is part of an element, such as the text of an autolink
+        tokens += _text_tokens(content, end, start)
+        tokens += _convert(content, start, stop, each)
+        end = stop
+    tokens += _text_tokens(content, end, len(content))
+    return _merge_untranslated(_join_delimiters(tokens))
+
+
+def _with_offsets(children: Sequence[MarkdownToken]) -> Iterator[tuple[int, int, MarkdownToken]]:
+    for child in children:
+        if _RANGE in child.meta:
+            start, stop = child.meta[_RANGE]
+            yield start, stop, child
+
+
+def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Iterator[InlineToken]:
+    name, _, side = token.type.rpartition("_")
+    if token.type == "softbreak":
+        yield InlineToken(start, stop, " ")
+    elif token.type == "text_special":
+        if token.info == "entity":
+            yield from split_references(content, start, stop)
+        else:
+            yield InlineToken(start, stop, token.content)
+    elif token.type == "text":
+        yield InlineToken(start, stop, token.content, name="delimiter")
+    elif name in _PAIRS and token.info != "auto":
+        role = Role.OPENING if side == "open" else Role.CLOSING
+        rewritten = f"][{token.meta[_LABEL]}]" if _LABEL in token.meta else ""
+        yield InlineToken(start, stop, role=role, name=name, rewritten=rewritten)
+    elif token.type == "html_inline":
+        match = _TAG_NAME.match(content, start, stop)
+        tag = match[1].lower() if match else ""
+        is_single = match is None or tag in VOID_TAGS or content.endswith("/>", start, stop)
+        role = Role.SINGLE if is_single else Role.CLOSING if content.startswith("</", start) else Role.OPENING
+        yield InlineToken(start, stop, role=role, name=f"<{tag}")
+    elif token.type == HARD_BREAK:
+        yield InlineToken(start, stop, name=HARD_BREAK)
+    else:
+        yield InlineToken(start, stop, is_content=token.type in ("code_inline", "link_open"))  # link_open: an autolink
+
+
+def _text_tokens(content: str, start: int, end: int) -> Iterator[InlineToken]:
+    position = start
+    for match in _EXTENSIONS.finditer(content, start, end):
+        if position < match.start():
+            yield InlineToken(position, match.start(), content[position : match.start()])
+        position = match.end()
+        yield InlineToken(match.start(), position)
+    if position < end:
+        yield InlineToken(position, end, content[position:end])
+
+
+def _join_delimiters(tokens: Sequence[InlineToken]) -> list[InlineToken]:
+    """Join the two tokens of a delimiter such as `**`: the outer one is empty text."""
+    joined: list[InlineToken] = []
+    for token in tokens:
+        last = joined[-1] if joined else None
+        if last is not None and _is_joinable(last) and token.name == "strong" and token.role is Role.OPENING:
+            joined[-1] = replace(token, start=last.start)
+        elif last is not None and last.name == "strong" and last.role is Role.CLOSING and _is_joinable(token):
+            joined[-1] = replace(last, end=token.end)
+        else:
+            joined.append(token)
+    return joined
+
+
+def _is_joinable(token: InlineToken) -> bool:
+    return token.name == "delimiter" and token.text == ""
+
+
+def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
+    """Merge each HTML element that is not translated, such as `<kbd>`, into one token, with its content."""
+    html_element: OpenHtmlElement | None = None
+    result: list[InlineToken] = []
+    for token in tokens:
+        tag = token.name.removeprefix("<") if token.name.startswith("<") else ""
+        if html_element is None:
+            if tag in UNTRANSLATED & INLINE and token.role is Role.OPENING:
+                html_element = OpenHtmlElement(tag, token.start)
+            else:
+                result.append(token)
+            continue
+        if not tag:
+            continue
+        is_closing = token.role is Role.CLOSING
+        where = (
+            html_element.read_closing(tag) if is_closing else html_element.read_opening(tag, token.role is Role.SINGLE)
+        )
+        if where is End.AFTER:
+            result.append(InlineToken(html_element.start, token.end, is_content=True))
+            html_element = None
+    if html_element is not None:
+        result.append(InlineToken(html_element.start, tokens[-1].end, is_content=True))
+    return result
+
+
+def describe_shape(tokens: Sequence[MarkdownToken]) -> list[object]:
+    """Return the kinds of blocks, each with the sorted kinds of its inline tokens, and the targets of links."""
+    shape: list[object] = []
+    for token in tokens:
+        if token.type == "inline":
+            children = [child for child in token.children or [] if not child.type.startswith(("text", "softbreak"))]
+            shape.append(sorted((child.type, child.content, str(sorted(child.attrs.items()))) for child in children))
+        else:
+            shape.append((token.type, token.tag))
+    return shape
+
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_LINE_BREAK = re.compile(r"\r\n?|\n")
+_SPECIAL = re.compile(r"[\\`*_\[\]<>&~|!#]")
+_NEEDS_ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|&(?=#?\w+;)|<(?=[A-Za-z/!?])|(?<!\s)\*|\*(?!\s)")
+_BLOCK_START = re.compile(
+    r"\s*(?:\d{1,9}(?=[.)](?:\s|\Z))|(?=[-+](?:\s|\Z)|#{1,6}(?:\s|\Z)|>|[-=]+\s*\Z))"
+)  # up to the character that makes a line the start of a list, heading, quotation or ruler
+_OUTER_BAR = re.compile(r"\A\\?\||(?<!\\)\\?\|\Z")  # even with a backslash it makes a table if a ruler follows
+_LINE_START = re.compile(r"\n[ \t>]*\Z")
+_PREFIX = re.compile(r"\r?\n[ \t>]*")
+_DELIMITERS = frozenset({"*", "_", "**", "__", "~~"})
+
+
+def parse_markdown(text: str) -> Document:
+    """Return the document of a Markdown file. Any text is one."""
+    return _MarkdownReader(text).read()
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The inline content of a block, with the offset in the document of each of its characters."""
+
+    token: MarkdownToken
+    offsets: Sequence[int]
+    end: int
+    kind: str
+    """Type of the token before it, such as heading_open."""
+    is_after_signs: bool = False
+    """Whether it follows number signs in its line."""
+    underline: str = ""
+    """The line after it, if that makes it a heading."""
+
+    def find_offset(self, position: int) -> int:
+        """Return the offset in the document of a character of the content, or of its end."""
+        return self.offsets[position] if position < len(self.offsets) else self.end
+
+    @property
+    def is_cell(self) -> bool:
+        """Return whether it is the cell of a table."""
+        return self.kind in ("th_open", "td_open")
+
+    @property
+    def is_heading(self) -> bool:
+        """Return whether it is a heading that starts with number signs."""
+        return self.kind == "heading_open" and self.is_after_signs
+
+
+class _MarkdownReader:
+    """Finds the inline content of a file, and the segments in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.markdown = make_markdown()
+        front_matter = _FRONT_MATTER.match(text)
+        body = 0 if front_matter is None else front_matter.end()
+        breaks = [match.span() for match in _LINE_BREAK.finditer(text, body)]
+        self.starts = [body, *(end for _, end in breaks)]
+        self.ends = [*(start for start, _ in breaks), len(text)]
+        env: dict[str, Any] = {}
+        self.tokens = self.markdown.parse(text[body:], env)
+        self.references: dict[str, Any] = env.get("references", {})
+
+    def read(self) -> Document:
+        splices: list[Splice] = []
+        cell_end = 0
+        for previous, token in zip(self.tokens, self.tokens[1:], strict=False):
+            if token.type != "inline" or token.map is None:
+                continue
+            block = self._locate(token, previous, cell_end)
+            if block is None:
+                continue
+            cell_end = block.end
+            splices += (Splice(segment.start, segment.end, [segment]) for segment in self._make_segments(block))
+        return Document(self.text, splices)
+
+    def find_shape(self, content: str) -> list[object]:
+        """Return the structure of a block of this file."""
+        return describe_shape(self.markdown.parse(content, {"references": dict(self.references)}))
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def _locate(self, token: MarkdownToken, previous: MarkdownToken, cell_end: int) -> _Block | None:
+        """Return where the content of a token is; None if its lines differ from those of the file."""
+        assert token.map is not None
+        first = token.map[0]
+        if previous.type in ("th_open", "td_open"):
+            return self._locate_in_line(token, previous, max(cell_end, self.starts[first]), self.ends[first])
+        if previous.type == "heading_open" and previous.markup.startswith("#"):
+            start = self.text.index(previous.markup, self.starts[first]) + len(previous.markup)
+            return self._locate_in_line(token, previous, start, self.ends[first])
+        offsets: list[int] = []
+        lines = token.content.split("\n")
+        for number, line in enumerate(lines, start=first):
+            start, end = self.starts[number], self.ends[number]
+            text = self.text[start:end].replace("\0", "\N{REPLACEMENT CHARACTER}").rstrip()
+            stripped = line.strip()
+            if not text.endswith(stripped):
+                return None
+            line_start = start + len(text) - len(stripped)
+            n_before = len(line) - len(line.lstrip())
+            offsets += [line_start] * n_before  # a tab may be several spaces
+            offsets += range(line_start, line_start + len(line) - n_before)
+            if number < first + len(lines) - 1:
+                offsets.append(end)
+        end = offsets[-1] + 1 if offsets else self.starts[first]
+        return _Block(token, offsets, end, previous.type, underline=3 * previous.markup)
+
+    def _locate_in_line(self, token: MarkdownToken, previous: MarkdownToken, start: int, end: int) -> _Block | None:
+        """Return the block of a heading or table cell, which is in one line. Cells have escaped vertical bars."""
+        is_cell = previous.type != "heading_open"
+        raw = token.content.replace("|", r"\|") if is_cell else token.content
+        line = self.text[start:end].replace("\0", "\N{REPLACEMENT CHARACTER}")
+        position = line.find(raw)
+        if position < 0:
+            return None
+        offsets: list[int] = []
+        offset = start + position
+        for character in token.content:
+            offsets.append(offset)
+            offset += 2 if is_cell and character == "|" else 1
+        return _Block(token, offsets, offset, previous.type, not is_cell)
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def _make_segments(self, block: _Block) -> Iterator[Segment]:
+        """Yield the segments of a block, between hard line breaks."""
+        lines: list[list[InlineToken]] = [[]]
+        for token in tokenize_inline(block.token):
+            if token.name == HARD_BREAK:
+                lines.append([])
+            else:
+                lines[-1].append(replace(token, start=block.find_offset(token.start), end=block.find_offset(token.end)))
+        for tokens in lines:
+            for segment in make_segments(self.text, tokens, render_text(str)):
+                yield replace(segment, render=_Renderer(self, block, segment.start, segment.end).render)
+
+
+@dataclass(frozen=True)
+class _Renderer:
+    """Writes the translation of a segment so that its block has the same structure as the source."""
+
+    reader: _MarkdownReader
+    block: _Block
+    start: int
+    end: int
+
+    def render(self, pieces: Sequence[Piece]) -> str:
+        """Escape as few characters as possible. If no way keeps the structure, return the source."""
+        source = self.reader.text[self.start : self.end]
+        expected = self._find_shape(source)
+        for attempt in (pieces, [*_separate(pieces)]):
+            for escape in (_escape_in_cell if self.block.is_cell else _escape_some, _escape_all):
+                rendered = render_text(escape)(attempt)
+                if self._is_at_line_start and (start := _BLOCK_START.match(rendered)):
+                    rendered = f"{start[0]}\\{rendered[start.end() :]}"
+                if not self.block.is_cell:
+                    rendered = _OUTER_BAR.sub("&#124;", rendered)
+                if self._find_shape(rendered) == expected:
+                    return rendered
+        return source
+
+    @property
+    def _is_at_line_start(self) -> bool:
+        """Return whether the first character could start another block."""
+        if self.block.is_heading:
+            return False
+        text, first = self.reader.text, self.block.find_offset(0)
+        if self.block.is_cell:  # a row may lack its first vertical bar
+            first = max(text.rfind("\n", 0, self.start), 0)
+        return self.start == first or _LINE_START.search(text, first, self.start) is not None
+
+    def _find_shape(self, rendered: str) -> object:
+        """Return the structure of the block with this text in place of the segment."""
+        block, text = self.block, self.reader.text
+        content = _PREFIX.sub("\n", f"{text[block.find_offset(0) : self.start]}{rendered}{text[self.end : block.end]}")
+        if block.is_cell:
+            content = f"| {content} |\n| --- |"
+        elif block.is_heading:
+            content = f"# {content}"
+        elif block.kind == "heading_open":
+            content = f"{content}\n{block.underline}"
+        return self.reader.find_shape(content)
+
+
+def _escape_some(text: str) -> str:
+    return _NEEDS_ESCAPE.sub(r"\\\g<0>", text)
+
+
+def _escape_in_cell(text: str) -> str:
+    return _escape_some(text).replace("|", r"\|")
+
+
+def _escape_all(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def _separate(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield the pieces with spaces around emphasis, which Markdown does not recognise between some characters."""
+    open_delimiters: list[str] = []
+    last = " "
+    for piece in pieces:
+        text = piece.text
+        if piece.is_markup and text in _DELIMITERS:
+            is_closing = bool(open_delimiters) and open_delimiters[-1] == text
+            if is_closing:
+                open_delimiters.pop()
+                text = f"{text} "
+            else:
+                open_delimiters.append(text)
+                text = text if last.isspace() else f" {text}"
+        elif last.isspace():
+            text = text.lstrip()
+        if text:
+            last = text[-1]
+            yield Piece(text, piece.is_markup)

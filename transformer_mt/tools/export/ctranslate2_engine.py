@@ -1,0 +1,315 @@
+"""Translation with CTranslate2, from a folder that `tmt export --to ctranslate2` wrote.
+
+CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
+log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
+
+- `min_length` and `no_repeat_ngram` remove tokens from the softmax, so the other tokens become more likely.
+- After a given prefix, a hypothesis ends at once only if EOS is the most likely token.
+- An empty source has an empty translation.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from shlex import quote
+from typing import Any, cast
+
+import tokenizers as hf
+import torch
+from pydantic import BaseModel, PositiveInt, ValidationError
+
+from transformer_mt.data.tokenizers.pretrained import check_content
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer_config import EOS
+from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.marked_input import NO_ELEMENTS
+from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.term_automaton import TermAutomaton
+from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
+from transformer_mt.decoding.word_alignment import WordAlignment
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.system.device import configure_process, resolve_machine
+from transformer_mt.tools.export.ctranslate2_library import ctranslate2
+from transformer_mt.tools.export.ctranslate2_model import list_vocabulary
+from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
+
+
+class TrainingDataMetadata(BaseModel):
+    """Languages and maximum length of the training pairs."""
+
+    src_lang: str
+    tgt_lang: str
+    max_length: PositiveInt
+
+
+class ExportMetadata(BaseModel):
+    """The keys of `export.json` that translation needs."""
+
+    step: int
+    quantization: str
+    data: TrainingDataMetadata
+    source_bos: bool
+    joint: bool
+    tags: tuple[str, ...]
+    needs_tag: bool
+    has_symbols: bool = False
+    positions: PositiveInt
+    decoding: DecodingConfig
+
+
+def read_metadata(folder: Path) -> ExportMetadata:
+    """Read `export.json`. Raises `UserError` unless this version exported the folder."""
+    path = folder / EXPORT
+    if RunFolder(folder).exists():
+        raise UserError(
+            f"{folder}: is a run; export it with `tmt export {quote(str(folder))} --to ctranslate2 --output DIR`, then "
+            "use `tmt translate --engine ctranslate2 DIR`"
+        )
+    if not path.exists():
+        raise UserError(f"{folder}: has no {EXPORT}; pass a folder that tmt export --to ctranslate2 wrote")
+    try:
+        return ExportMetadata.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors())
+        raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
+
+
+def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
+    """Return the provenance of an exported model that computes in `compute_type`."""
+    metadata = read_metadata(folder)
+    checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # unique, because it contains the time
+    identity = {
+        "--engine": f"ctranslate2 {ctranslate2.__version__} ({compute_type})",
+        "exported": folder.resolve().name,
+        "checkpoint": f"{metadata.step} ({checksum[:12]})",
+    }
+    return ModelProvenance(identity, **metadata.data.model_dump())
+
+
+MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
+COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+class CTranslate2Translator(TextTranslator):
+    """A translator that computes with CTranslate2. See `find_unsupported_search_keys` for its limits.
+
+    >>> CTranslate2Translator.load("exported").translate(["The old dog sleeps."])
+    ['Der alte Hund schläft.']
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizers: TokenizerPair,
+        config: DecodingConfig,
+        positions: int,
+        device: str = "cpu",
+        scores: bool = True,
+    ) -> None:
+        """Load the model. `positions` is the length of the longest sequence that it can read.
+
+        `scores=False` omits the scores of translations, and saves a forward pass for each.
+        """
+        super().__init__(tokenizers, config, max_positions=positions)
+        self.has_scores = scores
+        self.src_vocabulary, self.tgt_vocabulary = list_vocabulary(tokenizers.src), list_vocabulary(tokenizers.tgt)
+        self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
+        ctranslate2.set_log_level(
+            logging.ERROR
+        )  # no warning if the CPU lacks a compute type: `tmt` prints the used one
+        kind, _, index = device.partition(":")
+        self.engine = cast(Any, ctranslate2).Translator(
+            str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
+        )
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path,
+        checkpoint: str = "best",
+        device: str = "auto",
+        threads: int | str = "auto",
+        precision: str = "auto",
+        *,
+        scores: bool = True,
+        **options: Any,
+    ) -> CTranslate2Translator:
+        """Load an exported folder. `precision` must be auto or the precision of the folder.
+
+        Raises `UserError` if the folder is missing or damaged, or if CTranslate2 does not support an option.
+        """
+        folder = Path(run)
+        metadata = read_metadata(folder)
+        if checkpoint != "best":
+            raise UserError(f"checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
+        configure_process(resolve_machine("cpu", "fp32", threads))
+        check_device(device)
+        try:
+            contents = [(folder / f"{side}_tokenizer.json").read_text(encoding="utf-8") for side in ("src", "tgt")]
+            for content in contents:
+                check_content(json.loads(content))
+            backends = [hf.Tokenizer.from_str(content) for content in contents]
+            src = Tokenizer(backends[0], metadata.tags, has_symbols=metadata.has_symbols)
+            tgt_tags = metadata.tags if metadata.joint else ()
+            tgt = Tokenizer(backends[1], tgt_tags, has_symbols=metadata.has_symbols)
+            config = metadata.decoding.with_options(options)
+            check_search(config)
+            tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
+            translator = cls(folder, tokenizers, config, metadata.positions, device, scores)
+        except UserError:
+            raise
+        except Exception as error:  # both libraries raise bare Exceptions
+            raise UserError(f"{folder}: is damaged ({error}); export it again") from None
+        _check_precision(folder, precision, metadata.quantization, translator.engine.compute_type)
+        return translator
+
+    def translate_ids(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        line_numbers: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
+        required_elements: Sequence[RequiredElements] | None = None,
+        term_automata: Sequence[TermAutomaton] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate source ids. Return the hypotheses of each sentence, the best first.
+
+        CTranslate2 cannot stop a beam search, so `is_cancelled` has no effect on a batch that has started.
+        """
+        check_search(config)
+        forced = prefixes or [[] for _ in sources]
+        limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
+        found = self._search_within(limits, sources, forced, config)
+        if prefixes is not None:  # rank again, because CTranslate2 ignores the log-probabilities of the prefix
+
+            def rank(one: Hypothesis) -> tuple[bool, float]:
+                return one.finished, float(config.length_normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
+
+            scored = self._add_scores(sources, found)
+            return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
+        if self.has_scores:
+            return self._add_scores(sources, [self.choose_n_best(hypotheses, NO_ELEMENTS) for hypotheses in found])
+        return found
+
+    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability of each token of given translations, including EOS."""
+        tokens = [[self.tgt_vocabulary[i] for i in ids] for ids in targets]
+        results = self.engine.score_batch(self._source_tokens(sources), tokens, max_input_length=0)
+        return [result.log_probs for result in results]
+
+    def word_alignments(
+        self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
+    ) -> list[WordAlignment]:
+        """Raise `UserError`: CTranslate2 has no alignments."""
+        raise UserError("--engine ctranslate2: it has no alignments; translate with the run itself")
+
+    def load_calibration(self, tags: Sequence[str | None] | None = None) -> Calibration:
+        """Raise `UserError`: the scores of CTranslate2 are not those that were calibrated."""
+        raise UserError("--engine ctranslate2: it has no confidences; translate with the run itself")
+
+    def _search_within(
+        self, limits: Sequence[int], sentences: list[list[int]], prefixes: list[list[int]], config: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        """Return hypotheses without scores: finished ones first, otherwise in the order of CTranslate2.
+
+        CTranslate2 has one length limit for a batch, so all sentences are first translated with the largest limit. The
+        result is final for a sentence whose hypotheses all end within its own limit. The other sentences are translated
+        again with their own limits, and may then return unfinished hypotheses.
+        """
+        limits = [min(limit, self.max_positions) for limit in limits]
+        found = [[EMPTY_HYPOTHESIS] for _ in sentences]
+        again: dict[int, list[int]] = {}  # limit -> indices of sentences
+
+        def translate(indices: list[int], limit: int, n: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+            sources, forced = [sentences[i] for i in indices], [prefixes[i] for i in indices]
+            return zip(indices, self._translate(sources, forced, config, limit, n), strict=True)
+
+        for i, hypotheses in translate([i for i, ids in enumerate(sentences) if ids], max(limits), config.beam):
+            found[i] = hypotheses
+            if not all(one.finished and len(one.ids) < limits[i] for one in hypotheses):
+                again.setdefault(limits[i], []).append(i)
+        for limit, indices in again.items():
+            for i, hypotheses in translate(indices, limit, 2 * config.beam if config.beam > 1 else 1):
+                found[i] = sorted(hypotheses, key=lambda one: not one.finished)[: config.beam]
+        return found
+
+    def _translate(
+        self, sources: list[list[int]], prefixes: list[list[int]], config: DecodingConfig, limit: int, n: int
+    ) -> list[list[Hypothesis]]:
+        """Search until `n` hypotheses of each sentence have ended. Return up to `n` hypotheses."""
+        results = self.engine.translate_batch(
+            self._source_tokens(sources),
+            [[self.tgt_vocabulary[i] for i in ids] for ids in prefixes] if any(prefixes) else None,
+            beam_size=config.beam,
+            num_hypotheses=n,
+            patience=n / config.beam,
+            length_penalty=config.length_penalty_exponent or MIN_LENGTH_PENALTY,
+            no_repeat_ngram_size=config.no_repeat_ngram,
+            min_decoding_length=min(config.min_length, limit),
+            max_decoding_length=limit,
+            max_input_length=0,
+            return_end_token=True,
+        )
+        return [[self._hypothesis(tokens) for tokens in result.hypotheses] for result in results]
+
+    def _hypothesis(self, tokens: list[str]) -> Hypothesis:
+        finished = tokens[-1:] == [EOS]
+        return Hypothesis([self.tgt_ids[token] for token in tokens[: len(tokens) - finished]], [], finished)
+
+    def _add_scores(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Add log-probabilities. The last token of a hypothesis that fills all positions gets none."""
+        pairs = [(ids, one.ids) for ids, hypotheses in zip(sentences, found, strict=True) if ids for one in hypotheses]
+        scores = iter(
+            self.target_log_probs([src for src, _ in pairs], [tgt[: self.max_positions - 1] for _, tgt in pairs])
+        )
+
+        def add(one: Hypothesis) -> Hypothesis:
+            log_probs = next(scores)
+            return Hypothesis(one.ids, log_probs if one.finished else log_probs[:-1], one.finished)
+
+        return [
+            [add(one) for one in hypotheses] if ids else hypotheses
+            for ids, hypotheses in zip(sentences, found, strict=True)
+        ]
+
+    def _source_tokens(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self.src_vocabulary[i] for i in ids] for ids in sources]
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_search(config: DecodingConfig) -> None:
+    """Raise `UserError` for search settings that CTranslate2 does not support."""
+    for key, reason in find_unsupported_search_keys(config):
+        raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate with the run itself")
+
+
+def check_device(device: str) -> None:
+    """Raise `UserError` for a device that CTranslate2 does not have on this machine."""
+    kind, colon, index = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (colon and not (kind == "cuda" and index.isdecimal())):
+        raise UserError(f"--device {device}: CTranslate2 has auto, cpu, cuda and cuda:N")
+    n_devices: int = cast(Any, ctranslate2).get_cuda_device_count()
+    if kind == "cuda" and int(index or 0) >= n_devices:
+        raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
+
+
+def _check_precision(folder: Path, precision: str, quantization: str, compute_type: str) -> None:
+    """Raise `UserError` unless the stored weights and the computation have the requested precision."""
+    if precision == "auto" or {quantization, compute_type} == {COMPUTE_TYPES[precision]}:
+        return
+    wanted = COMPUTE_TYPES[precision]
+    remedy = "" if quantization == wanted else f", or export with --quantization {wanted}"
+    raise UserError(
+        f"--precision {precision}: {folder} holds {quantization}, computed here in {compute_type}; leave it out{remedy}"
+    )

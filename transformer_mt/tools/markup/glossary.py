@@ -1,0 +1,197 @@
+"""Glossaries: terms with the translations that they must have, and the search for terms in a sentence.
+
+A glossary is a TSV file: source, translation with variants separated by `|`, and options. A term matches whole words,
+or anywhere in a script without spaces. The longest term at a position is taken, and terms do not overlap.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+import regex
+
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.errors import UserError
+from transformer_mt.tools.languages.scripts import UNSPACED
+from transformer_mt.tools.markup.elements import MarkedText, Role, Span
+
+MAX_TERM_CHARACTERS = 200  # of a source or of a variant
+CASE, KEEP = OPTIONS = ("case", "keep")
+ELEMENT_MASK = "\ufffc"  # replaces a single element, which no term may contain
+
+WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
+"""A character of a word, in scripts with spaces. U+FFFD is a part of a character that a token has cut."""
+_UNIT = regex.compile(rf"[{UNSPACED}]|{WORD}+|\S")  # a word, a character of a script without spaces, or a sign
+_SENTENCE_START = regex.compile(r"(?:\A|[.!?…:。！？])[^\p{L}\p{N}]*\Z")
+
+
+@dataclass(frozen=True)
+class GlossaryEntry:
+    """An entry of a glossary."""
+
+    source: str
+    variants: tuple[str, ...]  # alternative translations; with the option keep: only the source
+    line_number: int
+    is_case_sensitive: bool = False
+    is_keep: bool = False  # it has the option keep: it is not translated
+
+    @property
+    def key(self) -> str:
+        """Return the text by which the term is looked up."""
+        return self.source if self.is_case_sensitive else self.source.casefold()
+
+
+@dataclass(frozen=True)
+class TermMatch:
+    """An occurrence of a term in a text."""
+
+    start: int
+    end: int
+    entry: GlossaryEntry
+
+
+class Glossary:
+    """Terms, with an index of their first words."""
+
+    def __init__(self, entries: Sequence[GlossaryEntry], digest: str = "") -> None:
+        """`digest` identifies the content of the file."""
+        self.entries, self.digest = entries, digest
+        self._exact = {entry.key: entry for entry in entries if entry.is_case_sensitive}
+        self._folded = {entry.key: entry for entry in entries if not entry.is_case_sensitive}
+        self._lengths: dict[str, tuple[int, ...]] = {}  # first unit of a term -> lengths in units, the longest first
+        for entry in entries:
+            units: list[str] = _UNIT.findall(entry.source)
+            lengths = {*self._lengths.get(units[0].casefold(), ()), len(units)}
+            self._lengths[units[0].casefold()] = tuple(sorted(lengths, reverse=True))
+
+    @classmethod
+    def read(cls, path: Path) -> Glossary:
+        """Read a TSV file. Raises `UserError` for a line that is not a term, or that repeats another source."""
+        entries: dict[tuple[bool, str], GlossaryEntry] = {}
+        digest = sha256()
+        for number, line in enumerate(read_lines(path), start=1):
+            digest.update(f"{line}\n".encode())
+            if not line.strip():
+                continue
+            entry = _parse(line, number, f"{path}:{number}")
+            other = entries.setdefault((entry.is_case_sensitive, entry.key), entry)
+            if other is not entry:
+                is_same = (other.variants, other.is_keep) == (entry.variants, entry.is_keep)
+                problem = "is on line {} already" if is_same else "has another translation on line {}"
+                remedy = "remove one of them" if is_same else "keep one line, with variants separated by |"
+                raise UserError(
+                    f"{path}:{number}: the term {entry.source!r} {problem.format(other.line_number)}; {remedy}"
+                )
+        if not entries:
+            raise UserError(f"{path}: has no terms; write lines of source, tab, translation")
+        return cls([*entries.values()], digest.hexdigest()[:16])
+
+    def find(self, text: str) -> Iterator[TermMatch]:
+        """Yield the terms in a text, from left to right."""
+        spans = [match.span() for match in _UNIT.finditer(text)]
+        first = 0
+        while first < len(spans):
+            start, end = spans[first]
+            n_units = 1
+            for length in self._lengths.get(normalise(text[start:end]).casefold(), ()):
+                if first + length > len(spans):
+                    continue
+                end = spans[first + length - 1][1]
+                if (entry := self._look_up(text, start, end)) is not None:
+                    yield TermMatch(start, end, entry)
+                    n_units = length
+                    break
+            first += n_units
+
+    @property
+    def has_keep_terms(self) -> bool:
+        """Return whether the glossary has terms with the option keep."""
+        return any(entry.is_keep for entry in self.entries)
+
+    def find_keep_terms(self, text: str) -> Iterator[Span]:
+        """Yield the terms in a text that have the option keep, as protected elements."""
+        return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_keep)
+
+    def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
+        """Yield the terms in a text with elements. A term may have markup tags inside, but no single element.
+
+        Offsets are those in `text.text_only`.
+        """
+        masked = _mask_elements(text)
+        for match in self.find(masked):
+            n_masks = masked.count(ELEMENT_MASK, 0, match.start)
+            yield replace(match, start=match.start - n_masks, end=match.end - n_masks)
+
+    def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
+        """Return how many terms of a source have an occurrence of their own in its translation, and how many it has."""
+        needed = Counter(match.entry.variants for match in self.find_in_marked(source))
+        text = normalise(_mask_elements(translation))
+        used = sum(min(n, len(_pattern_of(variants).findall(text))) for variants, n in needed.items())
+        return used, needed.total()
+
+    def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
+        """Return the term that a part of a text is. A case-sensitive one comes first."""
+        surface = normalise(text[start:end])
+        found = self._exact.get(surface)
+        if found is None and self._exact and _SENTENCE_START.search(text, 0, start):
+            found = self._exact.get(surface[0].lower() + surface[1:])
+        return found or self._folded.get(surface.casefold())
+
+
+def normalise(text: str) -> str:
+    """Return a text in Unicode form NFC, with single spaces between words."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+def _mask_elements(text: MarkedText) -> str:
+    """Return a text without its markup tags, and with `ELEMENT_MASK` in place of each other element."""
+    is_single = [element.role is Role.SINGLE for element in text.elements]
+    return "".join(part if isinstance(part, str) else ELEMENT_MASK if is_single[part] else "" for part in text.parts)
+
+
+@lru_cache(maxsize=4096)
+def _pattern_of(variants: tuple[str, ...]) -> regex.Pattern[str]:
+    """Return a pattern of the variants of a term as whole words. The first letter may be a capital."""
+
+    def pattern(variant: str) -> str:
+        before, after = (rf"(?<!{WORD})", rf"(?!{WORD})")
+        first = f"(?:{regex.escape(variant[0])}|{regex.escape(variant[0].upper())})"
+        is_start, is_end = (regex.match(WORD, letter) for letter in (variant[0], variant[-1]))
+        return f"{before if is_start else ''}{first}{regex.escape(variant[1:])}{after if is_end else ''}"
+
+    return regex.compile("|".join(map(pattern, sorted(variants, key=len, reverse=True))))
+
+
+def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
+    """Return the entry of a line. `location` names the file and the line in errors."""
+    columns = [normalise(column) for column in line.split("\t")]
+    if len(columns) == 1:
+        raise UserError(f"{location}: has no tab; write source, tab, translation")
+    if len(columns) > 3:
+        raise UserError(f"{location}: has {len(columns)} columns; write source, translation and options")
+    source, translation = columns[:2]
+    options = columns[2].replace(",", " ").split() if len(columns) == 3 else []
+    for option in options:
+        if option not in OPTIONS:
+            raise UserError(f"{location}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
+    is_keep = KEEP in options
+    variants = tuple(dict.fromkeys(variant.strip() for variant in translation.split("|")))
+    if not source:
+        raise UserError(f"{location}: the source is empty; write a term before the tab, or remove the line")
+    if is_keep:
+        if variants not in (("",), (source,)):
+            problem = f"the term {source!r} has the option keep and another translation"
+            raise UserError(f"{location}: {problem}; remove one of them")
+        variants = (source,)
+    if "" in variants:
+        raise UserError(f"{location}: the term {source!r} has an empty translation; write one, or the option keep")
+    if max(map(len, (source, *variants))) > MAX_TERM_CHARACTERS:
+        shown = f"{source[:20]!r}..."
+        raise UserError(f"{location}: {shown}: a term has at most {MAX_TERM_CHARACTERS} characters; is it a sentence?")
+    return GlossaryEntry(source, variants, line_number, CASE in options, is_keep)

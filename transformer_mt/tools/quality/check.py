@@ -1,0 +1,279 @@
+"""The flow of `tmt check`: corpora of a configuration -> findings about alignment, pairs and tokenizers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import yaml
+
+from transformer_mt.config.root import Config
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.sources import NamedSource, Source
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
+from transformer_mt.errors import UserError
+from transformer_mt.flows.prepare import load_source, load_sources, make_tokenizers
+from transformer_mt.system.log import Severity
+from transformer_mt.tools.languages.scripts import split_units
+from transformer_mt.tools.pages.charts import draw_histogram
+from transformer_mt.tools.pages.page_rendering import render_page
+from transformer_mt.tools.quality.check_runner import check_pairs
+from transformer_mt.tools.quality.checks import (
+    LABELS,
+    N_SHOWN,
+    CorpusReport,
+    Finding,
+    Histogram,
+)
+from transformer_mt.tools.quality.filter_base import SIDE_NAMES, PairExample
+from transformer_mt.tools.quality.line_alignment import (
+    LineRange,
+    align_lines,
+    explain_offset,
+    find_misaligned_ranges,
+)
+from transformer_mt.tools.quality.quality_config import FILTERS
+
+REPAIR_HINT = "; or run tmt repair"  # for training pairs only: `tmt repair` does not write held-out text
+MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
+TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
+MEASURED_PAIRS = 10_000  # on which they are measured
+MAX_UNKNOWN = 0.001  # share of the tokens
+MAX_TOKENS = 3.0  # per word
+MAX_RARE = 0.2  # share of the characters that occur once
+
+
+def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int = 1) -> CorpusReport:
+    """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
+
+    `tokenizers` are those of a run; None: they are learned from a sample.
+
+    Raises:
+        UserError: A source cannot be read.
+    """
+    data = config.data
+    train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
+    held_out = {
+        f"validation.{source.name}" if isinstance(source, NamedSource) else str(keys[-1]): source
+        for keys, source in data.iterate_held_out_sources()
+    }
+    try:
+        corpora = {name: load_source(config, source) for name, source in {**train, **held_out}.items()}
+    except UserError:
+        unequal = [
+            finding
+            for name, source in {**train, **held_out}.items()
+            for finding in check_line_counts(name, source, REPAIR_HINT if name in train else "")
+        ]
+        if not unequal:
+            raise
+        return CorpusReport(str(config.name), {}, unequal, [])
+    misaligned = {name: find_misaligned_ranges(corpus) for name, corpus in corpora.items()}
+    findings = [
+        describe_misalignment(name, corpora[name], line_range, REPAIR_HINT if name in train else "")
+        for name, found in misaligned.items()
+        for line_range in found
+    ]
+    histograms: list[Histogram] = []
+    for name, source in train.items():
+        languages = source.languages(data.src_lang, data.tgt_lang)
+        others = {name: corpora[name] for name in held_out}
+        found, drawn = check_pairs(corpora[name], languages, others, misaligned[name], workers)
+        found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
+        findings += found if len(train) == 1 else [replace(one, message=f"{one.message} (in {name})") for one in found]
+        histograms += drawn if len(train) == 1 else [replace(one, title=f"{name}: {one.title}") for one in drawn]
+    findings += check_tokenizers(config, load_sources(config, data.train), tokenizers)
+    findings.sort(key=lambda finding: -finding.severity)
+    sizes = {name: len(corpus) for name, corpus in corpora.items()}
+    return CorpusReport(str(config.name), sizes, findings, histograms)
+
+
+def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[PairExample]:
+    """Name the file of the target in the examples whose fault is in the target."""
+    targets = dict(zip(*source.text_files(), strict=True))
+    located: list[PairExample] = []
+    for example in examples:
+        file, _, line = example.location.rpartition(":")
+        if example.reason == "target" and file in targets:
+            example = example._replace(location=f"{targets[file]}:{line}")
+        located.append(example)
+    return located
+
+
+# --- alignment --------------------------------------------------------------------------------------------------------
+
+
+def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, hint: str) -> Finding:
+    """Return the finding of a range of lines with an offset, or without correspondence. `hint` ends its remedy."""
+    first, last = corpus.describe_line(line_range.first), corpus.describe_line(line_range.end - 1)
+    shown_end = min(line_range.end, line_range.first + 10)
+    rows = np.unique(np.linspace(line_range.first, shown_end - 1, 3).astype(int)).tolist()
+    examples = [corpus.example(row, "") for row in rows]
+    message, remedy = explain_offset(line_range.offset)
+    return Finding(
+        "alignment",
+        "shifted" if line_range.offset is not None else "unaligned",
+        Severity.ERROR,
+        f"{name}, {first} to {last}: {message}",
+        line_range.end - line_range.first,
+        len(corpus),
+        examples,
+        f"{remedy}{hint}",
+    )
+
+
+def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]:
+    """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines.
+
+    They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory. `hint` ends the remedy.
+    """
+    for src, tgt in zip(*source.text_files(), strict=True):
+        n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
+        if n_src == n_tgt:
+            continue
+        yield Finding(
+            "alignment",
+            "line counts",
+            Severity.ERROR,
+            f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}",
+            abs(n_src - n_tgt),
+            max(n_src, n_tgt),
+        )
+        pairs = [*islice(zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False), MAX_DIAGNOSED)]
+        if not pairs:
+            continue
+        alignment = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
+        for line_range in alignment.list_misaligned_ranges()[:1]:
+            message, remedy = explain_offset(line_range.offset)
+            rows = range(line_range.first, min(line_range.end, line_range.first + 3))
+            yield Finding(
+                "alignment",
+                "shifted",
+                Severity.ERROR,
+                f"{name}, from {src}:{line_range.first + 1} on: {message}",
+                line_range.end - line_range.first,
+                len(pairs),
+                [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
+                f"{remedy}{hint}",
+            )
+
+
+# --- tokenizers -------------------------------------------------------------------------------------------------------
+
+
+def check_tokenizers(config: Config, train: ParallelCorpus, tokenizers: TokenizerPair | None) -> Iterator[Finding]:
+    """Yield findings about unknown tokens, words of many tokens, and characters that occur once.
+
+    Without tokenizers, they are learned from a sample of the training pairs.
+    """
+    if tokenizers is None:
+        tokenizers = make_tokenizers(config, train.select_evenly(TOKENIZER_PAIRS))
+    sample = train.select_evenly(MEASURED_PAIRS)
+    for side, tokenizer in zip(("src", "tgt"), (tokenizers.src, tokenizers.tgt), strict=True):
+        yield from _check_tokenizer(sample, side, tokenizer)
+
+
+def _check_tokenizer(sample: ParallelCorpus, column: Literal["src", "tgt"], tokenizer: Tokenizer) -> Iterator[Finding]:
+    side, lines = SIDE_NAMES[column == "tgt"], sample.column(column)
+    n_words, n_tokens, n_unknown = 0, 0, 0
+    examples: list[PairExample] = []
+    for row, (line, ids) in enumerate(zip(lines, tokenizer.encode(lines), strict=True)):
+        tokens = tokenizer.tokens(ids)
+        unknown = [token for token, i in zip(tokens, ids, strict=True) if i == tokenizer.unk_id or token in BYTE_TOKENS]
+        n_words, n_tokens, n_unknown = n_words + len(split_units(line)), n_tokens + len(ids), n_unknown + len(unknown)
+        if unknown and len(examples) < N_SHOWN:
+            examples.append(sample.example(row, f"{side} has {len(unknown)} unknown tokens or bytes"))
+    if n_unknown:
+        severity = Severity.WARNING if n_unknown > MAX_UNKNOWN * n_tokens else Severity.OK
+        message = f"tokens of the {side} are unknown or single bytes"
+        remedy = "raise tokenizer.vocab_size, or lower tokenizer.min_frequency"
+        yield Finding("tokenizer", f"{side} unknown", severity, message, n_unknown, n_tokens, examples, remedy)
+    if n_words and n_tokens > MAX_TOKENS * n_words:
+        message = f"tokens of the {side} in {n_words:,} words, {n_tokens / n_words:.1f} per word"
+        remedy = "raise tokenizer.vocab_size, unless the corpus is small"
+        yield Finding("tokenizer", f"{side} tokens per word", Severity.WARNING, message, n_tokens, n_tokens, (), remedy)
+    counts = Counter(character for line in lines for character in line)
+    once = [character for character, count in counts.items() if count == 1]
+    if once:
+        severity = Severity.WARNING if len(once) > MAX_RARE * len(counts) else Severity.OK
+        quoted = " ".join(json.dumps(character, ensure_ascii=False) for character in once[:10])
+        message = (
+            f"of {len(counts):,} different characters of the {side} occur once in {len(lines):,} sentences, "
+            f"such as {quoted}"
+        )
+        yield Finding("tokenizer", f"{side} rare characters", severity, message, len(once), len(counts))
+
+
+MAX_TEXT = 300  # characters of a sentence that an example shows
+
+FilterItem = tuple[str, dict[str, Any]]  # name and options
+
+
+def render_html(report: CorpusReport) -> str:
+    """Return the page: sizes, findings, examples, histograms and suggested filters."""
+    return render_page(
+        "check.html",
+        report=report,
+        labels=LABELS,
+        filters={finding.remedy for finding in report.findings if _parse_item(finding.remedy)},
+        histograms=[draw_histogram(found.title, found.edges, found.counts) for found in report.histograms],
+        suggested=suggest_filters(report.findings).splitlines(),
+        max_text=MAX_TEXT,
+    )
+
+
+def suggest_filters(findings: Sequence[Finding]) -> str:
+    """Return `data.filters` as YAML, or "" without filters. Optional ones are commented out.
+
+    They are in the order of `FILTERS`: normalisation comes first.
+    """
+    needed = _merge([f for f in findings if f.severity > Severity.OK or f.group == "overlap"])  # it spoils any score
+    optional = [item for item in _merge(findings) if item not in needed and item[0] not in {name for name, _ in needed}]
+    filters = sorted([*needed, *optional], key=lambda item: list(FILTERS).index(item[0]))
+    lines = [f"    {'- ' if item in needed else '# - '}{_write_item(item)}\n" for item in filters]
+    return f"data:\n  filters:\n{''.join(lines)}" if lines else ""
+
+
+def _merge(findings: Sequence[Finding]) -> list[FilterItem]:
+    """Return the filters among the remedies, one for each name unless options contradict each other."""
+    merged: list[FilterItem] = []
+    for name, options in filter(None, (_parse_item(finding.remedy) for finding in findings)):
+        for other, known in merged:
+            compares_others = "of" in {**known, **options} and known != options  # such as pairs instead of sources
+            agree = all(known.get(key, value) == value for key, value in options.items())
+            if other == name and agree and not compares_others:
+                known.update(options)
+                break
+        else:
+            merged.append((name, options))
+    return merged
+
+
+def _parse_item(remedy: str) -> FilterItem | None:
+    """Return the filter that a remedy is, or None for advice."""
+    try:
+        value = yaml.safe_load(remedy)
+    except yaml.YAMLError:
+        return None
+    if isinstance(value, str) and value in FILTERS:
+        return value, {}
+    if isinstance(value, dict) and len(cast(dict[str, Any], value)) == 1:
+        name, options = next(iter(cast(dict[str, Any], value).items()))
+        return (name, options) if name in FILTERS else None
+    return None
+
+
+def _write_item(item: FilterItem) -> str:
+    name, options = item
+    if not options:
+        return name
+    text = yaml.safe_dump(options, default_flow_style=True, allow_unicode=True, width=10_000).strip()
+    return f"{name}: {text}"

@@ -1,0 +1,290 @@
+"""Detection of lines from which two texts no longer correspond, for example because a line is missing on one side.
+
+A hidden Markov model over the lines: its states are offsets (line i of the source belongs to line i + offset of the
+target) and "no correspondence"; the most probable sequence of states is found by the Viterbi algorithm. The score of a
+line is a log-likelihood ratio: of its lengths in the first pass, as in Gale and Church (1993), of its words in the
+second. The lexicon of the second pass is learned from the lines that the first one has aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.data.corpus import ParallelCorpus, log_progress
+from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
+
+MAX_OFFSET = 20
+OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
+UNALIGNED = len(OFFSETS)  # state without correspondence
+SWITCH_PENALTY = 30.0  # nats per change of state
+GROUP = 8  # lines that share a state; `_refine` then finds the exact line
+LENGTH_CORRELATION = 0.8
+MAX_SCORE = 10.0  # nats, of one line, so that no line outweighs its neighbours
+N_LEXICON_WINDOWS, LEXICON_WINDOW = 100, 200  # windows of consecutive lines from which the lexicon is learned
+READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
+GOOD_SCORE = 4.0  # nats a line: a group with a higher score of an offset needs no other offset
+MAX_SCORED = 500_000  # lines; of a larger corpus, only some of each group are scored
+UNCERTAIN = 40  # lines around a boundary of the first pass that the lexicon must not learn from
+MARGIN = 2 * GROUP  # lines that are searched on both sides of a boundary
+
+ReadPairs = Callable[[int, int], Iterable[tuple[str, str]]]
+"""Function that returns the pairs of the rows from `start` to `end`."""
+Matrix = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+class LineRange(NamedTuple):
+    """Rows from `first` to before `end` that have the same offset."""
+
+    first: int
+    end: int
+    offset: int | None  # target row - source row; None: the sides do not correspond
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Ranges that cover all rows, and the lexicon that they were found with."""
+
+    ranges: list[LineRange]
+    lexicon: Lexicon
+
+    def list_misaligned_ranges(self) -> list[LineRange]:
+        """Return the ranges that are shifted or do not correspond."""
+        return [line_range for line_range in self.ranges if line_range.offset != 0]
+
+    def matching_rows(self, n_src: int, n_tgt: int) -> tuple[Rows, Rows]:
+        """Return the rows of sources and of targets that correspond. [N], [N].
+
+        The texts may be longer than the aligned part: the last offset then holds to their ends. If the offset
+        decreases, a target is missing, and another one corresponds to two sources. These are left out.
+        """
+        src: list[Rows] = []
+        tgt: list[Rows] = []
+        for line_range in self.ranges:
+            if line_range.offset is not None:
+                end = n_src if line_range.end == self.ranges[-1].end else line_range.end
+                low, high = max(line_range.first, -line_range.offset), min(end, n_tgt - line_range.offset)
+                src.append(np.arange(low, high))
+                tgt.append(src[-1] + line_range.offset)
+        src_rows, tgt_rows = (np.concatenate([np.empty(0, np.int64), *rows]) for rows in (src, tgt))
+        _, indices, counts = np.unique(tgt_rows, return_inverse=True, return_counts=True)
+        is_unique = counts[indices] == 1
+        return src_rows[is_unique], tgt_rows[is_unique]
+
+
+def align_lines(read_pairs: ReadPairs, n_pairs: int) -> Alignment:
+    """Align the lines of a corpus. It is read twice, and in parts for the lexicon and the boundaries."""
+    by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
+    if all(line_range.offset is None for line_range in by_length) and _are_translations(read_pairs, n_pairs):
+        by_length = [LineRange(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
+    lexicon = Lexicon.learn([*_sample_aligned(read_pairs, by_length)])
+    candidates = {OFFSETS.index(line_range.offset) for line_range in by_length if line_range.offset is not None} | {0}
+    scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates))
+    ranges = _join_groups(_viterbi(scores), n_pairs)
+    return Alignment([*_refine(ranges, read_pairs, n_pairs, lexicon)], lexicon)
+
+
+def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
+    """Return the ranges of lines of a corpus in which line N does not belong to line N."""
+    return align_lines(corpus.rows, len(corpus)).list_misaligned_ranges()
+
+
+def explain_offset(offset: int | None) -> tuple[str, str]:
+    """Describe the misalignment of a range of lines, with a remedy."""
+    if offset is None:
+        return (
+            f"source and target do not correspond, not even shifted by up to {MAX_OFFSET} lines",
+            "remove these lines, or align the texts with a sentence aligner",
+        )
+    side, other = ("target", "source") if offset > 0 else ("source", "target")
+    n_lines = abs(offset)
+    lines = f"{n_lines} line{'s' if n_lines > 1 else ''}"
+    return (
+        f"source line N corresponds to target line N{offset:+d}",
+        f"at its start, delete {lines} of the {side}, or insert {lines} into the {other}",
+    )
+
+
+# --- first pass: lengths ----------------------------------------------------------------------------------------------
+
+
+def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
+    """Return the score of the lengths for each group and state, [groups, states].
+
+    Logarithmic lengths of both sides follow a bivariate normal distribution if they correspond, and are independent
+    if they do not. The score is the logarithm of the ratio of both densities.
+    """
+    lengths = np.zeros((2, n_pairs), np.float32)
+    for rows in log_progress(_blocks(n_pairs), "searched for misaligned lines by length:", n_pairs):
+        for i, pair in zip(rows, read_pairs(rows.start, rows.stop), strict=True):
+            lengths[:, i] = len(pair[0]), len(pair[1])
+    z = np.log1p(lengths)
+    z = (z - z.mean(1, keepdims=True)) / (z.std(1, keepdims=True) + 1e-6)
+    rho = LENGTH_CORRELATION
+    constant = -0.5 * np.log(1 - rho**2)
+    scores = np.zeros((-(-n_pairs // GROUP), len(OFFSETS) + 1), np.float32)
+    for state, offset in enumerate(OFFSETS):
+        shifted = np.full(n_pairs, np.nan, np.float32)
+        low, high = max(0, -offset), max(0, min(n_pairs, n_pairs - offset))
+        if low < high:
+            shifted[low:high] = z[1, low + offset : high + offset]
+        squares = rho**2 * (z[0] ** 2 + shifted**2) - 2 * rho * z[0] * shifted
+        of_lines = np.nan_to_num(constant - squares / (2 * (1 - rho**2)), nan=-MAX_SCORE)
+        scores[:, state] = _sum_groups(np.clip(of_lines, -MAX_SCORE, MAX_SCORE))
+    return scores
+
+
+def _are_translations(read_pairs: ReadPairs, n_pairs: int) -> bool:
+    """Return whether lexicons of two halves of the first lines find that the other half is translated line by line."""
+    lines = [*read_pairs(0, min(n_pairs, N_LEXICON_WINDOWS * LEXICON_WINDOW))]
+    ratio = 0.0
+    for learned, compared in ((lines[::2], lines[1::2]), (lines[1::2], lines[::2])):
+        lexicon = Lexicon.learn(learned)
+        encoded = ((lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False)) for src, tgt in compared)
+        ratio += sum(lexicon.log_likelihood_ratio(*pair) for pair in encoded)
+    return ratio > 0
+
+
+def _sample_aligned(read_pairs: ReadPairs, ranges: Sequence[LineRange]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of windows of lines, spread over the ranges, with the target that belongs to the source."""
+    n_pairs = ranges[-1].end
+    for start in np.unique(
+        np.linspace(0, max(0, n_pairs - LEXICON_WINDOW), N_LEXICON_WINDOWS, dtype=np.int64)
+    ).tolist():
+        first = max(0, start - MAX_OFFSET)
+        lines = [*read_pairs(first, min(n_pairs, start + LEXICON_WINDOW + MAX_OFFSET))]
+        for line_range in ranges:
+            if line_range.offset is None:
+                continue
+            low = line_range.first + (UNCERTAIN if line_range.first else 0)
+            high = line_range.end - (UNCERTAIN if line_range.end < n_pairs else 0)
+            for row in range(max(start, low), min(start + LEXICON_WINDOW, high)):
+                source, target = row - first, row - first + line_range.offset
+                if source < len(lines) and 0 <= target < len(lines):
+                    yield lines[source][0], lines[target][1]
+
+
+# --- second pass: words -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Encoded sentences of consecutive rows, with `MAX_OFFSET` more targets on both sides."""
+
+    lexicon: Lexicon
+    first: int
+    src: list[EncodedSentence]
+    tgt: dict[int, EncodedSentence]  # by row
+
+    def scores(self, lines: Iterable[int], offset: int | None) -> list[float]:
+        """Return the score of each source line of the window with the target at an offset."""
+        if offset is None:
+            return [0.0 for _ in lines]
+        found: list[float] = []
+        for i in lines:
+            tgt = self.tgt.get(self.first + i + offset)
+            score = -MAX_SCORE if tgt is None else self.lexicon.log_likelihood_ratio(self.src[i], tgt)
+            found.append(min(MAX_SCORE, max(-MAX_SCORE, score)))
+        return found
+
+
+def _read_window(read_pairs: ReadPairs, first: int, end: int, n_pairs: int, lexicon: Lexicon) -> _Window:
+    start = max(0, first - MAX_OFFSET)
+    src: list[EncodedSentence] = []
+    tgt: dict[int, EncodedSentence] = {}
+    for row, pair in enumerate(read_pairs(start, min(n_pairs, end + MAX_OFFSET)), start=start):
+        if first <= row < end:
+            src.append(lexicon.encode(pair[0], is_src=True))
+        tgt[row] = lexicon.encode(pair[1], is_src=False)
+    return _Window(lexicon, first, src, tgt)
+
+
+def _blocks(n_pairs: int) -> list[range]:
+    """Return the rows that are read at a time."""
+    return [range(first, min(n_pairs, first + READ_SIZE)) for first in range(0, n_pairs, READ_SIZE)]
+
+
+def _lexical_scores(read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
+    """Return the score of the words for each group and state, [groups, states].
+
+    Other states than the candidates are only tried where no candidate fits, and in the groups before and after.
+    """
+    scores = np.full((-(-n_pairs // GROUP), len(OFFSETS) + 1), -MAX_SCORE * GROUP, np.float32)
+    scores[:, UNALIGNED] = 0
+    step = min(GROUP, -(-n_pairs // MAX_SCORED))
+    for rows in log_progress(_blocks(n_pairs), "searched for misaligned lines by words:", n_pairs):
+        window = _read_window(read_pairs, rows.start, rows.stop, n_pairs, lexicon)
+        n_groups = -(-len(window.src) // GROUP)
+        first_group = rows.start // GROUP
+        found = scores[first_group : first_group + n_groups]
+        open_groups = range(n_groups)
+        for states in ([0], candidates, range(UNALIGNED)):
+            for number, state in product(open_groups, states):
+                lines = range(number * GROUP, min(len(window.src), (number + 1) * GROUP), step)
+                found[number, state] = sum(window.scores(lines, OFFSETS[state]))
+            open_groups = np.flatnonzero(~_with_neighbours_fit(found, step)).tolist()
+    return scores
+
+
+def _with_neighbours_fit(scores: Matrix, step: int) -> NDArray[np.bool_]:
+    """Return whether some offset fits each group, and those before and after. Every `step`-th line was scored."""
+    fits = scores[:, :UNALIGNED].max(1) > GOOD_SCORE * GROUP / step
+    return fits & np.append(fits[1:], True) & np.append(True, fits[:-1])
+
+
+def _refine(ranges: Sequence[LineRange], read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon) -> Iterator[LineRange]:
+    """Yield the ranges with boundaries that are exact to the line."""
+    first = 0
+    for before, after in pairwise([*ranges, None]):
+        if before is None:
+            return
+        end = before.end
+        if after is not None:
+            low, high = max(first + 1, end - MARGIN), min(after.end, end + MARGIN)
+            window = _read_window(read_pairs, low, high, n_pairs, lexicon)
+            sums = [np.cumsum([0.0, *window.scores(range(high - low), side.offset)]) for side in (before, after)]
+            gains = sums[0] + sums[1][-1] - sums[1]  # score of a boundary before each line of the window
+            end = low + int(gains.argmax())
+        yield LineRange(first, end, before.offset)
+        first = end
+
+
+# --- hidden Markov model ----------------------------------------------------------------------------------------------
+
+
+def _sum_groups(scores: NDArray[np.floating]) -> Matrix:
+    return np.add.reduceat(scores, np.arange(0, len(scores), GROUP)).astype(np.float32)
+
+
+def _viterbi(scores: Matrix) -> NDArray[np.int64]:
+    """Return the most probable state of each group."""
+    came_from = np.empty(scores.shape, np.int16)
+    best, stay = np.full(UNALIGNED + 1, -SWITCH_PENALTY, np.float32), np.arange(UNALIGNED + 1)
+    best[0] = 0  # a text begins aligned
+    for i, of_group in enumerate(scores):
+        other = int(best.argmax())
+        switches = best < best[other] - SWITCH_PENALTY
+        came_from[i] = np.where(switches, other, stay)
+        best = np.where(switches, best[other] - SWITCH_PENALTY, best) + of_group
+    states = np.empty(len(scores), np.int64)
+    state = int(best.argmax())
+    for i in range(len(scores) - 1, -1, -1):
+        states[i] = state
+        state = int(came_from[i, state])
+    return states
+
+
+def _join_groups(states: NDArray[np.int64], n_pairs: int) -> list[LineRange]:
+    """Join groups with the same state."""
+    starts = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist()]
+    ends = [*(start * GROUP for start in starts[1:]), n_pairs]
+    return [
+        LineRange(start * GROUP, end, None if states[start] == UNALIGNED else OFFSETS[states[start]])
+        for start, end in zip(starts, ends, strict=True)
+    ]

@@ -1,0 +1,294 @@
+"""Filters of single pairs: length, ratio, language, script, copy, numbers, urls, repetition, regex."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from transformer_mt.config.section import section_error, suggest
+from transformer_mt.data.languages import check_language, primary_language
+from transformer_mt.tools.languages.detection import LanguageDetector
+from transformer_mt.tools.languages.scripts import (
+    LANGUAGE_SCRIPTS,
+    SCRIPTS,
+    count_letters,
+    measure_script_share,
+    split_units,
+)
+from transformer_mt.tools.quality.filter_base import (
+    SIDE_NAMES,
+    FilterContext,
+    FindReason,
+    PairFilter,
+)
+from transformer_mt.tools.quality.signals import (
+    LengthModel,
+    copy_share,
+    find_addresses,
+    is_repetitive,
+    measure_number_agreement,
+)
+
+Side = Literal["src", "tgt", "both", "any"]
+
+
+class LengthFilter(PairFilter):
+    """Remove pairs with a side that is too short or too long."""
+
+    name: ClassVar[str] = "length"
+
+    min: int = Field(default=1, ge=0)
+    """minimum words of each side; characters where a script has no spaces"""
+    max: int = Field(default=200, ge=1)
+    """maximum words of each side; characters where a script has no spaces"""
+
+    @model_validator(mode="after")
+    def _min_is_below_max(self) -> LengthFilter:
+        if self.min > self.max:
+            raise section_error("min", f"{self.min} is more than max, {self.max}: no pair would be left")
+        return self
+
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return which side has how many units."""
+        for name, text in zip(SIDE_NAMES, (src, tgt), strict=True):
+            n_units = len(split_units(text))
+            if not self.min <= n_units <= self.max:
+                return f"{name} has {n_units:,} words or characters"
+        return None
+
+
+class RatioFilter(PairFilter):
+    """Remove pairs with one side much longer than the other.
+
+    Lengths are in characters, relative to the median of the corpus, so that scripts are comparable.
+    """
+
+    name: ClassVar[str] = "ratio"
+
+    max: float = Field(default=3.0, gt=1.0)
+    """how many times longer one side may be than the other, relative to the median lengths of the corpus"""
+
+    def make_find_reason(self, context: FilterContext) -> FindReason:
+        """Fit the typical lengths to a sample of the corpus."""
+        lengths = LengthModel.fit(context.sample())
+
+        def find_reason(src: str, tgt: str) -> str | None:
+            ratio = lengths.ratio(src, tgt)
+            return f"ratio {ratio:.1f}" if ratio > self.max else None
+
+        return find_reason
+
+
+class LanguageFilter(PairFilter):
+    """Remove pairs with a side that is clearly in another language. A side in doubt is kept."""
+
+    name: ClassVar[str] = "language"
+
+    src: Annotated[str, AfterValidator(check_language)] | None = None
+    """language of the source; null: data.src_lang"""
+    tgt: Annotated[str, AfterValidator(check_language)] | None = None
+    """language of the target; null: data.tgt_lang"""
+    min_letters: int = Field(default=20, ge=1)
+    """sides with fewer letters are kept"""
+    min_probability: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """minimum probability of the other language; it must also be 50 times that of the expected one"""
+
+    def external_state(self) -> object:
+        """Return the version of the detector."""
+        return importlib.metadata.version("py3langid")
+
+    def make_find_reason(self, context: FilterContext) -> FindReason:
+        """Load the detector. Raises `UserError` for a language that it does not know."""
+        detector = LanguageDetector.load()
+        expected: list[str | None] = []
+        for key, own, configured in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
+            code = own or configured
+            is_known = detector.knows(code)
+            if not (is_known or context.skip_unknown_languages):
+                raise self.make_error(
+                    f"{code}: language detection does not know this language; remove this filter, or name a similar "
+                    f"language as {key}",
+                    key if own else "",
+                )
+            expected.append(code if is_known else None)
+
+        @lru_cache(maxsize=10_000)
+        def other_language(text: str, expected: str) -> str | None:
+            if count_letters(text) < self.min_letters:
+                return None
+            return detector.find_other_language(text, expected, self.min_probability)
+
+        def find_reason(src: str, tgt: str) -> str | None:
+            for name, text, code in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
+                if code is not None and (other := other_language(text, code)):
+                    return f"{name} is {other}"
+            return None
+
+        return find_reason
+
+
+def _check_script(value: str) -> str:
+    name = value.upper()
+    if name not in SCRIPTS:
+        raise ValueError(f'"{value}" is not a known script, {suggest(value.title(), [*map(str.title, SCRIPTS)])}')
+    return name
+
+
+Script = Annotated[str, AfterValidator(_check_script)]
+
+
+class ScriptFilter(PairFilter):
+    """Remove pairs with a side whose words are nearly all in another script."""
+
+    name: ClassVar[str] = "script"
+
+    src: Script | None = None
+    """script of the source, such as Latin, Cyrillic or Han; null: the scripts of data.src_lang"""
+    tgt: Script | None = None
+    """script of the target; null: the scripts of data.tgt_lang"""
+    min: float = Field(default=0.1, gt=0.0, le=1.0)
+    """minimum share of words with a letter of the script; names in another script are common"""
+    min_words: int = Field(default=4, ge=1)
+    """sides with fewer words are kept; in scripts without spaces, characters are counted"""
+
+    def make_find_reason(self, context: FilterContext) -> FindReason:
+        """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
+        expected: list[tuple[str, ...] | None] = []
+        for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
+            scripts = (own,) if own else LANGUAGE_SCRIPTS.get(primary_language(language))
+            if scripts is None and not context.skip_unknown_languages:
+                raise self.make_error(f"the script of {language} is not known; set {key}, such as {key}: Latin")
+            expected.append(scripts)
+
+        def find_reason(src: str, tgt: str) -> str | None:
+            for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
+                if scripts is None:
+                    continue
+                share, n_words = measure_script_share(text, scripts)
+                if share < self.min and n_words >= self.min_words:
+                    return f"only {share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
+            return None
+
+        return find_reason
+
+
+class CopyFilter(PairFilter):
+    """Remove pairs that were not translated."""
+
+    name: ClassVar[str] = "copy"
+
+    max: float = Field(default=0.8, ge=0.0, lt=1.0)
+    """maximum share of words that both sides have in common"""
+    min_words: int = Field(default=4, ge=1)
+    """pairs with fewer words are kept: names are the same in many languages"""
+
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return the share of common words."""
+        share, n_words = copy_share(src, tgt)
+        return f"{share:.0%} of the words are the same" if share > self.max and n_words >= self.min_words else None
+
+
+class NumbersFilter(PairFilter):
+    """Remove pairs whose numbers differ. Separators and small numbers, which texts often spell, do not count."""
+
+    name: ClassVar[str] = "numbers"
+
+    min: float = Field(default=0.5, gt=0.0, le=1.0)
+    """minimum share of numbers that the other side has too"""
+
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return the share of numbers that agree."""
+        share = measure_number_agreement(src, tgt)
+        return f"only {share:.0%} of the numbers agree" if share is not None and share < self.min else None
+
+
+class UrlsFilter(PairFilter):
+    """Remove pairs with URLs or e-mail addresses on one side only."""
+
+    name: ClassVar[str] = "urls"
+
+    exact: bool = False
+    """remove also pairs whose addresses differ, such as en.example.org and de.example.org"""
+
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return the first address that the other side lacks."""
+        addresses = find_addresses(src), find_addresses(tgt)
+        if addresses[0] == addresses[1] or (all(addresses) and not self.exact):
+            return None
+        missing = (addresses[0] - addresses[1]) or (addresses[1] - addresses[0])
+        return f"only one side has {next(iter(missing))}"
+
+
+class RepetitionFilter(PairFilter):
+    """Remove pairs with a side that repeats a word or phrase, and the other side does not."""
+
+    name: ClassVar[str] = "repetition"
+
+    max: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """maximum share of the most frequent word, or of repeated phrases of three words (characters in a short text)"""
+
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return which side repeats itself."""
+        for name, text, other in ((SIDE_NAMES[0], src, tgt), (SIDE_NAMES[1], tgt, src)):
+            if is_repetitive(text, other, self.max):
+                return f"{name} repeats itself"
+        return None
+
+
+@lru_cache(maxsize=100)
+def _compile(pattern: str) -> Any:
+    import regex
+
+    return regex.compile(pattern)
+
+
+def _check_pattern(pattern: str) -> str:
+    import regex
+
+    try:
+        _compile(pattern)
+    except regex.error as error:
+        raise ValueError(f'"{pattern}" is not a regular expression: {error}') from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+
+
+class RegexFilter(PairFilter):
+    r"""Remove pairs by a regular expression of the package `regex`, which knows classes such as \p{Han}."""
+
+    name: ClassVar[str] = "regex"
+
+    side: Side = "any"
+    """sides to search: src, tgt, both (both must match) or any (one must match)"""
+    drop: Pattern | None = None
+    """remove pairs in which this expression is found"""
+    keep: Pattern | None = None
+    """remove pairs in which this expression is not found"""
+
+    @model_validator(mode="after")
+    def _has_one_expression(self) -> RegexFilter:
+        if (self.drop is None) == (self.keep is None):
+            raise section_error("", "set exactly one of drop and keep")
+        return self
+
+    def make_find_reason(self, context: FilterContext) -> FindReason:
+        """Compile the expression."""
+        pattern = self.drop if self.drop is not None else self.keep
+        search = _compile(str(pattern)).search
+        reason = f"{'matches' if self.drop is not None else 'does not match'} {pattern}"
+
+        def find_reason(src: str, tgt: str) -> str | None:
+            if self.side in ("src", "tgt"):
+                is_found = search(src if self.side == "src" else tgt) is not None
+            elif self.side == "both":
+                is_found = search(src) is not None and search(tgt) is not None
+            else:
+                is_found = search(src) is not None or search(tgt) is not None
+            return reason if is_found == (self.drop is not None) else None
+
+        return find_reason

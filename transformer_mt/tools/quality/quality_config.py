@@ -1,0 +1,93 @@
+"""The list `data.filters`: names of the filters, and their form in a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast
+
+from pydantic import BeforeValidator, Discriminator, Tag
+
+from transformer_mt.tools.quality.corpus_filters import (
+    DuplicateFilter,
+    NearDuplicateFilter,
+    NearOverlapFilter,
+    OverlapFilter,
+    UnrelatedFilter,
+)
+from transformer_mt.tools.quality.filter_base import Filter
+from transformer_mt.tools.quality.normalization import NormalizeFilter
+from transformer_mt.tools.quality.pair_filters import (
+    CopyFilter,
+    LanguageFilter,
+    LengthFilter,
+    NumbersFilter,
+    RatioFilter,
+    RegexFilter,
+    RepetitionFilter,
+    ScriptFilter,
+    UrlsFilter,
+)
+from transformer_mt.tools.quality.score_filters import CommandFilter, ScoreFilter
+
+FILTERS: dict[str, type[Filter]] = {
+    filter_.name: filter_
+    for filter_ in (
+        NormalizeFilter,
+        LengthFilter,
+        RatioFilter,
+        LanguageFilter,
+        ScriptFilter,
+        CopyFilter,
+        DuplicateFilter,
+        NearDuplicateFilter,
+        OverlapFilter,
+        NearOverlapFilter,
+        UnrelatedFilter,
+        NumbersFilter,
+        UrlsFilter,
+        RepetitionFilter,
+        RegexFilter,
+        ScoreFilter,
+        CommandFilter,
+    )
+}
+"""The filters by name."""
+
+
+def _filter_name(value: Any) -> str | None:
+    """Return the name of a filter in any of its forms, or None if it has no form of a filter."""
+    if isinstance(value, Filter):
+        return value.name
+    if isinstance(value, dict) and len(cast(dict[Any, Any], value)) == 1:
+        return str(next(iter(cast(dict[Any, Any], value))))
+    return value if isinstance(value, str) else None
+
+
+def _check_is_list(value: object) -> object:
+    if isinstance(value, str | dict):
+        raise ValueError("must be a list of filters, such as [length, ratio: {max: 3}]")
+    return () if value is None else value
+
+
+class _FileSchema:
+    """JSON schema of the list in a file."""
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        options = {name: filter_.model_json_schema() for name, filter_ in FILTERS.items()}
+        for schema in options.values():
+            schema.pop("required", None)  # as in the other sections
+        named = [
+            {"type": "object", "properties": {name: schema}, "additionalProperties": False}
+            for name, schema in options.items()
+        ]
+        return {"type": "array", "items": {"anyOf": [{"enum": list(FILTERS)}, *named]}}
+
+
+if TYPE_CHECKING:
+    FilterList = tuple[Filter, ...]
+else:
+    _FilterItem = Annotated[
+        Union[tuple(Annotated[filter_, Tag(name)] for name, filter_ in FILTERS.items())],  # noqa: UP007
+        Discriminator(_filter_name),
+    ]
+    FilterList = Annotated[tuple[_FilterItem, ...], BeforeValidator(_check_is_list), _FileSchema()]
+    """Type of `data.filters`."""

@@ -1,0 +1,423 @@
+"""The flow of `tmt repair`: training text -> lines paired again, text cleaned, bad pairs dropped -> new text files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TextIO
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+
+from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.root import Config
+from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus, TableWriter
+from transformer_mt.data.sources import NamedSource, Source
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.errors import UserError
+from transformer_mt.flows.prepare import filter_arguments, load_source
+from transformer_mt.system.files import atomic_new_folder
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
+from transformer_mt.tools.quality.corpus_filters import OverlapFilter, UnrelatedFilter
+from transformer_mt.tools.quality.filter_base import Block, Filter
+from transformer_mt.tools.quality.filter_pipeline import FilterPipeline
+from transformer_mt.tools.quality.high_loss_pairs import PairLoss
+from transformer_mt.tools.quality.ledger_filter import LedgerFilter
+from transformer_mt.tools.quality.line_alignment import align_lines
+from transformer_mt.tools.quality.normalization import NormalizeFilter, normalize_spaces
+from transformer_mt.tools.quality.pair_filters import (
+    CopyFilter,
+    LanguageFilter,
+    LengthFilter,
+    NumbersFilter,
+    RatioFilter,
+    RepetitionFilter,
+    ScriptFilter,
+    UrlsFilter,
+)
+from transformer_mt.tools.quality.score_filters import ScoreFilter
+
+REPORT = "repair.json"
+SINGLE_SOURCE = "train"  # name in a report, and of the text files, if `data.train` is one source
+
+Action = Literal["cut", "shift", "clean", "drop"]
+
+
+class Change(NamedTuple):
+    """A line of `changes.tsv`: what happened to a pair, or to a line without a partner."""
+
+    action: Action
+    reason: str  # "misaligned", or the name of a filter
+    detail: str
+    src_line: str  # file:line; "" if no source line is concerned
+    tgt_line: str
+    src: str
+    tgt: str
+    new_src: str = ""  # only if the text was cleaned
+    new_tgt: str = ""
+    source: str = SINGLE_SOURCE  # name of its source
+
+
+@dataclass
+class RepairCounts:
+    """Numbers of the repair of one source, or of all together."""
+
+    n_lines: tuple[int, int] = (0, 0)  # of source and target, before
+    n_pairs: int = 0  # after
+    changes: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RepairCounts:
+        """Undo `to_json`."""
+        changes = Counter({(item["action"], item["reason"]): item["count"] for item in values["counts"]})
+        return cls((values["n_lines"][0], values["n_lines"][1]), values["n_pairs"], changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON values."""
+        counts = [
+            {"action": action, "reason": reason, "count": count}
+            for (action, reason), count in self.changes.most_common()
+        ]
+        return {"n_lines": self.n_lines, "n_pairs": self.n_pairs, "counts": counts}
+
+
+@dataclass
+class RepairReport:
+    """Numbers of a repair. They are also in `repair.json` of its folder."""
+
+    folder: str
+    config_path: str  # of the new configuration
+    used_ledger: bool = False  # whether the losses of a run decided too
+    trained_on: str | None = None  # fingerprint of the text on which `--train` had trained; None: made without it
+    sources: dict[str, RepairCounts] = field(default_factory=dict[str, RepairCounts])  # by name
+
+    @property
+    def totals(self) -> RepairCounts:
+        """Return the sums over all sources."""
+        totals = RepairCounts()
+        for counts in self.sources.values():
+            totals.n_lines = totals.n_lines[0] + counts.n_lines[0], totals.n_lines[1] + counts.n_lines[1]
+            totals.n_pairs += counts.n_pairs
+            totals.changes += counts.changes
+        return totals
+
+    @classmethod
+    def load(cls, folder: Path) -> RepairReport:
+        """Read the report of a repair that is finished."""
+        values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        sources = values.get("sources", {SINGLE_SOURCE: values})  # version 0.2.0 wrote the totals only
+        counts = {name: RepairCounts.from_json(part) for name, part in sources.items()}
+        return cls(values["folder"], values["config_path"], values["used_ledger"], values["trained_on"], counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers of all sources together and of each one as JSON values."""
+        return {
+            "folder": self.folder,
+            "config_path": self.config_path,
+            "used_ledger": self.used_ledger,
+            "trained_on": self.trained_on,
+            **self.totals.to_json(),
+            "sources": {name: counts.to_json() for name, counts in self.sources.items()},
+        }
+
+
+class SideText(NamedTuple):
+    """The lines of one side of a pair of files."""
+
+    lines: Sequence[str]
+    locate: Callable[[int], str]  # row -> file:line
+
+
+@dataclass(frozen=True)
+class AlignedPairs:
+    """The pairs of all files of a source after alignment. `N` pairs."""
+
+    corpus: ParallelCorpus
+    files: Sequence[tuple[SideText, SideText]]
+    rows: NDArray[np.int64]  # [3, N]: number of the file pair, row of the source, row of the target
+
+    def locate(self, pair: int) -> tuple[str, str]:
+        """Return `file:line` of source and target."""
+        file, src, tgt = map(int, self.rows[:, pair])
+        return self.files[file][0].locate(src), self.files[file][1].locate(tgt)
+
+
+def read_texts(config: Config, source: Source) -> Iterator[tuple[SideText, SideText]]:
+    """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
+    for paths in zip(*source.text_files(), strict=True):
+        src, tgt = (SideText([*read_lines(Path(path))], partial(_describe_line, Path(path))) for path in paths)
+        yield src, tgt
+    if not source.src:
+        corpus = load_source(config, source)
+        src, tgt = (SideText(corpus.column(side), corpus.describe_line) for side in ("src", "tgt"))
+        yield src, tgt
+
+
+def _describe_line(path: Path, row: int) -> str:
+    return f"{path}:{row + 1}"
+
+
+def align_texts(
+    files: Sequence[tuple[SideText, SideText]], folder: Path, record: Callable[[Change], None]
+) -> AlignedPairs:
+    """Pair the lines of all files by their offsets, and store the pairs."""
+    rows: list[NDArray[np.int64]] = []
+    for number, (src, tgt) in enumerate(files):
+        n_pairs = min(len(src.lines), len(tgt.lines))
+        if n_pairs == 0:
+            name = (tgt if src.lines else src).locate(0).rpartition(":")[0]
+            raise UserError(f"{name}: holds no lines; is it the right file?")
+        alignment = align_lines(
+            lambda start, end, src=src, tgt=tgt: zip(src.lines[start:end], tgt.lines[start:end], strict=True), n_pairs
+        )
+        src_rows, tgt_rows = alignment.matching_rows(len(src.lines), len(tgt.lines))
+        for row in _find_unpaired(src_rows, len(src.lines)):
+            record(Change("cut", "misaligned", "no target, or doubtful", src.locate(row), "", src.lines[row], ""))
+        for row in _find_unpaired(tgt_rows, len(tgt.lines)):
+            record(Change("cut", "misaligned", "no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
+        for i in np.flatnonzero(src_rows != tgt_rows).tolist():
+            a, b = int(src_rows[i]), int(tgt_rows[i])
+            shifted = src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]
+            record(Change("shift", "misaligned", f"by {b - a:+d} lines", *shifted))
+        rows.append(np.stack([np.full(len(src_rows), number), src_rows, tgt_rows]))
+    joined = np.concatenate(rows, axis=1)
+    with TableWriter(folder / "aligned.arrow") as table:
+        for start in range(0, joined.shape[1], BLOCK_SIZE):
+            block: list[list[int]] = joined[:, start : start + BLOCK_SIZE].T.tolist()
+            src_lines = [files[file][0].lines[row] for file, row, _ in block]
+            tgt_lines = [files[file][1].lines[row] for file, _, row in block]
+            table.write(src_lines, tgt_lines, [0] * len(block), range(start + 1, start + 1 + len(block)))
+    dataset = Dataset.from_file(str(folder / "aligned.arrow"))
+    return AlignedPairs(ParallelCorpus(dataset, ["aligned"], "aligned", table.text_hash()), files, joined)
+
+
+def _find_unpaired(rows: NDArray[np.int64], n_rows: int) -> list[int]:
+    return np.setdiff1d(np.arange(n_rows), rows).tolist()
+
+
+CHANGES = "changes.tsv"
+MIN_KEPT = 0.5  # of the pairs; a repair that leaves fewer is refused
+
+REPAIR_FILTERS: tuple[Filter, ...] = (
+    NormalizeFilter(mojibake=True),
+    LengthFilter(),
+    RatioFilter(),
+    LanguageFilter(),
+    ScriptFilter(),
+    CopyFilter(),
+    OverlapFilter(),
+    UnrelatedFilter(),
+    NumbersFilter(),
+    UrlsFilter(),
+    RepetitionFilter(),
+)
+"""Filters that clean or drop pairs. Duplicates stay: they are correct."""
+
+
+def name_new_config(config: Config, folder: Path) -> Path:
+    """Return the path of the configuration that trains on the repaired corpus."""
+    return folder / f"{config.name}-repaired.yaml"
+
+
+def repair_corpus(
+    config: Config,
+    folder: Path,
+    losses: Iterable[PairLoss] | None,
+    workers: int = 1,
+    *,
+    trained_on: str | None = None,
+) -> RepairReport:
+    """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
+
+    Each of several sources gets separate text files. The text of a source is held in memory. `losses` come from the
+    training ledger of a run. `workers` processes apply the filters. `trained_on` is the fingerprint of the text on
+    which `--train` has trained.
+
+    Raises:
+        UserError: The folder exists, the text cannot be read, most pairs would be removed, or the losses are
+            of other text.
+    """
+    check_is_repairable(config)
+    if folder.exists():
+        raise UserError(f"{folder}: exists already; remove it, or pass another --output")
+    config_path = name_new_config(config, folder)
+    report = RepairReport(str(folder), str(config_path), losses is not None, trained_on)
+    excess = None if losses is None else _group_excess(losses)
+    new_sources: list[Source] = []
+    with atomic_new_folder(folder) as temporary, (temporary / CHANGES).open("w", encoding="utf-8") as changes:
+        changes.write("\t".join(Change._fields) + "\n")
+        for source in config.data.train_sources:
+            name = source.name if isinstance(source, NamedSource) else SINGLE_SOURCE
+            report.sources[name] = counts = RepairCounts()
+            repair = _SourceRepair(config, source, name, temporary, counts, changes)
+            new_files = repair.run(None if excess is None else excess[repair.ledger_name], workers)
+            new_sources.append(_replace_files(config, source, *(folder / file for file in new_files)))
+            for leftover in temporary.glob("*.arrow"):
+                leftover.unlink()
+        train = tuple(new_sources) if isinstance(config.data.train, tuple) else new_sources[0]
+        data = config.data.model_copy(update={"train": train})
+        new_config = config.model_copy(update={"name": config_path.stem, "data": data})
+        (temporary / config_path.name).write_text(render_yaml(new_config), encoding="utf-8")
+        (temporary / REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
+    return report
+
+
+def check_is_repairable(config: Config) -> None:
+    """Raise `UserError` if a filter belongs to the lines of the text before the repair."""
+    for filter_ in config.data.filters:
+        if isinstance(filter_, ScoreFilter):
+            raise filter_.make_error(
+                "has one score per line, and the repair changes the lines: remove this filter first"
+            )
+
+
+def _replace_files(config: Config, old: Source, src_path: Path, tgt_path: Path) -> Source:
+    """Return a source with two text files instead of those of `old`, and the same languages, tag, name and weight."""
+    src_lang, tgt_lang = old.languages(config.data.src_lang, config.data.tgt_lang)
+    kept = old.model_dump(include={"name", "weight", "repeat", "tag"})
+    languages = {
+        "src_lang": src_lang if old.reverse else old.src_lang,
+        "tgt_lang": tgt_lang if old.reverse else old.tgt_lang,
+    }
+    return type(old).model_validate({**kept, **languages, "src": str(src_path), "tgt": str(tgt_path)})
+
+
+def _group_excess(losses: Iterable[PairLoss]) -> Mapping[str, dict[str, float]]:
+    """Return the excess losses by source and `file:line`."""
+    grouped: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for loss in losses:
+        grouped[loss.source][f"{loss.file}:{loss.line}"] = loss.excess
+    return grouped
+
+
+# --- one source -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _SourceRepair:
+    """The repair of one source."""
+
+    config: Config
+    source: Source
+    name: str
+    folder: Path
+    counts: RepairCounts
+    changes: TextIO  # list of changes of all sources
+
+    @property
+    def ledger_name(self) -> str:
+        """Return the name that the losses of the source have."""
+        return self.name if isinstance(self.source, NamedSource) else ""
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Return the languages of both sides."""
+        return self.source.languages(self.config.data.src_lang, self.config.data.tgt_lang)
+
+    def record(self, change: Change) -> None:
+        """Count a change, and write its line."""
+        self.counts.changes[change.action, change.reason] += 1
+        self.changes.write("\t".join(map(normalize_spaces, change._replace(source=self.name))) + "\n")
+
+    def run(self, excess: Mapping[str, float] | None, workers: int) -> tuple[str, str]:
+        """Write the repaired text, and return the names of its two files. `excess` has losses by `file:line`."""
+        files = [*read_texts(self.config, self.source)]
+        n_src, n_tgt = (sum(len(file[side].lines) for file in files) for side in (0, 1))
+        self.counts.n_lines = n_src, n_tgt
+        pairs = align_texts(files, self.folder, self.record)
+        src_lang, tgt_lang = self.languages if self.languages[0] != self.languages[1] else ("src", "tgt")
+        names = f"{self.name}.{src_lang}", f"{self.name}.{tgt_lang}"
+        left = self.filter_pairs(pairs, None if excess is None else _look_up_excess(pairs, excess), workers)
+        self.counts.n_pairs = _write_pairs(left, *(self.folder / name for name in names))
+        if self.counts.n_pairs < MIN_KEPT * min(n_src, n_tgt):
+            of_source = f" of the source {self.name}" if isinstance(self.source, NamedSource) else ""
+            removed = [item for item in self.counts.changes.most_common() if item[0][0] in ("cut", "drop")]
+            reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in removed[:3])
+            raise UserError(
+                f"the repair would keep only {self.counts.n_pairs:,} pairs of {min(n_src, n_tgt):,} lines{of_source} "
+                f"(removed: {reasons}); nothing was written.\n{self.advise(pairs)}"
+            )
+        return names
+
+    def advise(self, pairs: AlignedPairs) -> str:
+        """Return what to do if most pairs would be removed."""
+        if has_exchanged_sides(pairs.corpus, self.languages):
+            return f"the source seems to be in the target language: {EXCHANGE_REMEDY}"
+        return "check the files and languages of data.train; if so many pairs are bad, remove them with data.filters"
+
+    def filter_pairs(
+        self, pairs: AlignedPairs, excess: NDArray[np.float32] | None, workers: int
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the pairs that the filters and the ledger leave, with cleaned text."""
+        _, held_out, _ = filter_arguments(self.config, self.source)
+        filters = [*REPAIR_FILTERS]
+        if excess is not None:
+            filters = [filter_ for filter_ in filters if not isinstance(filter_, UnrelatedFilter)]
+            filters.append(LedgerFilter.from_excess(excess))
+        cleaned: dict[int, Change] = {}
+
+        def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
+            filter_ = filters[number]
+            for i, reason in enumerate(reasons):
+                change = Change(
+                    "drop" if filter_.removes else "clean",
+                    filter_.name,
+                    reason,
+                    *pairs.locate(int(block.rows[i])),
+                    block.src[i],
+                    block.tgt[i],
+                )
+                if filter_.removes:
+                    self.record(change)
+                else:
+                    cleaned[int(block.rows[i])] = change
+
+        pipeline = FilterPipeline(
+            pairs.corpus,
+            filters,
+            self.languages,
+            held_out,
+            self.folder,
+            observe,
+            workers=workers,
+            skip_unknown_languages=True,
+        )
+        for block in pipeline.blocks():
+            for row, src, tgt in zip(block.rows.tolist(), block.src, block.tgt, strict=True):
+                if row in cleaned:
+                    self.record(cleaned[row]._replace(new_src=src, new_tgt=tgt))
+                yield src, tgt
+            cleaned.clear()
+
+
+def _write_pairs(pairs: Iterable[tuple[str, str]], src_path: Path, tgt_path: Path) -> int:
+    """Write each side into a file. Return the number of pairs."""
+    n_pairs = 0
+    with (
+        src_path.open("w", encoding="utf-8", newline="\n") as src_file,
+        tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
+    ):
+        for src, tgt in pairs:
+            n_pairs += 1
+            src_file.write(f"{src}\n")
+            tgt_file.write(f"{tgt}\n")
+    return n_pairs
+
+
+def _look_up_excess(pairs: AlignedPairs, excess: Mapping[str, float]) -> NDArray[np.float32]:
+    """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N]."""
+    sources = [pairs.locate(row)[0] for row in range(pairs.rows.shape[1])]
+    if sources and excess.keys().isdisjoint(sources):
+        example = next(iter(excess), "no pair")
+        raise UserError(
+            f"the training ledger has no loss of the lines of data.train: it is of other files (such as {example}); "
+            "pass the configuration instead of the run"
+        )
+    losses = np.fromiter((excess.get(line, math.nan) for line in sources), np.float32, len(sources))
+    return np.where(pairs.rows[1] != pairs.rows[2], np.nan, losses)

@@ -1,0 +1,202 @@
+"""Signals of the quality of a sentence pair: pure functions on one text or on both sides."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from transformer_mt.tools.languages.scripts import split_units
+from transformer_mt.tools.quality.normalization import CONTROL, INVISIBLE, repair_mojibake
+
+# --- length -----------------------------------------------------------------------------------------------------------
+
+SHORT = 0.2
+"""Tolerance of `LengthModel`, as a share of the typical length: short sentences differ more in length."""
+
+
+@dataclass(frozen=True)
+class LengthModel:
+    """Typical lengths of both sides in characters without spaces. They make languages and scripts comparable."""
+
+    src: float
+    tgt: float
+
+    @classmethod
+    def fit(cls, pairs: Iterable[tuple[str, str]]) -> LengthModel:
+        """Return the median lengths of the pairs whose sides are not empty."""
+        counts = ((_count_characters(src), _count_characters(tgt)) for src, tgt in pairs)
+        lengths = [lengths for lengths in counts if all(lengths)] or [(1, 1)]
+        return cls(*(float(median(column)) for column in zip(*lengths, strict=True)))
+
+    def log_ratio(self, src: str, tgt: str) -> float:
+        """Return the logarithm of the target's relative length over that of the source; 0 is typical."""
+        lengths = _count_characters(src) / self.src, _count_characters(tgt) / self.tgt
+        return math.log((lengths[1] + SHORT) / (lengths[0] + SHORT))
+
+    def ratio(self, src: str, tgt: str) -> float:
+        """Return how many times longer one side is than the other, relative to the typical lengths; at least 1."""
+        return math.exp(abs(self.log_ratio(src, tgt)))
+
+
+def _count_characters(text: str) -> int:
+    return sum(map(len, text.split()))
+
+
+# --- numbers, addresses, brackets -------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(
+    r"(?<!\d[.,])\d{1,3}+(?:[.,'’\u00a0\u202f]\d{3})+(?:[.,]\d+)?(?![.,]?\d)"  # groups of thousands
+    r"|(?<!\d[.,])\d++[.,]\d++(?![.,:/-]?\d)"  # a decimal fraction, but no part of a date
+    r"|\d+"
+)
+_DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
+_HAN_NUMERAL = re.compile("[〇零一二三四五六七八九十百千万萬亿億两兩]")
+
+
+def _canonical(number: str) -> str:
+    """Return the digits of a number, without separators and without zeros at either end.
+
+    So `1,000.50` equals `1.000,50`, and `20 million` equals `2000万`.
+    """
+    digits = "".join(str(int(character)) for character in number if character.isdecimal())
+    return digits.strip("0") or "0"
+
+
+def measure_number_agreement(src: str, tgt: str) -> float | None:
+    """Return the share of numbers that the other side has too, from 0 to 1, or None if there is nothing to compare.
+
+    Texts often spell small and round numbers. So single digits are ignored; if one side has no digits, numbers of two
+    digits and those that end with 0 are ignored as well.
+    """
+    if not (_DIGIT.search(src) or _DIGIT.search(tgt)):
+        return None
+    joined = _agreement(_NUMBER.findall(src), _NUMBER.findall(tgt))
+    if joined is None or joined == 1:
+        return joined
+    if any(map(_HAN_NUMERAL.search, (src, tgt))) and not (_DIGIT.search(src) and _DIGIT.search(tgt)):
+        return None  # the side without digits may spell its numbers
+    split = _agreement(_DIGITS.findall(src), _DIGITS.findall(tgt))  # `[1,16]` is no decimal fraction
+    return None if split is None else max(joined, split)
+
+
+def _agreement(src: list[str], tgt: list[str]) -> float | None:
+    is_spelled = not (src and tgt)
+    n_matched = n_compared = 0
+    for numbers, others in ((src, tgt), (tgt, src)):
+        compared = Counter(_canonical(number) for number in numbers if _is_compared(number, is_spelled))
+        n_compared += compared.total()
+        n_matched += (compared & Counter(map(_canonical, others))).total()
+    return n_matched / n_compared if n_compared else None
+
+
+def _is_compared(number: str, other_side_is_spelled: bool) -> bool:
+    n_digits = sum(map(str.isdecimal, number.lstrip("0")))
+    return n_digits >= 3 and number[-1] != "0" if other_side_is_spelled else n_digits >= 2
+
+
+_URL = re.compile(r"(?:https?://|ftp://|www\.)[^\s<>\"'\u3000-\u9fff]+[\w/]", re.IGNORECASE | re.ASCII)
+_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
+
+
+def find_addresses(text: str) -> Counter[str]:
+    """Return the URLs and e-mail addresses, in lower case."""
+    if "@" not in text and "://" not in text and "www." not in text.lower():
+        return Counter()
+    return Counter(address.lower() for address in (*_URL.findall(text), *_EMAIL.findall(text)))
+
+
+_BRACKETS = str.maketrans("（）［］｛｝【】〔〕", "()[]{}[][]")
+
+
+def count_brackets(text: str) -> Counter[str]:
+    """Return the number of each bracket. Full-width brackets count like the ASCII ones."""
+    return Counter(character for character in text.translate(_BRACKETS) if character in "()[]{}")
+
+
+# --- copies and repetition --------------------------------------------------------------------------------------------
+
+
+def split_words(text: str) -> list[str]:
+    """Return the units that contain letters, without case and without punctuation at their ends."""
+    units = split_units(text.casefold())
+    return [unit if unit.isalpha() else _ENDS.sub("", unit) for unit in units if any(map(str.isalpha, unit))]
+
+
+_ENDS = re.compile(r"^\W+|\W+$")
+
+
+def copy_share(src: str, tgt: str) -> tuple[float, int]:
+    """Return the share of words that both sides have in common, and the number of words of the longer side."""
+    words = Counter(split_words(src)), Counter(split_words(tgt))
+    longest = max(words[0].total(), words[1].total())
+    return ((words[0] & words[1]).total() / longest if longest else 0.0), longest
+
+
+MIN_WORDS, MIN_CHARACTERS = 6, 12  # shorter texts repeat themselves by chance
+
+
+def measure_unit_repetition(units: Sequence[str]) -> float:
+    """Return the share of the most frequent unit or of repeated trigrams, whichever is larger, from 0 to 1."""
+    if len(units) < 2:
+        return 0.0
+    trigrams = list(zip(units, units[1:], units[2:], strict=False))
+    repeated = 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
+    return max((max(Counter(units).values()) - 1) / (len(units) - 1), repeated)
+
+
+def measure_repetition(text: str) -> float:
+    """Return the repetition of words, or of characters if there are few words. 0 for a short text."""
+    words, characters = text.split(), "".join(text.split())
+    if len(words) >= MIN_WORDS:
+        return measure_unit_repetition(words)
+    return measure_unit_repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
+
+
+def is_repetitive(text: str, other: str, limit: float) -> bool:
+    """Return whether a text repeats itself by a share of at least `limit`, and more than twice as much as `other`."""
+    share = measure_repetition(text)
+    return share >= limit and share > 2 * max(
+        measure_unit_repetition(other.split()), measure_unit_repetition("".join(other.split()))
+    )
+
+
+# --- damaged text -----------------------------------------------------------------------------------------------------
+
+_CONTROL, _INVISIBLE = re.compile(f"[{CONTROL}]"), re.compile(f"[{INVISIBLE}]")
+_LINE_SEPARATOR = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_HTML = re.compile(
+    r"</?(?:a|abbr|b|blockquote|body|br|center|code|dd|div|dl|dt|em|font|h[1-6]|head|hr|html|i|img|li|link|meta|ol|p|"
+    r"pre|q|s|script|small|span|strong|style|sub|sup|table|tbody|td|th|title|tr|tt|u|ul)(?:\s[^<>]*)?/?>"
+    r"|&(?:amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:uml|acute|grave|circ|cedil|tilde|dash|quo)|szlig|hellip|copy|reg|euro"
+    r"|#\d{2,6}|#x[0-9a-f]{2,5});",
+    re.IGNORECASE,
+)
+
+
+def has_mojibake(text: str) -> bool:
+    """Return whether a text was decoded with a wrong encoding, so that ftfy can repair it."""
+    return repair_mojibake(text) != text
+
+
+def find_control_characters(text: str) -> list[str]:
+    """Return the control characters that are not white space."""
+    return [] if text.isprintable() else _CONTROL.findall(text)
+
+
+def find_invisible_characters(text: str) -> list[str]:
+    """Return the characters that draw nothing, such as zero-width spaces. Joiners are not among them."""
+    return [] if text.isprintable() else _INVISIBLE.findall(text)
+
+
+def find_line_separators(text: str) -> list[str]:
+    """Return the characters inside a line that other programs take for its end, such as U+2028."""
+    return [] if text.isprintable() else _LINE_SEPARATOR.findall(text)
+
+
+def find_html(text: str) -> list[str]:
+    """Return HTML tags and character references."""
+    return _HTML.findall(text) if "<" in text or "&" in text else []

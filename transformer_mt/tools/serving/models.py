@@ -1,0 +1,198 @@
+"""The models of the server: loading of runs and exported folders, language pairs, and reloading."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
+from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.line_splitting import SplitWhen
+from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.records import CorruptFileError
+from transformer_mt.system.log import log
+from transformer_mt.tools.documents.formats import adapt_translator
+from transformer_mt.tools.serving.batching import BatchLine, DecodingOptions, LanguagePair
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options of `tmt serve` that apply to all models."""
+
+    loading: Mapping[str, Any]
+    """Checkpoint, device, threads and precision, as far as they are given."""
+    decoding: Mapping[str, Any]
+    """Keys of the section `decoding`."""
+    split_sentences: SplitWhen = "long"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """One checkpoint in memory, with a translator for each of its language pairs."""
+
+    version: str
+    """Checkpoint with the checksum of its weights."""
+    translators: Mapping[LanguagePair, ChunkedTranslator]
+    has_alignments: bool
+    calibrations: Mapping[LanguagePair, Calibration] = field(default_factory=dict[LanguagePair, Calibration])
+    """Calibrations of confidences, of the language pairs that have one."""
+
+    @property
+    def max_alternatives(self) -> int:
+        """Translations that the search can return beside the best one."""
+        config = next(iter(self.translators.values())).text_translator.config
+        return 0 if config.sample else config.beam - 1
+
+    def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
+        """Translate a batch of lines, each with up to `n_best` translations."""
+        translator = self.translators[options.language_pair]
+        if options.n_best != translator.text_translator.config.n_best:
+            text_translator = translator.text_translator.with_options({"n_best": options.n_best})
+            translator = replace(translator, text_translator=text_translator)
+        if options.is_document:
+            translator = adapt_translator(translator)
+        return translator.translate(
+            [line.text for line in lines],
+            [line.prefix for line in lines],
+            [line.number for line in lines],
+            alignments=options.alignments,
+            is_cancelled=lambda index: lines[index].job.is_cancelled,
+        )
+
+
+class ServedModel:
+    """A model that is replaced when its folder has a new checkpoint."""
+
+    def __init__(self, path: Path, options: ModelOptions) -> None:
+        """Load the model. Raises `UserError` if that is impossible."""
+        self.path, self.options = path, options
+        self._lock = threading.Lock()  # one reload at a time
+        self._problem = ""  # of the last reload
+        self._source = self._source_version()
+        self.loaded = _load(path, options)
+
+    @property
+    def language_pairs(self) -> tuple[LanguagePair, ...]:
+        """The language pairs of the model."""
+        return tuple(self.loaded.translators)
+
+    def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
+        """Translate a batch with the checkpoint that is loaded now."""
+        return self.loaded.translate(options, lines)
+
+    def reload(self) -> bool:
+        """Load the folder again if its checkpoint has changed. Return whether it had.
+
+        The old checkpoint stays if the new one cannot be read, or has other language pairs. The reason is logged, but
+        not again while it stays the same.
+        """
+        with self._lock:
+            try:
+                source = self._source_version()
+                loaded = self.loaded if source == self._source else _load(self.path, self.options)
+                if [*loaded.translators] != [*self.loaded.translators]:
+                    raise UserError(f"{self.path} has other language pairs now; restart the server")
+            except (UserError, OSError, RuntimeError) as error:  # RuntimeError: no memory for both models
+                if str(error) != self._problem:
+                    log(f"tmt: not reloaded: {error}")
+                self._problem = str(error)
+                return False
+            is_new = loaded is not self.loaded
+            self._source, self.loaded, self._problem = source, loaded, ""
+        if is_new:
+            log(f"tmt: reloaded {self.path}: {loaded.version}")
+        return is_new
+
+    def _source_version(self) -> str:
+        """Return a text that changes when the folder has another checkpoint."""
+        if not RunFolder(self.path).exists() and (self.path / EXPORT).exists():
+            return sha256((self.path / EXPORT).read_bytes()).hexdigest()
+        try:
+            run = RunFolder.open(self.path)
+            info = run.find_checkpoint(self.options.loading.get("checkpoint", "best"))
+        except CorruptFileError as error:
+            raise UserError(str(error)) from None
+        calibration = sha256(run.calibration.read_bytes()).hexdigest() if run.calibration.exists() else None
+        return f"{info.step} {sorted((name, file['sha256']) for name, file in info.files.items())} {calibration}"
+
+
+def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
+    """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
+    models: list[ServedModel] = []
+    owners: dict[LanguagePair, Path] = {}
+    for path in paths:
+        model = ServedModel(path, options)
+        for pair in model.language_pairs:
+            if pair in owners:
+                raise UserError(
+                    f"{path}: translates {pair}, as {owners[pair]} does; leave out one of them, or select a "
+                    "tag with --tag"
+                )
+            owners[pair] = path
+        models.append(model)
+    return models
+
+
+def _load(path: Path, options: ModelOptions) -> LoadedModel:
+    if not RunFolder(path).exists() and (path / EXPORT).exists():
+        return _load_ctranslate2(path, options)
+    translator = Translator.load(path, **options.loading, **options.decoding)
+    data, tag = translator.members[0].data, translator.config.tag
+    tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
+    translators: dict[LanguagePair, ChunkedTranslator] = {}
+    for tag in tags:
+        tagged = translator.with_options({"tag": tag})
+        provenance = ModelProvenance.of_translator(tagged)
+        pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
+        translators[pair] = ChunkedTranslator.make(tagged, provenance, options.split_sentences)
+    calibrations = _read_calibrations(RunFolder(path), translators)
+    version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
+    return LoadedModel(version, translators, has_alignments=True, calibrations=calibrations)
+
+
+def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
+    try:
+        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_metadata
+        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_translator
+    except ImportError:
+        raise UserError(f"{path}: needs one more package: pip install ctranslate2") from None
+    translator = ctranslate2_translator.CTranslate2Translator.load(path, **options.loading, **options.decoding)
+    if translator.tokenizers.needs_tag and translator.config.tag is None:
+        raise UserError(
+            f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
+        )
+    provenance = ctranslate2_metadata.read_provenance(path, translator.engine.compute_type)
+    pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
+    chunked = ChunkedTranslator.make(translator, provenance, options.split_sentences)
+    version = f"checkpoint {provenance.identity['checkpoint']}"
+    return LoadedModel(version, {pair: chunked}, has_alignments=False)
+
+
+def _read_calibrations(
+    run: RunFolder, translators: Mapping[LanguagePair, ChunkedTranslator]
+) -> dict[LanguagePair, Calibration]:
+    """Return the calibrations that fit the weights and options. A file that fits no language pair is logged."""
+    calibrations: dict[LanguagePair, Calibration] = {}
+    problem: UserError | None = None
+    for pair, translator in translators.items() if run.calibration.exists() else ():
+        try:
+            calibrations[pair] = translator.text_translator.load_calibration()
+        except UserError as error:
+            problem = error
+    if problem and not calibrations:
+        log(f"tmt: translations have no confidence: {problem}")
+    return calibrations
+
+
+def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:
+    """Yield each language pair with its model."""
+    for model in models:
+        for pair in model.language_pairs:
+            yield pair, model

@@ -1,0 +1,249 @@
+"""The server process: sockets, connection limits, signals and reloading."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from transformer_mt.errors import UserError
+from transformer_mt.system.log import log
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from transformer_mt.tools.serving.service import TranslationService
+
+HEADER_TIMEOUT = 10.0  # seconds in which a client must send the headers of its first or next request
+WRITE_TIMEOUT = 30.0  # seconds in which a client must receive the sent data
+KEEP_ALIVE = 15  # seconds that an idle connection stays open
+GRACE_SECONDS = 5  # for answers that are being sent, before their connections are closed
+POLL_SECONDS = 0.05  # between two looks at the requests in flight while the server stops
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+
+    def bind(self) -> socket.socket:
+        """Return a listening socket. Raises `UserError` if that is impossible."""
+        if not 0 <= self.port <= MAX_PORT:
+            raise UserError(f"serve: --port {self.port}: choose a port from 0 (any free one) to {MAX_PORT}")
+        try:
+            (family, *_, address), *_ = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            listener = socket.create_server(address[:2], family=family, backlog=1024)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio leaves it off
+            return listener
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
+            reason = (error.strerror or os.strerror(error.errno or 0)) if isinstance(error, OSError) else "no host name"
+            raise UserError(
+                f"serve: cannot listen on {self.host}, port {self.port}: {reason}; choose another --host or --port"
+            ) from None
+
+
+class Deadline:
+    """A time limit of a connection: calls a function unless it is stopped before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, function: Callable[[], None]) -> None:
+        self._loop, self._seconds, self._function = loop, seconds, function
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the time, unless it runs already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._function)
+
+    def stop(self) -> None:
+        """Stop the time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection of a client: uvicorn's, with a maximum number of connections and time limits.
+
+    uvicorn limits only connections that have sent a whole request, so that silent ones could fill the memory. A lost
+    connection cancels the task of its request.
+    """
+
+    def __init__(self, *arguments: Any, max_connections: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._max_connections = max_connections
+        self._handlers: set[asyncio.Task[Any]] = set()
+        self.app: Any = partial(self._handle_request, self.app)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuse a connection above the limit with status 503."""
+        super().connection_made(transport)
+        self._header_deadline = Deadline(self.loop, HEADER_TIMEOUT, self._end_slow_connection)
+        self._write_deadline = Deadline(self.loop, WRITE_TIMEOUT, transport.abort)
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` tells when the client does not read
+        if len(self.connections) > self._max_connections:
+            transport.write(_plain_answer(503, "Service Unavailable", "too many connections; try again soon"))
+            transport.close()
+        else:
+            self._header_deadline.start()
+
+    def data_received(self, data: bytes) -> None:
+        """Read data. The time limit for the headers ends when a request has started."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.is_in_request():
+            self._header_deadline.stop()
+        else:
+            self._header_deadline.start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the request, and forget the connection."""
+        self._header_deadline.stop()
+        self._write_deadline.stop()
+        for task in self._handlers:
+            task.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Start the time in which the client must receive the sent data."""
+        super().pause_writing()
+        self._write_deadline.start()
+
+    def resume_writing(self) -> None:
+        """Continue after the client has received everything."""
+        super().resume_writing()
+        self._write_deadline.stop()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid HTTP request with a JSON error."""
+        self.transport.write(_plain_answer(400, "Bad Request", "this is not a valid HTTP request"))
+        self.transport.close()
+
+    def is_in_request(self) -> bool:
+        """Return whether a request was received, and its answer was not sent."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    async def _handle_request(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        """Call the application. An incomplete answer closes the connection, so that the client notices."""
+        task, cycle = asyncio.current_task(), self.cycle
+        assert task is not None
+        self._handlers.add(task)
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not cycle.disconnected:
+                raise
+        finally:
+            self._handlers.discard(task)
+        if cycle.response_started and not cycle.response_complete:
+            self.transport.close()
+            cycle.disconnected = True  # uvicorn would log an error
+
+    def _end_slow_connection(self) -> None:
+        if not self.is_in_request() and not self.transport.is_closing():
+            self.transport.write(_plain_answer(408, "Request Timeout", "the request was not sent in time"))
+            self.transport.close()
+
+
+def _plain_answer(status: int, phrase: str, message: str) -> bytes:
+    """Return a whole HTTP answer with a JSON error."""
+    body = f'{{"error":"{message}"}}'
+    head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n{body}".encode()
+
+
+class Server(uvicorn.Server):
+    """A server that finishes accepted requests at SIGTERM and SIGINT, and reloads models at SIGHUP."""
+
+    def __init__(
+        self, app: Starlette, service: TranslationService, listener: socket.socket, reload_every: float | None = None
+    ) -> None:
+        limits = service.limits
+        config = uvicorn.Config(
+            app,
+            http=cast(Any, partial(LimitedProtocol, max_connections=limits.max_connections)),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        super().__init__(config)
+        self.service, self.listener, self.reload_every = service, listener, reload_every
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run_until_stopped(self) -> None:
+        """Serve until a signal, and finish accepted requests."""
+        try:
+            asyncio.run(self._serve_all())
+        finally:
+            self.service.close()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave the signals to `_serve_all`. uvicorn repeats them at its end, so the exit status would not be 0."""
+        yield
+
+    async def _serve_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        host, port = self.listener.getsockname()[:2]
+        log(f"tmt serves at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
+        if self.reload_every is not None:
+            self._start(self._reload_repeatedly(self.reload_every))
+        await self.serve([self.listener])
+        for task in self._tasks:
+            task.cancel()
+
+    def _stop(self, number: int) -> None:
+        """Refuse new requests, and end after those in flight. A second signal ends the process at once."""
+        if self.service.is_stopping:
+            os._exit(128 + number)
+        self.service.is_stopping = True
+        log(f"tmt: stopping; {len(self.server_state.tasks)} requests are in flight")
+        self._start(self._exit_when_idle())
+
+    async def _exit_when_idle(self) -> None:
+        """Finish the requests in flight, and cut those that take longer than the time limit, such as open streams."""
+        end = time.monotonic() + self.service.limits.timeout
+        while self.server_state.tasks and time.monotonic() < end:
+            await asyncio.sleep(POLL_SECONDS)
+        for connection in [*self.server_state.connections]:
+            if isinstance(connection, LimitedProtocol) and connection.is_in_request():
+                connection.transport.abort()
+        self.should_exit = True
+
+    def _reload(self) -> None:
+        self._start(asyncio.to_thread(self.service.reload))
+
+    async def _reload_repeatedly(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(self.service.reload)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop holds weak references only
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,371 @@
+"""The service that the HTTP routes call: it finds the model, translates within the limits, and detects languages."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from transformer_mt.data.languages import language_name, primary_language
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
+from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.line_splitting import restore_spaces
+from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.word_alignment import target_word_indices
+from transformer_mt.errors import UserError
+from transformer_mt.system.log import log
+from transformer_mt.tools.documents.document import Document
+from transformer_mt.tools.documents.formats import DocumentOptions, fill_document, make_lines, parse_document
+from transformer_mt.tools.languages.detection import LanguageDetector
+from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.tools.serving.batching import (
+    BatchingWorker,
+    DecodingOptions,
+    LanguagePair,
+    TranslationJob,
+    count_characters,
+    find_language_pair,
+    is_same_language,
+)
+from transformer_mt.tools.serving.models import ServedModel, iterate_language_pairs
+from transformer_mt.tools.serving.requests import (
+    ApiError,
+    ApiKeys,
+    DetectedLanguage,
+    Language,
+    Limits,
+    RequestSlots,
+    ServedLanguagePair,
+    TranslateAnswer,
+    TranslatedSegment,
+    TranslateRequest,
+)
+from transformer_mt.tools.serving.server_metrics import Metrics
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text, as `tmt translate` reads them."""
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def join_n_best(lines: Sequence[TranslatedLine]) -> list[str]:
+    """Return the different translations of a text, the best first."""
+    joined = [[translation.text for translation in line.join()] for line in lines]
+    ranks = range(max(map(len, joined)))
+    texts = ("\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in joined) for rank in ranks)
+    return list(dict.fromkeys(texts))
+
+
+def fill_n_best(document: Document, lines: Sequence[TranslatedLine]) -> list[str]:
+    """Return the different translations of a document, the best first."""
+    n_ranks = max((len(line.join()) for line in lines), default=1)
+    return list(dict.fromkeys(fill_document(document, lines, rank) for rank in range(n_ranks)))
+
+
+def make_segments(
+    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, calibration: Calibration | None, *, confidence: bool
+) -> list[TranslatedSegment]:
+    """Return each chunk of the lines of a text with details of its best translation."""
+    calibrated = calibration if confidence else None
+    segments: list[TranslatedSegment] = []
+    for number, line in enumerate(lines):
+        best = [n_best[0] for n_best in line.translations]
+        texts = [translation.text for translation in best]
+        targets = restore_spaces(line.chunk_surfaces, texts, line.chunker.tgt_lang)
+        starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
+        for source, translation, start, target in zip(line.chunk_surfaces, best, starts, targets, strict=True):
+            segments.append(
+                TranslatedSegment(
+                    source=source,
+                    target=start + target,
+                    alignment=translation.alignment,
+                    confidence=calibrated and _compute_confidence(calibrated, source.strip(), translation),
+                    probability=_round_probability(translation.score_per_token) if confidence else None,
+                    words=compute_word_probabilities(tokenizer, translation) if confidence else None,
+                )
+            )
+    return segments
+
+
+def compute_word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:
+    """Return the geometric mean of the token probabilities of each word, EOS left out."""
+    ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
+    scores: list[list[float]] = [[] for _ in translation.text.split()]
+    pairs = zip(
+        target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids]),
+        translation.token_scores,
+        strict=False,
+    )
+    for word, score in pairs:
+        if word < len(scores):
+            scores[word].append(score)
+    return [_round_probability(sum(word) / max(1, len(word))) for word in scores]
+
+
+def _compute_confidence(calibration: Calibration, source: str, translation: Translation) -> float:
+    """Return the probability that a translation is acceptable, with four decimals."""
+    return round(calibration.regression.confidence(source, translation), 4)
+
+
+def _round_probability(log_probability: float) -> float:
+    """Return a probability with four decimals; 0 if the model's output was NaN."""
+    return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)
+
+
+DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
+
+
+class ModelRoute(NamedTuple):
+    """The language pair of a text, with the model and the thread that translate it."""
+
+    language_pair: LanguagePair
+    model: ServedModel
+    worker: BatchingWorker
+
+    @property
+    def translator(self) -> ChunkedTranslator:
+        """The translator of the language pair."""
+        return self.model.loaded.translators[self.language_pair]
+
+
+class TranslationService:
+    """The models of the server, each with its worker thread."""
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        limits: Limits,
+        keys: ApiKeys | None = None,
+        *,
+        window: float = 0.003,
+        max_batch_lines: int = 64,
+        log_text: bool = False,
+    ) -> None:
+        self.limits, self.keys, self.log_text = limits, keys, log_text
+        self.metrics = Metrics()
+        self.slots = RequestSlots(limits.max_requests)
+        self.metrics.in_flight.set_function(lambda: self.slots.n_taken)
+        self.is_stopping = False
+        self.models = models
+        self._routes: dict[LanguagePair, ModelRoute] = {}
+        self._workers: list[BatchingWorker] = []
+        for model in models:
+            worker = BatchingWorker(
+                model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
+            )
+            self._workers.append(worker)
+            self._routes |= {pair: ModelRoute(pair, model, worker) for pair in model.language_pairs}
+
+    def close(self) -> None:
+        """End the worker threads, after they have finished all jobs."""
+        for worker in self._workers:
+            worker.stop()
+
+    def reload(self) -> None:
+        """Load new checkpoints. Requests continue with the old ones meanwhile."""
+        for model in self.models:
+            if model.reload():
+                self.metrics.reloads.inc()
+
+    def check_stopping(self) -> None:
+        """Raise `ApiError` while the server stops."""
+        if self.is_stopping:
+            raise ApiError(503, "the server is stopping", {"Connection": "close", "Retry-After": "5"})
+
+    def check_key(self, key: str | None) -> None:
+        """Raise `ApiError` unless the key is valid, or the server has no keys."""
+        if self.keys is not None:
+            self.keys.check(key)
+
+    # --- languages ----------------------------------------------------------------------------------------------------
+
+    def languages(self) -> list[Language]:
+        """Return the source languages, in the order of the models."""
+        targets: dict[str, list[str]] = {}
+        for pair in self._routes:
+            known = targets.setdefault(pair.source, [])
+            if pair.target not in known:
+                known.append(pair.target)
+        return [Language(code=code, name=language_name(code), targets=known) for code, known in targets.items()]
+
+    def language_pairs(self) -> list[ServedLanguagePair]:
+        """Return the language pairs with their models."""
+        return [
+            ServedLanguagePair(
+                source=pair.source,
+                target=pair.target,
+                tag=pair.tag,
+                model=model.path.resolve().name,
+                version=model.loaded.version,
+                alignments=model.loaded.has_alignments,
+                calibrated=pair in model.loaded.calibrations,
+                maxAlternatives=model.loaded.max_alternatives,
+            )
+            for pair, model in iterate_language_pairs(self.models)
+        ]
+
+    def detect(self, text: str) -> list[DetectedLanguage]:
+        """Return the likely languages of a text, the most likely first."""
+        ranking = LanguageDetector.load().rank(text[:DETECTED_CHARACTERS])
+        likely = [(code, round(100 * probability, 1)) for code, probability in ranking[:5]]
+        return [DetectedLanguage(language=code, confidence=value) for code, value in likely if value >= 1]
+
+    def detect_source(self, text: str, target: str) -> DetectedLanguage:
+        """Return the most likely language of a text among those that a model translates to `target`."""
+        sources = [pair.source for pair in self._routes if is_same_language(target, pair.target)]
+        if not sources:
+            raise ApiError(400, f"target: no model translates to {_shown(target)}; see /languages")
+        ranking = dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
+        best = max(sources, key=lambda code: ranking.get(primary_language(code), 0.0))
+        probability = ranking.get(primary_language(best), 0.0)
+        return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
+
+    def find_route(self, source: str, target: str, tag: str | None = None) -> ModelRoute:
+        """Return the model and the thread for a language pair. Raises `ApiError` if no model translates it."""
+        pair = find_language_pair(self._routes, source, target, tag)
+        if pair is None:
+            with_tag = "" if tag is None else f" with tag {_shown(tag)}"
+            raise ApiError(400, f"no model translates {_shown(source)} to {_shown(target)}{with_tag}; see /languages")
+        return self._routes[pair]
+
+    # --- translation --------------------------------------------------------------------------------------------------
+
+    async def translate(self, request: TranslateRequest) -> TranslateAnswer:
+        """Answer a request."""
+        texts = request.texts()
+        self._check_texts(request, texts)
+        async with self.slots.take():
+            documents = await asyncio.to_thread(_parse, texts, request)
+            detected = None
+            if request.source == "auto":
+                visible = texts if documents is None else map(_visible_text, documents)
+                detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in visible)
+                detected = await asyncio.gather(*detections)
+            sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
+            routes = [self.find_route(source, request.target, request.tag) for source in sources]
+            self._check_options(request, texts, routes)
+            all_lines = (
+                [self._split(text, request) for text in texts] if documents is None else map(make_lines, documents)
+            )
+            jobs = [self._make_job(lines, route, request) for lines, route in zip(all_lines, routes, strict=True)]
+            lines = await self.run(jobs, routes)
+        answer = await asyncio.to_thread(self._make_answer, request, lines, routes, detected, documents)
+        if self.log_text:
+            log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
+        return answer
+
+    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
+        """Return the translated lines of each job. The search stops at the time limit, or with the request's task."""
+        for job, route in zip(jobs, routes, strict=True):
+            self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
+            route.worker.submit(job)
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+        except TimeoutError:
+            self.metrics.cancelled.labels("time").inc()
+            message = f"the translation took more than {self.limits.timeout:g} seconds; send less text"
+            raise ApiError(504, message) from None
+        except asyncio.CancelledError:
+            self.metrics.cancelled.labels("disconnect").inc()
+            raise
+        except UserError as error:
+            raise ApiError(400, str(error)) from None
+        finally:
+            for job in jobs:
+                job.cancel()
+
+    def _check_texts(self, request: TranslateRequest, texts: Sequence[str]) -> None:
+        check_text([*texts, request.prefix], self.limits, "q and prefix" if request.prefix else "q")
+        if not any(text.strip() for text in texts):
+            raise ApiError(400, "q: there is no text to translate")
+        for name in ("prefix", "alignment", "confidence"):
+            if request.format == "html" and getattr(request, name):
+                raise ApiError(400, f"{name}: is for text; leave it out, or send format: text")
+        if "\n" in request.prefix or "\r" in request.prefix:
+            raise ApiError(400, "prefix: must be one line")
+        if request.prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
+            raise ApiError(400, "prefix: q must be one text of one line")
+
+    @staticmethod
+    def _check_options(request: TranslateRequest, texts: Sequence[str], routes: Sequence[ModelRoute]) -> None:
+        if request.alignment and not all(route.model.loaded.has_alignments for route in routes):
+            raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
+        if request.format == "html" and not all(route.model.loaded.has_alignments for route in routes):
+            raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
+        if request.prefix.strip():
+            translator = routes[0].translator
+            max_tokens = translator.chunker.max_tokens
+            if translator.chunker.count_tokens(texts)[0] > max_tokens:
+                raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
+            (ids,) = translator.text_translator.tokenizers.tgt.encode([request.prefix])
+            if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
+                raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
+
+    @staticmethod
+    def _split(text: str, request: TranslateRequest) -> list[str]:
+        return split_lines(text.strip("\n") if request.prefix else text)
+
+    @staticmethod
+    def _make_job(lines: Sequence[str | MarkedText], route: ModelRoute, request: TranslateRequest) -> TranslationJob:
+        n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
+        options = DecodingOptions(route.language_pair, n_best, request.alignment, request.format == "html")
+        return TranslationJob(options, lines, request.prefix)
+
+    @staticmethod
+    def _make_answer(
+        request: TranslateRequest,
+        lines: Sequence[Sequence[TranslatedLine]],
+        routes: Sequence[ModelRoute],
+        detected: list[DetectedLanguage] | None,
+        documents: Sequence[Document] | None,
+    ) -> TranslateAnswer:
+        if documents is None:
+            n_best_lists = [join_n_best(text) for text in lines]
+        else:
+            n_best_lists = [fill_n_best(document, text) for document, text in zip(documents, lines, strict=True)]
+        best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
+        segments: list[list[TranslatedSegment]] = []
+        if request.alignment or request.confidence:
+            for text, route in zip(lines, routes, strict=True):
+                tokenizer = route.translator.text_translator.tokenizers.tgt
+                calibration = route.model.loaded.calibrations.get(route.language_pair)
+                segments.append(make_segments(text, tokenizer, calibration, confidence=request.confidence))
+        is_list = isinstance(request.q, list)
+        return TranslateAnswer(
+            translatedText=best if is_list else best[0],
+            alternatives=None if not request.alternatives else others if is_list else others[0],
+            detectedLanguage=None if detected is None else detected if is_list else detected[0],
+            segments=None if not segments else segments if is_list else segments[0],
+        )
+
+
+def _parse(texts: Sequence[str], request: TranslateRequest) -> list[Document] | None:
+    """Return the documents of a request; None if it has plain text."""
+    if request.format == "text":
+        return None
+    return [parse_document(text, request.format, DocumentOptions(request.target)) for text in texts]
+
+
+def _visible_text(document: Document) -> str:
+    """Return the text of a document without its markup tags."""
+    return "\n".join(segment.source.text_only for segment in document.segments)
+
+
+def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:
+    """Raise `ApiError` for texts that are too long together, or that are not Unicode text."""
+    n_characters = sum(map(len, texts))
+    if n_characters > limits.max_characters:
+        raise ApiError(413, f"{name}: {n_characters:,} characters; at most {limits.max_characters:,} are translated")
+    try:
+        for text in texts:
+            text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ApiError(400, f"{name}: half of a surrogate pair; send valid Unicode text") from None
+
+
+def _shown(code: str) -> str:
+    """Return a code of a request for a message: short, without control characters."""
+    return ascii(code[:20])[1:-1]

@@ -1,0 +1,253 @@
+"""Synthetic sentence pairs from monolingual text: translate it, drop bad translations, write both sides as text files.
+
+Back-translation (Sennrich et al. 2016) pairs the translation of a line, as the source, with the line itself, as the
+target. Distillation (Kim & Rush 2016) pairs a line, as the source, with its translation, as the target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from transformer_mt.config.rendering import render_scalar
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.languages import primary_language
+from transformer_mt.data.sources import TrainSource
+from transformer_mt.data.text_files import Errors, read_lines
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translation import Translation
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
+from transformer_mt.evaluation.metrics import compute_sentence_chrf
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import atomic_file
+from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector
+
+SAMPLE_LINES = 1000  # of a file, to detect its language
+TOO_LONG, ROUND_TRIP = "too_long", "round_trip"
+DROP_REASONS = {
+    "blank": "the line has no text",
+    TOO_LONG: "the line has more tokens than the training pairs of the model: split it into sentences",
+    **HINTS,
+    ROUND_TRIP: "the translation back differs too much from the line",
+}
+"""Reasons to drop a line, each with its meaning or advice."""
+_SUFFIXES = ("", "_column", "_lang")
+SWAPPED_KEYS = {
+    **{f"src{suffix}": f"tgt{suffix}" for suffix in _SUFFIXES},
+    **{f"tgt{suffix}": f"src{suffix}" for suffix in _SUFFIXES},
+}
+"""Keys of a source of training pairs whose values change places for the other direction."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Which side of the new pairs is synthetic, and the languages of the model that makes it."""
+
+    command: Literal["backtranslate", "distill"]
+    text_lang: str
+    translation_lang: str
+
+    @property
+    def is_backtranslation(self) -> bool:
+        """Return whether the translations are the sources of the new pairs."""
+        return self.command == "backtranslate"
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Return the languages of the new pairs, the source first."""
+        if self.is_backtranslation:
+            return self.translation_lang, self.text_lang
+        return self.text_lang, self.translation_lang
+
+    def files(self, folder: Path) -> tuple[Path, Path]:
+        """Return the files of the new pairs, the source first. Their suffixes are the languages."""
+        src, tgt = self.languages
+        if src == tgt:
+            src, tgt = "src", "tgt"
+        return folder / f"train.{src}", folder / f"train.{tgt}"
+
+
+# --- checks before the translation ------------------------------------------------------------------------------------
+
+
+def read_languages(run: RunFolder, tag: str | None, option: str) -> tuple[str, str]:
+    """Return the languages that a run translates from and to, with this tag or with that of its configuration.
+
+    Raises:
+        UserError: The tag is unknown or missing. The message names the option that sets it.
+    """
+    data = run.read_section("data", DataConfig)
+    try:
+        return data.languages_of(tag or run.read_section("decoding", DecodingConfig).tag)
+    except UserError as error:
+        raise UserError(f"{option}: {run.path}: {error}") from None
+
+
+def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors, *, any_language: bool) -> None:
+    """Raise `UserError` if a file has no text, or if its text is certainly not in the source language of the run."""
+    sample = [*islice((line for line in read_lines(path, errors) if line.strip()), SAMPLE_LINES)]
+    if not sample:
+        raise UserError(f"{path}: holds no text; is it the right file?")
+    if any_language:
+        return
+    src_lang, tgt_lang = languages
+    detector = LanguageDetector.load()
+    if not detector.knows(src_lang):
+        return
+    found = detector.find_other_language("\n".join(sample), src_lang, LANGUAGE_THRESHOLD)
+    if found is not None:
+        remedy = f"pass text in {src_lang}, or a run that translates from {found}"
+        if primary_language(found) == primary_language(tgt_lang):
+            remedy = f"pass a run of the other direction, {tgt_lang} to {src_lang}, or text in {src_lang}"
+        raise UserError(
+            f"{path}: the text seems to be in {found}, and {run} translates {src_lang} to {tgt_lang};\n"
+            f"{remedy} (--any-language, if the detection is wrong)"
+        )
+
+
+def check_round_trip(run: Path, languages: tuple[str, str], direction: Direction) -> None:
+    """Raise `UserError` unless the run of the round trip translates the translations back."""
+    needed = direction.translation_lang, direction.text_lang
+    if [*map(primary_language, languages)] != [*map(primary_language, needed)]:
+        raise UserError(
+            f"--round-trip {run}: translates {' to '.join(languages)}, and the way back is {' to '.join(needed)};\n"
+            "pass a run of that direction (for a run with tags, also --round-trip-tag)"
+        )
+
+
+# --- translation ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A line with its translation, and the reason why it was dropped, if it was."""
+
+    text: str
+    translation: str = ""
+    drop_reason: str | None = None
+    chrf: float | None = None  # of the translation back; None: there was none
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class CandidateMaker:
+    """Translates lines, and finds bad translations. Each line is judged on its own, so windows do not matter."""
+
+    translator: TextTranslator
+    max_tokens: int  # of a line
+    back: TextTranslator | None = None  # for the round trip
+    min_chrf: float = 0.0
+
+    def make(self, texts: Sequence[str], first_number: int) -> list[Candidate]:
+        """Translate some consecutive lines. The number of the first one, counted from 1, seeds the sampling."""
+        lengths = [len(ids) if text.strip() else 0 for text, ids in zip(texts, self._encode(texts), strict=True)]
+        reasons = (TOO_LONG if n_tokens else "blank" for n_tokens in lengths)
+        candidates = [Candidate(text, drop_reason=reason) for text, reason in zip(texts, reasons, strict=True)]
+        chosen = [i for i, n_tokens in enumerate(lengths) if 0 < n_tokens <= self.max_tokens]
+        line_numbers = [first_number + i for i in chosen]
+        found = self.translator.n_best([texts[i] for i in chosen], line_numbers=line_numbers, n_best=1)
+        for i, (best, *_) in zip(chosen, found, strict=True):
+            candidates[i] = Candidate(texts[i], best.text, find_fault(texts[i], best))
+        if self.back is not None:
+            self._translate_back(self.back, candidates, first_number)
+        return candidates
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.translator.tokenizers.src.encode(texts)
+
+    def _translate_back(self, back: TextTranslator, candidates: list[Candidate], first_number: int) -> None:
+        """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
+        kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
+        line_numbers = [first_number + i for i in kept]
+        returned = back.translate([candidates[i].translation for i in kept], line_numbers=line_numbers)
+        scores = compute_sentence_chrf(returned, [candidates[i].text for i in kept])
+        for i, score in zip(kept, scores, strict=True):
+            chrf = round(score, 2)
+            reason = ROUND_TRIP if chrf < self.min_chrf else None
+            candidates[i] = replace(candidates[i], chrf=chrf, drop_reason=reason)
+
+
+def find_fault(text: str, translation: Translation) -> str | None:
+    """Return why a translation is certainly bad, or None."""
+    return next(iter(find_degenerate([text], [translation.text], [translation.finished]).rows), None)
+
+
+# --- the new training text --------------------------------------------------------------------------------------------
+
+
+class PairCounts(NamedTuple):
+    """Counts of the kept and dropped lines of a monolingual text."""
+
+    n_lines: int
+    n_pairs: int
+    dropped: dict[str, int]  # by reason, in the order of DROP_REASONS
+    mean_chrf: float | None  # of the round trips, before their filter
+
+
+def write_pairs(candidates: Path, direction: Direction, folder: Path) -> PairCounts:
+    """Write the good candidates as two line-aligned text files."""
+    counts, chrf_sum, n_checked = Counter[str | None](), 0.0, 0
+    src_path, tgt_path = direction.files(folder)
+    with (
+        atomic_file(src_path) as src_part,
+        atomic_file(tgt_path) as tgt_part,
+        src_part.open("wb") as src,
+        tgt_part.open("wb") as tgt,
+    ):
+        text, translation = (tgt, src) if direction.is_backtranslation else (src, tgt)
+        for candidate in read_candidates(candidates):
+            counts[candidate.drop_reason] += 1
+            if candidate.chrf is not None:
+                chrf_sum, n_checked = chrf_sum + candidate.chrf, n_checked + 1
+            if candidate.drop_reason is None:
+                text.write(f"{candidate.text}\n".encode())
+                translation.write(f"{candidate.translation}\n".encode())
+    dropped = {reason: counts[reason] for reason in DROP_REASONS if counts[reason]}
+    mean_chrf = round(chrf_sum / n_checked, 2) if n_checked else None
+    return PairCounts(counts.total(), counts[None], dropped, mean_chrf)
+
+
+def read_candidates(path: Path) -> Iterator[Candidate]:
+    """Yield the records of a file, one at a time."""
+    with path.open("rb") as file:
+        for line in file:
+            yield Candidate(**json.loads(line))
+
+
+def render_training_data(run: RunFolder, direction: Direction, folder: Path) -> str:
+    """Return the YAML of `data` for the next training: the pairs of the run, in its direction, and the new ones.
+
+    A run with tags learned several directions, so its pairs are left out.
+    """
+    data = run.read_section("data", DataConfig)
+    src_lang, tgt_lang = map(render_scalar, direction.languages)
+    lines = ["data:", f"  src_lang: {src_lang}", f"  tgt_lang: {tgt_lang}", "  train:"]
+    names: list[str] = []
+    for source in () if data.tags else data.train_sources:
+        keys = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight", "repeat"})
+        names.append(keys.pop("name", "parallel"))
+        if direction.is_backtranslation:
+            keys = {SWAPPED_KEYS.get(key, key): value for key, value in keys.items()}
+        ordered = {key: keys[key] for key in TrainSource.model_fields if key in keys}
+        lines.append(_render_item({"name": names[-1], **ordered}))
+    name = "synthetic"
+    while name in names:  # the run was trained on synthetic pairs too
+        name += "-2"
+    src, tgt = map(str, direction.files(folder))
+    lines.append(_render_item({"name": name, "src": src, "tgt": tgt}))
+    return "\n".join(lines)
+
+
+def _render_item(keys: dict[str, object]) -> str:
+    text = ", ".join(f"{key}: {render_scalar(value)}" for key, value in keys.items())
+    return f"    - {{{text}}}"
