@@ -15,11 +15,12 @@ import pytest
 import torch
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt import Translator, export
+from transformer_mt import Translator
 from transformer_mt.cli.export import write_weights_folder
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools import export as tools_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
 
 SENTENCES = [
@@ -282,9 +283,9 @@ def test_metadata_that_is_not_a_json_object_is_refused(exported_copy: Path, cont
 
 def test_a_missing_package_is_named(models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    for name in ("ctranslate2_library", "ctranslate2_metadata", "ctranslate2_translator"):
-        monkeypatch.delitem(sys.modules, f"transformer_mt.export.{name}")
-        monkeypatch.delattr(export, name)
+    for name in ("ctranslate2_library", "ctranslate2_engine"):
+        monkeypatch.delitem(sys.modules, f"transformer_mt.tools.export.{name}")
+        monkeypatch.delattr(tools_export, name)
     done = tmt("translate", "--engine", "ctranslate2", models.exported, "one")
     assert_refused(done, "pip install ctranslate2")
 

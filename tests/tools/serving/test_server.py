@@ -259,7 +259,7 @@ def test_sighup_loads_a_new_checkpoint_while_requests_run(run_copy: Path) -> Non
 SIGHUP_WHILE_LOADING = """
 import os, signal, sys
 from transformer_mt.cli.main import main
-from transformer_mt.serving import models
+from transformer_mt.tools.serving import models
 
 load_models = models.load_models
 
