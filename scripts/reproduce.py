@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paper_bleu import LANGUAGES
 from reproduce_work import (
     RUNS,
     TEST,
@@ -43,8 +44,6 @@ from reproduce_work import (
     write_preprocessed_texts,
 )
 from trainings import existing_folder, mean_and_range, positive_int, refuse_reserved_keys, run_script, run_tasks
-
-from transformer_mt.evaluation import paper_bleu
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)
@@ -134,8 +133,8 @@ def read_arguments() -> argparse.Namespace:
 def pair(text: str) -> tuple[str, str]:
     """Parse two different languages of Multi30k."""
     src_lang, hyphen, tgt_lang = text.partition("-")
-    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(paper_bleu.LANGUAGES):
-        raise argparse.ArgumentTypeError(f"{text}: name two of {', '.join(paper_bleu.LANGUAGES)}, such as en-de")
+    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(LANGUAGES):
+        raise argparse.ArgumentTypeError(f"{text}: name two of {', '.join(LANGUAGES)}, such as en-de")
     return src_lang, tgt_lang
 
 

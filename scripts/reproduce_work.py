@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from paper_bleu import paper_bleu, preprocess
 from trainings import CONFIGS, Task, data_source, tmt
 
 from transformer_mt.config.root import load
-from transformer_mt.data.text_files import read_lines
-from transformer_mt.evaluation import paper_bleu
+from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import delete_folder, write_text
 
@@ -197,7 +197,7 @@ def write_preprocessed_texts(data: Path, lang: str) -> None:
     """Write the corpus of one language with the preprocessing of the papers. Delete scores of a text that changed."""
     TEXT.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        lines = paper_bleu.preprocess(list(read_lines(data / f"{part}.{lang}")), lang)
+        lines = preprocess(list(read_lines(data / f"{part}.{lang}")), lang)
         text, file = "".join(f"{line}\n" for line in lines), TEXT / f"{part}.{lang}"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             for scores in RUNS.glob(f"*/scores-{part}.json"):
@@ -206,10 +206,15 @@ def write_preprocessed_texts(data: Path, lang: str) -> None:
 
 
 def evaluate(works: Sequence[SystemRun], part: str, scores: Path) -> None:
-    """Score one model, or an ensemble."""
+    """Score one model, or an ensemble. Add the metric of the papers to the scores of `tmt evaluate`."""
     src, ref = works[0].files(part)
-    command = ("evaluate", *models(works), "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
-    write_text(scores, tmt(*command, threads=works[0].threads))
+    translations = scores.with_suffix(".txt")
+    command = ("evaluate", *models(works), "--src", src, "--ref", ref, "--output", translations, "--json")
+    found = json.loads(tmt(*command, threads=works[0].threads))
+    p = paper_bleu(*read_aligned_files(translations, ref), works[0].tgt_lang, is_moses=True)
+    (test_set,) = found["test_sets"].values()
+    test_set["metrics"]["p"] = p._asdict()
+    write_text(scores, json.dumps(found, ensure_ascii=False, indent=1))
 
 
 def models(works: Sequence[SystemRun]) -> tuple[object, ...]:
@@ -229,6 +234,6 @@ def is_up_to_date(made: Path, sources: Sequence[Path]) -> bool:
 
 
 def read_score(scores: Path, name: str) -> float:
-    """Read a score that `tmt evaluate --json` wrote."""
+    """Read a score from the file of `evaluate`."""
     (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
     return found["metrics"][name]["value"]

@@ -16,7 +16,6 @@ from transformer_mt import Translator, __version__
 from transformer_mt.cli.evaluate import RUN_OPTIONS
 from transformer_mt.decoding import engine as loading
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, score_with_intervals
-from transformer_mt.evaluation.paper_bleu import preprocess
 from transformer_mt.runs.folder import RunFolder
 
 FILES = ("--src", "valid.en", "--ref", "valid.de")
@@ -113,16 +112,14 @@ def test_the_chosen_checkpoint_is_scored(texts: Path, tiny_run: Path, tmt: Tmt) 
 
 
 def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
-    found = in_json(
-        tmt, tiny_run, *FILES, "--beam", 1, "--checkpoint", "last", "--output", "out", "--paper", "multi30k"
-    )
+    found = in_json(tmt, tiny_run, *FILES, "--beam", 1, "--checkpoint", "last", "--output", "out")
     found_set = found["test_sets"].pop("valid.en")
     assert found["test_sets"] == {}
     assert (found["tmt"], found["run"], found["checkpoint"]) == (__version__, str(tiny_run), "last")
     assert (found["step"], found["search"], found["decoding"]["beam"], found["text"]) == (12, "greedy", 1, "raw")
     assert (found["precision"] in ("fp32", "bf16"), found["tgt_lang"]) == (True, "de")
     assert (found_set["pairs"], found_set["seconds"] > 0) == (8, True)
-    assert list(found_set["metrics"]) == ["bleu", "chrf", "chrf++", "ter", "p"]
+    assert list(found_set["metrics"]) == ["bleu", "chrf", "chrf++", "ter"]
     assert lines_of("out") == tmt("translate", tiny_run, "--input", "valid.en", "--beam", 1).stdout.split("\n")[:-1]
     ter = sacrebleu.TER()
     by_hand = ter.corpus_score(lines_of("out"), [lines_of("valid.de")], n_bootstrap=1000)
@@ -130,10 +127,8 @@ def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> Non
     low, high = measured["interval"]
     assert (measured["value"], measured["signature"]) == (by_hand.score, str(ter.get_signature()))
     assert high - low == pytest.approx(2 * by_hand._ci, abs=1e-4)
-    assert found_set["metrics"]["p"]["reference_tokens"] == 24
-    assert found_set["metrics"]["p"]["papers_reference_tokens"] is None
     # the written translations have the same scores
-    again = in_json(tmt, "--hyp", "out", "--ref", "valid.de", "--tgt-lang", "de", "--paper", "multi30k")
+    again = in_json(tmt, "--hyp", "out", "--ref", "valid.de", "--tgt-lang", "de")
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
 
 
@@ -142,13 +137,12 @@ def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: P
     config = (run_copy / "config.yaml").read_text(encoding="utf-8")
     (run_copy / "config.yaml").write_text(re.sub(r"\n  text: raw", "\n  text: moses", config), encoding="utf-8")
     (texts / "ref").write_text("".join(f"{text} , &quot; Eins &quot;\n" for text in lines_of("valid.de")))
-    found = in_json(tmt, run_copy, "--src", "valid.en", "--ref", "ref", "--paper", "multi30k", "--output", "out")
+    found = in_json(tmt, run_copy, "--src", "valid.en", "--ref", "ref", "--output", "out")
     bleu = sacrebleu.BLEU(lowercase=True)
     by_hand = bleu.corpus_score(lines_of("out"), [[f'{text}, "eins"' for text in lines_of("valid.de")]], n_bootstrap=9)
     measured = found["test_sets"]["valid.en"]["metrics"]
     assert (found["text"], measured["bleu"]["value"]) == ("moses", by_hand.score)
     assert "|case:lc|" in measured["bleu"]["signature"] and "|case:lc|" in measured["chrf"]["signature"]
-    assert measured["p"]["reference_tokens"] == 8 * 7
 
 
 # --- a file -----------------------------------------------------------------------------------------------------------
@@ -167,16 +161,6 @@ def test_the_target_language_sets_the_tokenizer(texts: Path, tmt: Tmt) -> None:
         found = in_json(tmt, *HYP, "--tgt-lang", language)
         assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["metrics"]["bleu"]["signature"]
         assert found["tgt_lang"] == language
-
-
-def test_paper_bleu_of_a_file_matches_its_definition(texts: Path, tmt: Tmt) -> None:
-    done = tmt("evaluate", *HYP, "--tgt-lang", "de", "--paper", "multi30k")
-    *_, p, account, end = done.stdout.split("\n")
-    files = [preprocess(lines_of(name), "de") for name in ("test.de", "train6.de")]
-    bleu = sacrebleu.BLEU(tokenize="none")
-    assert p.split()[:2] == ["P", f"{bleu.corpus_score(files[0], [files[1]]).score:.2f}"]
-    assert account.startswith("P: BLEU of text lower-cased, normalised and tokenized by sacremoses ")
-    assert (account.endswith("; the references have 18 tokens"), end) == (True, "")
 
 
 def test_a_file_of_moses_tokens_is_detokenized(texts: Path, tmt: Tmt) -> None:
@@ -228,21 +212,15 @@ def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt)
         (("RUN", *FILES, "--output", "nowhere/g"), ("nowhere/g: there is no folder",)),
         (("RUN", *FILES, "--output", "."), (".: is a directory; pass a file",)),
         (("RUN", *FILES, "--output", "valid.de"), ("valid.de: is an input, and --output valid.de would overwrite it",)),
-        (("RUN", "--paper", "wmt"), ("invalid choice: 'wmt'",)),
         (("--hyp", "test.de"), ("--hyp and --ref go together",)),
         (("--hyp", "test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8 lines: line N of one",)),
         (("--hyp", "nope", "--ref", "valid.de"), ("nope: no such file",)),
         (("--hyp", "test.de", "--ref", "."), (".: is a directory; pass a file",)),
         (("--hyp", "empty", "--ref", "empty"), ("empty: holds no lines",)),
         (("--hyp", "latin", "--ref", "test.de"), ("latin:1: not UTF-8 text",)),
-        (
-            (*HYP, "--paper", "multi30k"),
-            ("Moses tokens depend on the language; pass it, for example as --tgt-lang",),
-        ),
         ((*HYP, "--text", "moses"), ("Moses tokens depend on the language",)),
         ((*HYP, "--text", "moses", "--tgt-lang", ""), ('"" is not a language code',)),
         ((*HYP, "--text", "moses", "--tgt-lang", "xx"), ('text moses: Moses has no rules for "xx", only for as,',)),
-        ((*HYP, "--paper", "multi30k", "--tgt-lang", "xx"), ('the data set has no "xx", only en, de, fr, cs',)),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -290,10 +268,8 @@ def test_an_interruption_during_translation_leaves_no_files(
     assert sorted(texts.iterdir()) == before
 
 
-def test_paper_bleu_and_moses_text_refuse_unknown_languages(run_copy: Path, texts: Path, tmt: Tmt) -> None:
+def test_moses_text_refuses_unknown_languages(run_copy: Path, texts: Path, tmt: Tmt) -> None:
     config = (run_copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")
-    (run_copy / "config.yaml").write_text(config, encoding="utf-8")
-    assert_user_error(tmt("evaluate", run_copy, *FILES, "--paper", "multi30k"), 'the data set has no "xx"')
     (run_copy / "config.yaml").write_text(config.replace("\n  text: raw", "\n  text: moses"), encoding="utf-8")
     assert_user_error(tmt("evaluate", run_copy, *FILES), 'Moses has no rules for "xx"')
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from paper_bleu import preprocess
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, detokenize, unsupported_language
-from transformer_mt.evaluation.paper_bleu import preprocess
 
 
 def test_detokenizing_inverts_tokenizing() -> None:

@@ -30,7 +30,6 @@ from transformer_mt.evaluation.behaviour_tests import (
 )
 from transformer_mt.evaluation.degenerate import Sample
 from transformer_mt.evaluation.metrics import NO_TER, IntervalScore, Scorer, ScoringConfig, score_with_intervals
-from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
 from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
             raise UserError(f"evaluate: --hyp scores existing translations; leave out {given}")
         if args.ref is None:
             raise UserError("evaluate: --hyp and --ref go together")
-        if not args.tgt_lang and (args.paper or args.text == "moses"):
+        if not args.tgt_lang and args.text == "moses":
             raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
     if args.show is not None and args.show < 0:
         raise UserError(f"evaluate: --show {args.show}: give a number of translations, 0 for none")
@@ -131,9 +130,6 @@ class Evaluation:
         print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
         if "TER" not in self.scores:
             print(NO_TER)
-        for score in self.scores.values():
-            if isinstance(score, PaperBleu):
-                print_text(score.explain())
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -144,11 +140,9 @@ class Evaluation:
 def _evaluate_file(args: argparse.Namespace) -> tuple[dict[str, Any], list[Evaluation]]:
     """Score a file of translations. Return a header for JSON, and the scores."""
     text = args.text or "raw"
-    if args.paper:
-        check_language(args.tgt_lang)
     scorer = Scorer.from_config(ScoringConfig(text=text), args.tgt_lang or "")
     hypotheses, references = read_aligned_files(args.hyp, args.ref)
-    scores = _score(hypotheses, references, scorer, args.paper)
+    scores = score_with_intervals(hypotheses, references, scorer)
     header = {"hypotheses": str(args.hyp), "tgt_lang": args.tgt_lang, "text": text}
     return header, [Evaluation(str(args.ref), len(references), scores)]
 
@@ -157,8 +151,6 @@ def _evaluate_run(args: argparse.Namespace, translator: Translator) -> tuple[dic
     """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
     run = RunFolder.open(args.run)
     config = configuration.load_run(run)
-    if args.paper:
-        check_language(config.data.tgt_lang)
     scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
     test_sets = _read_test_sets(args, run, config)
     first, *others = translator.members
@@ -200,7 +192,7 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
 def _choose_test_sets(args: argparse.Namespace, config: Config) -> list[str]:
     """Return the names of the test sets of the run to score. There may be none if there are behaviour tests."""
     if not config.data.test:
-        unused = [f"--{name}" for name in ("set", "output", "show", "paper") if getattr(args, name) is not None]
+        unused = [f"--{name}" for name in ("set", "output", "show") if getattr(args, name) is not None]
         if args.expect and not unused:
             return []
         reason = f", so {unused[0]} has no effect" if unused else ""
@@ -228,15 +220,8 @@ def _evaluate_test_set(args: argparse.Namespace, test_set: EvaluationSet, transl
         seconds = time.perf_counter() - start
         if file:
             file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-    scores = _score(hypotheses, references, test_set.scorer, args.paper)
+    scores = score_with_intervals(hypotheses, references, test_set.scorer)
     samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
     steps = " + ".join(f"{member.step:,}" for member in translator.members)
     method = f"{translator.config.method}, step {steps}"
     return Evaluation(test_set.name, len(sources), scores, samples, method, seconds)
-
-
-def _score(
-    hypotheses: Sequence[str], references: Sequence[str], scorer: Scorer, paper: str | None
-) -> dict[str, IntervalScore]:
-    scores = score_with_intervals(hypotheses, references, scorer)
-    return {**scores, "P": paper_bleu(hypotheses, references, scorer)} if paper else scores

@@ -151,8 +151,6 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     add("--set", metavar="NAME", help="one test set of the run (default: all)")
     help = "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails"
     add("--expect", metavar="F", help=help)
-    help = "multi30k: add metric P of the Multi30k papers (BLEU of lower-cased Moses tokens)"
-    add("--paper", choices=("multi30k",), help=help)
     add_json(parser)
     add("--show", type=int, metavar="N", help="print the first N translations")
     add("--output", type=Path, metavar="OUT", help="write the translations to this file, one per line")
