@@ -424,7 +424,7 @@ def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section],
     """Return every key of a schema. A section class that repeats contributes only keys that have a value."""
     found: set[str] = set()
     for name, about in section.model_fields.items():
-        kind = Source if name == "train" and section is DataConfig else about.annotation
+        kind = Source if name == "train" and issubclass(section, DataConfig) else about.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             found |= keys_of(kind, f"{prefix}{name}.", seen)
             inner = [Source, *(about.annotation for about in kind.model_fields.values())]

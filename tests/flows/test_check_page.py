@@ -7,10 +7,10 @@ from html import escape
 import yaml
 from helpers import parse_page
 
+from transformer_mt.data.corpus import PairExample
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.check import MAX_TEXT, render_html, suggest_filters
 from transformer_mt.tools.quality.checks import CorpusReport, Finding, Histogram
-from transformer_mt.tools.quality.filter_base import PairExample
 
 EXAMPLES = [
     PairExample("a.en:7", "<script>alert(1)</script> & more", "", "source"),

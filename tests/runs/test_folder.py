@@ -170,7 +170,9 @@ class Keep(Section):
 def test_section_of_the_configuration_is_read(run: RunFolder) -> None:
     write_text(run.config, "keep: {best: 3}\n")
     assert run.read_section("keep", Keep) == Keep(best=3)
-    write_text(run.config, "keep: {best: 3, when_full: wait}\n")
+    write_text(run.config, "keep: {best: 3, key_of_a_tool: wait}\n")
+    assert run.read_section("keep", Keep) == Keep(best=3)
+    write_text(run.config, "keep: {best: three}\n")
     with pytest.raises(UserError, match=r"section keep is damaged; run `tmt config .*config.yaml` for details"):
         run.read_section("keep", Keep)
 

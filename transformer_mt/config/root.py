@@ -34,9 +34,10 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.log import cut_list
+from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
-from transformer_mt.tools.quality.quality_config import FILTERS
+from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 from transformer_mt.training.compile import CompileMode
 from transformer_mt.training.loss_config import LossConfig
 from transformer_mt.training.optimizers import OptimizerConfig
@@ -126,6 +127,15 @@ def _item_section_in(annotation: Any) -> Any:
     return next((found for part in typing.get_args(annotation) if (found := _item_section_in(part))), None)
 
 
+class DataSection(DataConfig):
+    """The sentence pairs, and the tools that clean and modify them."""
+
+    filters: FilterList = ()
+    """filters that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
+    modifiers: ModifierConfig = ModifierConfig()
+    """random modifications of training pairs, which make the model robust"""
+
+
 COMMAND_LINE = Location("command line")
 FILTER_LIST = ("data", "filters")
 _MISSING_TAG = "is required, because each training source has a tag: set one of {}"
@@ -150,7 +160,7 @@ class Config(Section):
     """number of CPU threads of PyTorch; auto: one per core that no other program uses when the run is created"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
     """planned export format; ctranslate2: reject settings that it does not support before training; null: no check"""
-    data: DataConfig
+    data: DataSection
     """sentence pairs for training, validation and test"""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """conversion of text to token ids"""

@@ -15,7 +15,7 @@ from hashlib import sha256
 from itertools import islice, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once, measure_folder
 from transformer_mt.system.log import ProgressReport
-from transformer_mt.tools.quality.filter_base import FilterReport, PairExample
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -117,6 +116,32 @@ MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
 TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
 """Keys of a source that determine its table, in addition to the names of the columns."""
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
+
+
+class PairExample(NamedTuple):
+    """A pair that a filter or check has found, with its text before any change."""
+
+    location: str  # file:line
+    src: str
+    tgt: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FilterReport:
+    """The effect of a filter on a corpus."""
+
+    name: str
+    removes: bool  # False: it changes pairs
+    n_seen: int  # pairs that the filters before have left
+    n_affected: int
+    examples: tuple[PairExample, ...]  # spread evenly over the affected pairs
+
+    def describe(self) -> str:
+        """Return one sentence for the log."""
+        verb = "removed" if self.removes else "changed"
+        share = self.n_affected / max(1, self.n_seen)
+        return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%})"
 
 
 @dataclass(frozen=True)

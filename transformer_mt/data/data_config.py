@@ -1,9 +1,9 @@
-"""The section `data` of the configuration: the sentence pairs, and how they are mixed, filtered and modified."""
+"""Configuration of the sentence pairs, and how they are mixed. Filters and modifiers are keys of tools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,8 +12,6 @@ from transformer_mt.config.yaml_loader import KeyPath
 from transformer_mt.data.mixture import Stage, find_mixture_problem
 from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSources
 from transformer_mt.errors import UserError
-from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
-from transformer_mt.tools.quality.quality_config import FilterList
 
 
 class DataConfig(Section):
@@ -35,10 +33,6 @@ class DataConfig(Section):
     """number of training pairs to split off if validation is null (at most a tenth)"""
     test: dict[str, Source] = Field(default={})
     """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
-    filters: FilterList = ()
-    """filters that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
-    modifiers: ModifierConfig = ModifierConfig()
-    """random modifications of training pairs, which make the model robust"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
     max_length: int = Field(default=256, ge=2)
@@ -98,7 +92,7 @@ class DataConfig(Section):
         """Return whether every training source has a tag, so that every source sentence must have one."""
         return all(source.tag is not None for source in self.train_sources)
 
-    def with_resolved_stages(self, max_steps: int | None) -> DataConfig:
+    def with_resolved_stages(self, max_steps: int | None) -> Self:
         """Return a copy in which each stage ends at a step instead of a share of a training of `max_steps`."""
         stages = (
             stage if (last := stage.last_step(max_steps)) is None else stage.model_copy(update={"until": str(last)})

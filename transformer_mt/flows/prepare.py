@@ -13,7 +13,14 @@ import numpy as np
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, load_corpus, log_progress, split_off_validation
+from transformer_mt.data.corpus import (
+    PairExample,
+    ParallelCorpus,
+    combine_corpora,
+    load_corpus,
+    log_progress,
+    split_off_validation,
+)
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.sources import HeldOutSources, Source, TrainSources
@@ -29,7 +36,6 @@ from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.augmentation.batch_modifier import BatchModifier, TokenizerTrainingPairs
 from transformer_mt.tools.quality.corpus_filters import has_text, hash_side, read_held_out_columns
 from transformer_mt.tools.quality.duplicates import HashSet
-from transformer_mt.tools.quality.filter_base import PairExample
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected, read_blocks
 from transformer_mt.tools.quality.lexicon import learn_dictionary
 

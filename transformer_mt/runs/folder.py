@@ -221,10 +221,15 @@ class RunFolder:
         return tree
 
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:
-        """Read one section of the resolved configuration. Raises `UserError` if it is damaged."""
+        """Read the keys of `schema` from one section of the resolved configuration. Keys of tools are left out.
+
+        Raises:
+            UserError: The section is damaged.
+        """
         try:
-            return schema.model_validate(self.read_config().values[name])
-        except (KeyError, ValidationError):
+            values = cast(dict[str, Any], self.read_config().values[name])
+            return schema.model_validate({key: values[key] for key in schema.model_fields if key in values})
+        except (KeyError, TypeError, ValidationError):
             raise UserError(
                 f"{self.config}: section {name} is damaged; run `tmt config {quote(str(self.config))}` for details"
             ) from None

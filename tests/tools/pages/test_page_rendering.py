@@ -10,11 +10,11 @@ from helpers import parse_page
 from jinja2 import UndefinedError
 
 import transformer_mt.tools.pages.page_rendering
+from transformer_mt.data.corpus import PairExample
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.pages.charts import MAX_SERIES, draw_histogram
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, CorpusReport, Finding
-from transformer_mt.tools.quality.filter_base import PairExample
 
 HOSTILE = "</title><script>alert('1')</script>\" onload=x \x1b[31m\u202e\ud800\n{{ 1 }}"
 VISIBLE = HOSTILE.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e").replace("\ud800", r"\ud800")

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from transformer_mt.config.root import Config
-from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.sources import NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -33,7 +33,7 @@ from transformer_mt.tools.quality.checks import (
     Finding,
     Histogram,
 )
-from transformer_mt.tools.quality.filter_base import SIDE_NAMES, PairExample
+from transformer_mt.tools.quality.filter_base import SIDE_NAMES
 from transformer_mt.tools.quality.line_alignment import (
     LineRange,
     align_lines,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.data.corpus import ParallelCorpus, log_progress
+from transformer_mt.data.corpus import PairExample, ParallelCorpus, log_progress
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.errors import UserError
@@ -31,7 +31,6 @@ from transformer_mt.tools.quality.filter_base import (
     Filter,
     FilterContext,
     FilterFunction,
-    PairExample,
     make_block_function,
 )
 from transformer_mt.tools.quality.filter_pipeline import (

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_mt.data.corpus import PairExample
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import (
@@ -17,7 +18,7 @@ from transformer_mt.tools.quality.corpus_filters import (
     OverlapFilter,
     UnrelatedFilter,
 )
-from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Filter, FindReason, PairExample
+from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Filter, FindReason
 from transformer_mt.tools.quality.pair_filters import (
     CopyFilter,
     LanguageFilter,

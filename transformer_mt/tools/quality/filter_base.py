@@ -72,32 +72,6 @@ class FilterContext:
     skip_unknown_languages: bool = False  # instead of an error
 
 
-class PairExample(NamedTuple):
-    """A pair that a filter or check has found, with its text before any change."""
-
-    location: str  # file:line
-    src: str
-    tgt: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class FilterReport:
-    """The effect of a filter on a corpus."""
-
-    name: str
-    removes: bool  # False: it changes pairs
-    n_seen: int  # pairs that the filters before have left
-    n_affected: int
-    examples: tuple[PairExample, ...]  # spread evenly over the affected pairs
-
-    def describe(self) -> str:
-        """Return one sentence for the log."""
-        verb = "removed" if self.removes else "changed"
-        share = self.n_affected / max(1, self.n_seen)
-        return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%})"
-
-
 class FilterLocation(NamedTuple):
     """Place of a filter in the configuration."""
 

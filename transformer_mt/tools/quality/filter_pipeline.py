@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.data.corpus import ParallelCorpus, TableWriter, log_progress, read_batches
-from transformer_mt.data.worker_pool import limit_workers, open_pool
-from transformer_mt.system.files import atomic_shared_folder, make_once, temporary_folder
-from transformer_mt.tools.quality.filter_base import (
-    Block,
-    Filter,
-    FilterContext,
-    FilterFunction,
+from transformer_mt.data.corpus import (
     FilterReport,
     PairExample,
+    ParallelCorpus,
+    TableWriter,
+    log_progress,
+    read_batches,
 )
+from transformer_mt.data.worker_pool import limit_workers, open_pool
+from transformer_mt.system.files import atomic_shared_folder, make_once, temporary_folder
+from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext, FilterFunction
 
 SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
