@@ -131,3 +131,11 @@ def test_a_training_without_a_configuration_names_the_builtin_corpus(
     assert tmt("train").stderr.startswith(message)
     assert message not in tmt("train", "tiny.yaml").stderr
     assert trained == ["quickstart", "tiny"]
+
+
+@pytest.mark.parametrize("command", [("--debug", "config", "nope.yaml"), ("config", "nope.yaml", "--debug")])
+def test_debug_shows_the_traceback_of_a_mistake_of_the_user(command: tuple[str, ...], tmt: Tmt) -> None:
+    done = tmt(*command)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1] == tmt("config", "nope.yaml").stderr.strip()

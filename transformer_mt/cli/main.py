@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import NoReturn
@@ -25,7 +26,11 @@ from transformer_mt.system.log import log
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: status 0, 2 after a mistake of the user, 128 + N after signal N. A command may set 1."""
+    """Run a command and exit: status 0, 2 after a mistake of the user, 128 + N after signal N. A command may set 1.
+
+    `--debug`, before or after the command, shows the traceback of a mistake of the user too.
+    """
+    arguments, is_debugging = remove_debug_option(sys.argv[1:] if arguments is None else arguments)
     args = parse_arguments(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -41,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         command.run(args)
         sys.stdout.flush()
     except UserError as error:
+        if is_debugging:
+            traceback.print_exc()
         _fail(str(error))
     except Interrupted as stop:
         name = signal.Signals(stop.signal).name
@@ -52,15 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}")
+        if is_debugging or not error.filename:
+            raise
+        _fail(f"{error.filename}: {error.strerror or error}")
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.memory import is_out_of_memory
 
-        if not is_out_of_memory(error):
+        if is_debugging or not is_out_of_memory(error):
             raise
         _fail(_out_of_memory_message(args))
     sys.exit(0)
+
+
+def remove_debug_option(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the arguments without `--debug`, and whether it was among them. Arguments after `--` are text."""
+    end = [*arguments, "--"].index("--")
+    options = [argument for argument in arguments[:end] if argument != "--debug"]
+    return [*options, *arguments[end:]], len(options) < end
 
 
 def _exit_on_signal(number: int, _frame: object) -> NoReturn:

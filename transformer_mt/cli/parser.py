@@ -82,6 +82,8 @@ def make_parser() -> SuggestingParser:
         epilog="tmt board shows training curves. tmt config prints every key.",
     )
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
+    help = "show the traceback of every error; also after the command"
+    parser.add_argument("--debug", action="store_true", help=help)  # for the help; `main` has removed it
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     for name, add_options, summary, example in COMMANDS:
