@@ -59,8 +59,8 @@ def main() -> None:
     parser.add_argument("language", choices=LANGUAGES)
     parser.add_argument("--moses", action="store_true", help="the files contain Moses tokens")
     args = parser.parse_args()
-    texts = read_aligned_files(args.hypotheses, args.references)
-    score = paper_bleu(*texts, args.language, is_moses=args.moses)
+    hypotheses, references = read_aligned_files(args.hypotheses, args.references)
+    score = paper_bleu(hypotheses, references, args.language, is_moses=args.moses)
     print(f"P {score.value:.2f}, {score.reference_tokens:,} reference tokens, {score.signature}")
 
 

@@ -211,9 +211,9 @@ def evaluate(works: Sequence[SystemRun], part: str, scores: Path) -> None:
     translations = scores.with_suffix(".txt")
     command = ("evaluate", *models(works), "--src", src, "--ref", ref, "--output", translations, "--json")
     found = json.loads(tmt(*command, threads=works[0].threads))
-    p = paper_bleu(*read_aligned_files(translations, ref), works[0].tgt_lang, is_moses=True)
+    hypotheses, references = read_aligned_files(translations, ref)
     (test_set,) = found["test_sets"].values()
-    test_set["metrics"]["p"] = p._asdict()
+    test_set["metrics"]["p"] = paper_bleu(hypotheses, references, works[0].tgt_lang, is_moses=True)._asdict()
     write_text(scores, json.dumps(found, ensure_ascii=False, indent=1))
 
 
