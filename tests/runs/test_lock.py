@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import HOLDER_FILE, LOCK_FILE, lock_folder
+from transformer_mt.runs.folder import HOLDER_FILE, LOCK_FILE, is_locked, lock_folder
 
 HOLD = """
 import sys
@@ -86,3 +86,40 @@ def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     with lock_folder(tmp_path):
         pass
+
+
+def test_a_run_is_locked_while_its_process_lives(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    with other_process(tmp_path) as process:
+        assert is_locked(tmp_path)
+        process.kill()
+        process.wait()
+        assert not is_locked(tmp_path)  # although the holder file exists
+
+
+def test_asking_in_a_loop_whether_a_run_is_locked_refuses_no_start(tmp_path: Path) -> None:
+    ask = """
+import sys
+from pathlib import Path
+from transformer_mt.runs.folder import is_locked
+print("asking", flush=True)
+while True:
+    is_locked(Path(sys.argv[1]))
+"""
+    with subprocess.Popen([sys.executable, "-c", ask, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asking\n"
+        for _ in range(500):
+            with lock_folder(tmp_path):
+                pass
+        process.kill()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_run_that_cannot_be_written_is_not_locked(tmp_path: Path) -> None:
+    with lock_folder(tmp_path):
+        holder = (tmp_path / HOLDER_FILE).read_bytes()
+    (tmp_path / HOLDER_FILE).write_bytes(holder)  # of a killed process
+    for path in (tmp_path / LOCK_FILE, tmp_path):
+        path.chmod(path.stat().st_mode & ~0o222)
+    assert not is_locked(tmp_path)

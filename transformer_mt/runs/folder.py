@@ -15,6 +15,7 @@ damaged checkpoint is kept as step-000500.damaged/. The process that trains the 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -45,6 +46,8 @@ from transformer_mt.system.files import find_link_out, remove_leftovers, write_t
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
+LOCK_TIMEOUT = 0.5
+"""Seconds that a start waits for the lock. `is_locked` shares it for a moment, which excludes its owner."""
 
 
 @contextmanager
@@ -55,7 +58,7 @@ def lock_folder(folder: Path) -> Generator[None]:
     """
     lock, holder = FileLock(folder / LOCK_FILE), folder / HOLDER_FILE
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.02)
     except Timeout:
         raise UserError(
             f"{folder}: another process is training this run{_format_holder(holder)}; wait for it or stop it"
@@ -70,15 +73,24 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process holds the lock of a run folder. A killed process does not."""
+    """Return whether a process holds the lock of a run folder. A killed process does not.
+
+    The lock is shared for a moment instead of taken, so that a starting training can wait for it.
+    """
     if not (folder / HOLDER_FILE).exists():
         return False
-    lock = FileLock(folder / LOCK_FILE)
     try:
-        lock.acquire(blocking=False)
-    except OSError:  # held, or the folder belongs to another user
+        handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:  # there is none, or it belongs to another user
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    lock.release()
+    except OSError:  # the file system has no locks
+        return False
+    finally:
+        os.close(handle)  # releases the lock
     return False
 
 
