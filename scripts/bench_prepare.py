@@ -27,9 +27,9 @@ from trainings import positive_int, run_script
 from transformer_mt.config import root as configuration
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.flows import prepare as pipeline
+from transformer_mt.flows.check import check_corpus
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes, measure_folder
-from transformer_mt.tools.quality.check import check_corpus
 
 BILLION = 1_000_000_000
 

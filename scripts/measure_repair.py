@@ -1,86 +1,74 @@
-"""Measure `tmt repair` on Multi30k with planted damage: precision and recall, and BLEU before and after.
+"""Measure `tmt check --write` on Multi30k with planted damage: precision and recall.
 
-    python scripts/measure_repair.py --data DIR --work FOLDER [--train] [section.key=value ...]
+    python scripts/measure_repair.py --data DIR --work FOLDER [section.key=value ...]
 
-5 % of the pairs are damaged as by scripts/measure_ledger.py. With `--train`, configs/multi30k_en_de.yaml is trained for
-1,000 steps on one thread: on the damaged, the repaired and the clean text. Runs that exist in the folder are used.
+5 % of the pairs are damaged in four ways: a block of shifted lines, exchanged targets, the source as target, and the
+first half of the target.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from measure_ledger import CONFIG, plant_damage
-
 from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
-from transformer_mt.data.text_files import read_aligned_files
-from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.evaluation.significance import compare_systems
-from transformer_mt.flows.train import train
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.quality.high_loss_pairs import PairLoss, load_losses
-from transformer_mt.tools.quality.repair import repair_corpus
+from transformer_mt.flows.check import repair_corpus
 
-TEST = "test_2016_flickr"
+CONFIG = Path(__file__).parents[1] / "configs" / "multi30k_en_de.yaml"
+SHARE = 0.05  # of damaged pairs
+SHIFTED_FROM = 17_000  # first line of the shifted block
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with the texts of Multi30k")
-    parser.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="texts and runs")
-    parser.add_argument("--train", action="store_true", help="train on damaged, repaired and clean text")
+    parser.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="damaged and repaired texts")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     damage = plant_damage(args.data, args.work)
-    configs = {
-        "clean": make_config("clean", args.data, args.data, args.work, args.overrides),
-        "damaged": make_config("damaged", args.work, args.data, args.work, args.overrides),
-        "repaired": make_config("repaired", args.work / "by-ledger", args.data, args.work, args.overrides),
-    }
-    repair(configs["damaged"], args.work / "by-filters", damage, None)
-    if args.train:
-        run = train_once(configs["damaged"])
-        repair(configs["damaged"], args.work / "by-ledger", damage, load_losses(run, configuration.load_run(run)))
-        runs = [train_once(configs[name]) for name in ("clean", "damaged", "repaired")]
-        print_scores(runs, args.data, configs["clean"])
-
-
-def make_config(name: str, text: Path, data: Path, work: Path, overrides: Sequence[str]) -> Config:
-    """Return the configuration of a training for 1,000 steps on the text in a folder."""
     settings = {
-        "name": name,
-        "runs_dir": work / "runs",
-        "data.cache_dir": work / "cache",
-        "data.train": f"{{src: {text / 'train.en'}, tgt: {text / 'train.de'}}}",
-        "data.validation": f"{{src: {data / 'val.en'}, tgt: {data / 'val.de'}}}",
+        "data.cache_dir": args.work / "cache",
+        "data.train": f"{{src: {args.work / 'train.en'}, tgt: {args.work / 'train.de'}}}",
+        "data.validation": f"{{src: {args.data / 'val.en'}, tgt: {args.data / 'val.de'}}}",
         "data.test": "{}",
-        "train.max_steps": 1000,
-        "train.ledger": "true",
-        "validation.metric": "loss",
-        "device": "cpu",
-        "threads": 1,
     }
-    return configuration.load(CONFIG, [*(f"{key}={value}" for key, value in settings.items()), *overrides])
-
-
-def train_once(config: Config) -> RunFolder:
-    run = RunFolder(Path(config.runs_dir) / str(config.name))
-    if not run.exists():
-        train(config)
-    return run
-
-
-def repair(config: Config, folder: Path, damage: dict[int, str], losses: Iterable[PairLoss] | None) -> None:
-    """Repair the text, and print precision and recall of what was removed or paired again."""
+    config = configuration.load(CONFIG, [*(f"{key}={value}" for key, value in settings.items()), *args.overrides])
+    folder = args.work / "repaired"
     if not folder.exists():
-        repair_corpus(config, folder, losses)
+        repair_corpus(config, folder)
+    print_agreement(folder, damage)
+
+
+def plant_damage(data: Path, work: Path) -> dict[int, str]:
+    """Write damaged training texts. Return the kind of damage by line."""
+    src, tgt = ((data / f"train.{side}").read_text(encoding="utf-8").split("\n")[:-1] for side in ("en", "de"))
+    n_each, rng, damaged = int(SHARE * len(src) / 4), random.Random(7), [*tgt]
+    block = range(SHIFTED_FROM, SHIFTED_FROM + n_each)
+    rows = [row for row in range(len(src)) if row not in block]
+    rng.shuffle(rows)
+    exchanged, copied, others = rows[:n_each], rows[n_each : 2 * n_each], rows[2 * n_each :]
+    truncated = [row for row in others if len(tgt[row].split()) >= 8][:n_each]
+    for row in block:
+        damaged[row] = tgt[row - 1]
+    for row, other in zip(exchanged, [*exchanged[1:], exchanged[0]], strict=True):
+        damaged[row] = tgt[other]
+    for row in copied:
+        damaged[row] = src[row]
+    for row in truncated:
+        words = tgt[row].split()
+        damaged[row] = " ".join(words[: len(words) // 2])
+    for side, lines in (("en", src), ("de", damaged)):
+        (work / f"train.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    kinds = {"shifted": block, "exchanged": exchanged, "copied": copied, "truncated": truncated}
+    return {row + 1: kind for kind, rows in kinds.items() for row in rows}
+
+
+def print_agreement(folder: Path, damage: dict[int, str]) -> None:
+    """Print precision and recall of what was removed or paired again."""
     lines: dict[str, set[int]] = {"removed": set(), "shifted": set()}  # with their true target, in the case of shifts
     with (folder / "changes.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -98,18 +86,6 @@ def repair(config: Config, folder: Path, damage: dict[int, str], losses: Iterabl
         f"paired again; recall {len(repaired) / len(damage):.3f}: "
         + ", ".join(f"{kind} {found[kind]} of {count}" for kind, count in kinds.items())
     )
-
-
-def print_scores(runs: Sequence[RunFolder], data: Path, config: Config) -> None:
-    """Print scores of the test set, with the differences from the first run."""
-    sources, references = read_aligned_files(data / f"{TEST}.en", data / f"{TEST}.de")
-    translations = [Translator.load(run.path, "last").translate(sources) for run in runs]
-    scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
-    for metric, comparison in compare_systems(translations, references, scorer).items():
-        for run, system in zip(runs, comparison.systems, strict=True):
-            difference = "" if system.difference is None else f"{system.difference:+.2f} p {system.p_bootstrap}"
-            print(f"{metric:6} {run.path.name:9} {system.score:6.2f} {difference}")
-        print(comparison.signature)
 
 
 if __name__ == "__main__":

@@ -66,14 +66,14 @@ def test_the_verdict_names_the_next_command(run_copy: Path, tmt: Tmt) -> None:
     severity = json.loads(tmt("check", "tiny.yaml", "--json").stdout)["severity"]
     printed = tmt("check", "tiny.yaml", "data.max_length=200").stdout
     assert "\nverdict: ready to train" in printed
-    assert ("tmt repair tiny.yaml data.max_length=200" in printed) == (severity == "warning")
+    assert ("tmt check tiny.yaml data.max_length=200 --write FOLDER" in printed) == (severity == "warning")
     assert "tmt plan tiny.yaml data.max_length=200" in printed
     assert "tmt plan" not in tmt("check", run_copy).stdout
     for line in range(1, 30):
         replace_line(Path.cwd(), line, "")
     verdict = tmt("check", "tiny.yaml").stdout.partition("\nverdict: ")[2]
     assert verdict.startswith("not ready to train: repair the errors")
-    assert "tmt repair tiny.yaml" in verdict and "tmt plan" not in verdict
+    assert "tmt check tiny.yaml --write FOLDER" in verdict and "tmt plan" not in verdict
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_wrong_languages_are_to_be_corrected_not_repaired(
     done = tmt("check", "x.yaml")
     verdict = done.stdout.partition("\nverdict: ")[2]
     assert done.returncode == 2 and remedy in done.stdout
-    assert "exchange or correct them" in verdict and "tmt repair" not in verdict
+    assert "exchange or correct them" in verdict and "--write" not in verdict
 
 
 def test_the_verdict_asks_to_remove_overlap() -> None:
@@ -154,6 +154,7 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         (("tiny.yaml", "--html", "./valid.de"), "valid.de: is an input, and --html valid.de would overwrite it"),
         (("tiny.yaml", "--show-removed", "ratio", "--json"), "--show-removed prints lines of text; leave out --json"),
         (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst writes no page; leave out --html"),
+        (("tiny.yaml", "--write", "new", "--html", "x.html"), "--write repairs instead of checking; leave out --html"),
         (("tiny.yaml", "--workers", "0"), "--workers: 0: pass at least 1 process"),
     ],
 )

@@ -21,7 +21,7 @@ if __name__ != "__main__":  # a worker imports this file when it has read its ar
     Path(__file__).with_name(f"worker-{os.getpid()}").touch()
 from transformer_mt.cli.main import main
 from transformer_mt.data.worker_pool import open_pool
-from transformer_mt.tools.quality import check
+from transformer_mt.flows import check
 
 def nothing():
     pass

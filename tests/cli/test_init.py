@@ -127,10 +127,10 @@ def test_the_remedy_for_unequal_files_works_as_printed(corpus: Path, tmt: Tmt) -
     }.items():
         Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     done = tmt("init", "a.en", "short.de")
-    assert_user_error(done, "`tmt check pairs.yaml`", "`tmt repair pairs.yaml`")
+    assert_user_error(done, "`tmt check pairs.yaml`", "`tmt check pairs.yaml --write repaired`")
     Path("pairs.yaml").write_text(done.stderr.splitlines()[-1], encoding="utf-8")
     assert "short.de has 999" in tmt("check", "pairs.yaml").stdout
-    assert_succeeded(tmt("repair", "pairs.yaml"))
+    assert_succeeded(tmt("check", "pairs.yaml", "--write", "repaired"))
     (command,) = re.findall("then `tmt (init .*)`", done.stderr)
     assert_succeeded(tmt(*command.split()))
 

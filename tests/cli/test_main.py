@@ -111,7 +111,7 @@ def test_text_in_place_of_a_configuration_is_explained(command: str, in_tiny: Pa
     assert_user_error(tmt(command, "train.en"), "train.en: not a configuration", "`tmt init SRC TGT`")
 
 
-@pytest.mark.parametrize("command", ["train", "plan", "check", "repair"])
+@pytest.mark.parametrize("command", ["train", "plan", "check"])
 def test_a_configuration_used_from_another_folder_names_its_folder(
     command: str, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,3 +139,8 @@ def test_debug_shows_the_traceback_of_a_mistake_of_the_user(command: tuple[str, 
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1] == tmt("config", "nope.yaml").stderr.strip()
+
+
+def test_a_former_command_answers_with_its_replacement(tmt: Tmt) -> None:
+    done = tmt("repair", "mine.yaml", "--output", "new")
+    assert done.returncode == 2 and "tmt check X.yaml --write FOLDER" in done.stderr

@@ -13,8 +13,8 @@ from transformer_mt.config.root import Config
 from transformer_mt.data import sources as quickstart
 from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.flows.check import check_corpus
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.quality.check import check_corpus
 from transformer_mt.tools.quality.checks import CorpusReport
 
 MULTI30K = Path(__file__).parents[2].parent / "shared" / "data" / "multi30k"
@@ -184,14 +184,17 @@ def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) 
     report = check(tmp_path, list(zip(src, tgt, strict=True)), builtin[1])
     shifted, unaligned = (finding for finding in report.findings if finding.severity == Severity.ERROR)
     assert f"train, {tmp_path}/train.en:501 to" in shifted.message and "target line N+1" in shifted.message
-    assert "delete 1 line of the target, or insert 1 line into the source; or run tmt repair" in shifted.remedy
-    assert "; or run tmt repair" in unaligned.remedy
+    assert (
+        "delete 1 line of the target, or insert 1 line into the source; or run tmt check with --write FOLDER"
+        in shifted.remedy
+    )
+    assert "; or run tmt check with --write FOLDER" in unaligned.remedy
     assert f"{tmp_path}/train.en:1501 to {tmp_path}/train.en:1700" in unaligned.message
 
 
 @pytest.mark.parametrize("has_equal_lengths", [True, False])
 def test_repair_is_not_advised_for_held_out_text(has_equal_lengths: bool, builtin: Corpus, tmp_path: Path) -> None:
-    """A target of the validation set is missing. `tmt repair` writes only training text."""
+    """A target of the validation set is missing. `--write` repairs only training text."""
     train, validation = (write(tmp_path, name, builtin[0][:1000]) for name in ("train", "valid"))
     tgt = [tgt for _, tgt in builtin[0][:1000]]
     del tgt[500]

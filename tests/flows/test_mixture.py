@@ -117,7 +117,7 @@ def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> Non
     overlaps = [finding["message"] for finding in found["findings"] if finding["group"] == "overlap"]
     assert any("(in train.fr)" in message for message in overlaps)
     assert_succeeded(tmt("prepare", path))
-    all_overlap = tmt("repair", path)
+    all_overlap = tmt("check", path, "--write", "new")
     assert_user_error(all_overlap, "would keep only 0 pairs of 64 lines of the source de (removed: overlap")
 
 

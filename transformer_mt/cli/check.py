@@ -1,4 +1,4 @@
-"""`tmt check`: find problems in the training, validation and test pairs, or list pairs with a high training loss."""
+"""`tmt check`: find problems in the training, validation and test pairs, list bad pairs, or write a repaired copy."""
 
 from __future__ import annotations
 
@@ -24,21 +24,31 @@ if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.quality.checks import CorpusReport, Finding
+    from transformer_mt.tools.quality.repair import RepairCounts
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
 CAUTIONS = {
     "unrelated": "drops free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated"
 }
 """What to know before the filter of a finding is used, by the name of the finding."""
+EFFECTS = {
+    "cut": "lines without a certain counterpart are removed",
+    "shift": "pairs get the target of another line",
+    "clean": "pairs get cleaned text",
+    "drop": "pairs are removed",
+}
+"""What the actions of a repair do."""
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run `tmt check`. The exit status is the highest severity, or 0 for a list of pairs."""
+    """Run `tmt check`. The exit status is the highest severity, or 0 for a list of pairs and for a repaired copy."""
     config, run = load_run_or_config(args.run_or_config, args.overrides)
     if args.show_removed is not None and (args.json or args.html is not None):
         raise UserError("check: --show-removed prints lines of text; leave out --json and --html")
     if args.worst is not None and args.html is not None:
         raise UserError("check: --worst writes no page; leave out --html")
+    if args.write is not None and args.html is not None:
+        raise UserError("check: --write repairs instead of checking; leave out --html")
     if args.show_removed is not None:
         from transformer_mt.flows.prepare import iterate_affected_pairs
 
@@ -48,11 +58,14 @@ def run(args: argparse.Namespace) -> None:
     if args.worst is not None:
         show_high_loss_pairs(args, config, run)
         return
+    if args.write is not None:
+        write_repaired(args, config)
+        return
     try:
         check_output(args.html, args.run_or_config, *map(Path, list_files(config.data)), option="--html")
     except UserError as error:
         raise UserError(f"--html {error}") from None
-    from transformer_mt.tools.quality.check import check_corpus
+    from transformer_mt.flows.check import check_corpus
 
     report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, args.workers)
     if args.json:
@@ -82,12 +95,12 @@ def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolde
         raise UserError(f"check: --worst {args.worst}: pass at least 1 pair")
     if run is None:
         raise UserError(
-            f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run that was trained with "
-            "train.ledger=true"
+            f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run, whose model "
+            "scores its training pairs"
         )
-    from transformer_mt.tools.quality.high_loss_pairs import find_high_loss_pairs
+    from transformer_mt.flows.check import list_high_loss_pairs
 
-    pairs = find_high_loss_pairs(run, config, args.worst)
+    pairs = list_high_loss_pairs(config, run, args.worst)
     if args.json:
         print(
             json.dumps({"name": config.name, "pairs": [pair._asdict() for pair in pairs]}, ensure_ascii=False, indent=1)
@@ -105,6 +118,53 @@ def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolde
         for pair in pairs
     ]
     print_table(("loss", "excess", "line", "likely reason", "source", "target"), rows, numbers=(0, 1))
+
+
+def write_repaired(args: argparse.Namespace, config: Config) -> None:
+    """Write a repaired copy of the training corpus, and print what was changed."""
+    from transformer_mt.flows.check import repair_corpus
+
+    report = repair_corpus(config, args.write, args.workers)
+    if args.json:
+        print(json.dumps(report.to_json(), ensure_ascii=False, indent=1))
+        return
+    print_text(f"{_describe_size(report.totals)} are in {report.folder}")
+    if len(report.sources) > 1:
+        for name, counts in report.sources.items():
+            print_text(f"{name}: {_describe_size(counts)}")
+    rows = [
+        (name, action, reason, f"{count:,}", EFFECTS[action])
+        for name, counts in report.sources.items()
+        for action in EFFECTS
+        for (changed, reason), count in counts.changes.most_common()
+        if changed == action
+    ]
+    if not rows:
+        print_text("nothing was changed")
+        return
+    first = 0 if len(report.sources) > 1 else 1  # the name of a single source says nothing
+    head = ("source", "action", "reason", "count", "effect")
+    print_table(head[first:], [row[first:] for row in rows], numbers=(head.index("count") - first,))
+    print_text(f"\nlook at {report.folder}/changes.tsv; next: {_next_command(report.config_path)}")
+
+
+def _describe_size(counts: RepairCounts) -> str:
+    n_src, n_tgt = counts.n_lines
+    lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
+    return f"{counts.n_pairs:,} pairs of {lines}"
+
+
+def _next_command(config_path: str) -> str:
+    """Return the next command: `tmt init` if the configuration sets nothing but languages and one pair of files."""
+    from transformer_mt.config import root as configuration
+    from transformer_mt.config.rendering import list_changes
+
+    config = configuration.load(Path(config_path))
+    corpus = (("data", "src_lang"), ("data", "tgt_lang"), ("data", "train"))
+    has_settings = any(change.path[:2] not in corpus for change in list_changes(config))
+    if has_settings or isinstance(config.data.train, tuple):
+        return f"tmt train --config {quote(config_path)}"
+    return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
 
 
 def show(report: CorpusReport) -> None:
@@ -135,7 +195,7 @@ def _show_verdict(report: CorpusReport, args: argparse.Namespace) -> None:
     given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
     if report.severity > Severity.OK and not report.has_wrong_languages:
-        commands.append((f"  tmt repair {given}", "# write a repaired copy"))
+        commands.append((f"  tmt check {given} --write FOLDER", "# write a repaired copy"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours, memory and disk"))
     print_text(f"\nverdict: {report.verdict}{'; next:' if commands else ''}")

@@ -31,7 +31,6 @@ from transformer_mt.cli.training_parsers import (
     add_init,
     add_plan,
     add_prepare,
-    add_repair,
     add_runs,
     add_train,
 )
@@ -45,6 +44,8 @@ from transformer_mt.cli.translation_parsers import (
     add_translate,
 )
 
+FORMER_COMMANDS = {"repair": "tmt check X.yaml --write FOLDER"}
+"""Commands of earlier versions, and what replaces them."""
 EXTRA_ARGUMENTS = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
 """Positional arguments that may also follow options, and the pattern that each value must match."""
 
@@ -60,6 +61,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if not arguments:
         parser.print_help(sys.stderr)
         parser.exit(2, "\ntmt: error: the following arguments are required: COMMAND\n")
+    if arguments[0] in FORMER_COMMANDS:
+        parser.exit(2, f"tmt: error: tmt {arguments[0]} is now `{FORMER_COMMANDS[arguments[0]]}`\n")
     parser.check_first(arguments[0], [command.name for command in COMMANDS])
     args, rest = parser.parse_known_args(arguments)
     end = rest.index("--") if "--" in rest else len(rest)
@@ -115,12 +118,6 @@ COMMANDS = (
         add_check,
         "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets",
         "tmt check mine.yaml --html report.html",
-    ),
-    Command(
-        "repair",
-        add_repair,
-        "write a repaired copy of a training corpus: lines paired again, text cleaned, bad pairs removed",
-        "tmt repair mine.yaml --output repaired",
     ),
     Command(
         "prepare",

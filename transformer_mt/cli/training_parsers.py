@@ -52,28 +52,17 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     add_run_or_config(parser)
     add_json(parser)
     add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
-    help = "list the N training pairs with the highest excess loss, with a likely reason; RUN needs train.ledger"
+    help = "list the N training pairs of a RUN with the highest excess loss under its model, with a likely reason"
     lists = parser.add_mutually_exclusive_group().add_argument
     lists("--worst", type=int, metavar="N", help=help)
     help = "list the pairs that this filter of data.filters removes, one per line"
     lists("--show-removed", metavar="FILTER", help=help)
-    add("--workers", type=process_count, default=1, metavar="N", help="processes (default: 1)")
-
-
-def add_repair(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt repair`."""
-    parser.description = (
-        "Pair the lines of data.train again where they are misaligned, clean the text, and remove bad pairs. For a "
-        "run with train.ledger, also remove pairs with a high excess loss. The folder gets new text files for each "
-        "source, changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
+    help = (
+        "write a repaired copy of data.train into a new folder: lines paired again, text cleaned, bad pairs dropped, "
+        "with changes.tsv and a configuration that trains on it"
     )
-    add = parser.add_argument
-    add_run_or_config(parser)
-    add("--output", type=Path, metavar="FOLDER", help="new folder for the results (default: NAME-repaired)")
-    help = "train on the corpus with a ledger, repair it, train on the copy, and compare both models"
-    add("--train", action="store_true", help=help)
-    add("--workers", type=process_count, default=1, metavar="N", help="processes that filter (default: 1)")
-    add_json(parser)
+    lists("--write", type=Path, metavar="FOLDER", help=help)
+    add("--workers", type=process_count, default=1, metavar="N", help="processes (default: 1)")
 
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:

@@ -123,6 +123,6 @@ def read_aligned_files(*paths: Path) -> list[list[str]]:
 
 def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[SentencePair]:
     """Yield the pairs of two line-aligned files. Raises `UserError` if the files differ in length."""
-    remedy = "tmt check X.yaml finds the first shifted line, tmt repair X.yaml pairs lines of data.train again"
+    remedy = "tmt check X.yaml finds the first shifted line, and with --write FOLDER it pairs lines of data.train again"
     for number, (src_line, tgt_line) in enumerate(zip_lines(src, tgt, errors=errors, remedy=remedy), start=1):
         yield SentencePair(src_line, tgt_line, str(src), number)

@@ -435,15 +435,15 @@ def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Ite
 
 
 def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) -> str:
-    """Return how to repair files of unequal length, with a configuration for `tmt check` and `tmt repair`."""
+    """Return how to repair files of unequal length, with a configuration for `tmt check`."""
     src, tgt = (
         given or detect_language([*islice(read_lines(Path(file)), HEAD_LINES)]) or "xx"
         for given, file in ((src_lang, source.src[0]), (tgt_lang, source.tgt[0]))
     )
     data = {"src_lang": src, "tgt_lang": tgt, "train": {"src": source.src[0], "tgt": source.tgt[0]}}
-    folder = "pairs-repaired"
+    folder = "repaired"
     return (
-        f"{CHECK_ADVICE}, and `tmt repair pairs.yaml` pairs the lines again;\n"
+        f"{CHECK_ADVICE}, and `tmt check pairs.yaml --write {folder}` pairs the lines again;\n"
         f"then `tmt init {folder}/train.{src} {folder}/train.{tgt}`\n"
         f"data: {render_value(data)}"
     )

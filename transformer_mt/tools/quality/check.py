@@ -1,10 +1,10 @@
-"""The flow of `tmt check`: corpora of a configuration -> findings about alignment, pairs and tokenizers."""
+"""Checks of the corpora of a configuration -> findings about alignment, pairs and tokenizers, as data and as a page."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,14 +13,13 @@ from typing import Any, Literal, cast
 import numpy as np
 import yaml
 
-from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.sources import NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.errors import UserError
-from transformer_mt.flows.prepare import load_source, load_sources, make_tokenizers
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.pages.charts import draw_histogram
@@ -42,58 +41,54 @@ from transformer_mt.tools.quality.line_alignment import (
 )
 from transformer_mt.tools.quality.quality_config import FILTERS
 
-REPAIR_HINT = "; or run tmt repair"  # for training pairs only: `tmt repair` does not write held-out text
+REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
-TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
-MEASURED_PAIRS = 10_000  # on which they are measured
+MEASURED_PAIRS = 10_000  # on which tokenizers are measured
 MAX_UNKNOWN = 0.001  # share of the tokens
 MAX_TOKENS = 3.0  # per word
 MAX_RARE = 0.2  # share of the characters that occur once
 
 
-def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int = 1) -> CorpusReport:
+def check_sources(
+    name: str, data: DataConfig, load: Callable[[Source], ParallelCorpus], workers: int = 1
+) -> CorpusReport:
     """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
-    `tokenizers` are those of a run; None: they are learned from a sample.
+    `name` is that of the report, and `load` returns the unfiltered text of a source.
 
     Raises:
         UserError: A source cannot be read.
     """
-    data = config.data
     train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
     held_out = {
         f"validation.{source.name}" if isinstance(source, NamedSource) else str(keys[-1]): source
         for keys, source in data.iterate_held_out_sources()
     }
+    sources = {**train, **held_out}
+    hints = {of: REPAIR_HINT if of in train else "" for of in sources}
     try:
-        corpora = {name: load_source(config, source) for name, source in {**train, **held_out}.items()}
+        corpora = {of: load(source) for of, source in sources.items()}
     except UserError:
-        unequal = [
-            finding
-            for name, source in {**train, **held_out}.items()
-            for finding in check_line_counts(name, source, REPAIR_HINT if name in train else "")
-        ]
+        unequal = [finding for of, source in sources.items() for finding in check_line_counts(of, source, hints[of])]
         if not unequal:
             raise
-        return CorpusReport(str(config.name), {}, unequal, [])
-    misaligned = {name: find_misaligned_ranges(corpus) for name, corpus in corpora.items()}
+        return CorpusReport(name, {}, unequal, [])
+    misaligned = {of: find_misaligned_ranges(corpus) for of, corpus in corpora.items()}
     findings = [
-        describe_misalignment(name, corpora[name], line_range, REPAIR_HINT if name in train else "")
-        for name, found in misaligned.items()
+        describe_misalignment(of, corpora[of], line_range, hints[of])
+        for of, found in misaligned.items()
         for line_range in found
     ]
     histograms: list[Histogram] = []
-    for name, source in train.items():
+    for of, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
-        others = {name: corpora[name] for name in held_out}
-        found, drawn = check_pairs(corpora[name], languages, others, misaligned[name], workers)
+        others = {other: corpora[other] for other in held_out}
+        found, drawn = check_pairs(corpora[of], languages, others, misaligned[of], workers)
         found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
-        findings += found if len(train) == 1 else [replace(one, message=f"{one.message} (in {name})") for one in found]
-        histograms += drawn if len(train) == 1 else [replace(one, title=f"{name}: {one.title}") for one in drawn]
-    findings += check_tokenizers(config, load_sources(config, data.train), tokenizers)
-    findings.sort(key=lambda finding: -finding.severity)
-    sizes = {name: len(corpus) for name, corpus in corpora.items()}
-    return CorpusReport(str(config.name), sizes, findings, histograms)
+        findings += found if len(train) == 1 else [replace(one, message=f"{one.message} (in {of})") for one in found]
+        histograms += drawn if len(train) == 1 else [replace(one, title=f"{of}: {one.title}") for one in drawn]
+    sizes = {of: len(corpus) for of, corpus in corpora.items()}
+    return CorpusReport(name, sizes, findings, histograms)
 
 
 def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[PairExample]:
@@ -169,13 +164,8 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
 # --- tokenizers -------------------------------------------------------------------------------------------------------
 
 
-def check_tokenizers(config: Config, train: ParallelCorpus, tokenizers: TokenizerPair | None) -> Iterator[Finding]:
-    """Yield findings about unknown tokens, words of many tokens, and characters that occur once.
-
-    Without tokenizers, they are learned from a sample of the training pairs.
-    """
-    if tokenizers is None:
-        tokenizers = make_tokenizers(config, train.select_evenly(TOKENIZER_PAIRS))
+def check_tokenizers(train: ParallelCorpus, tokenizers: TokenizerPair) -> Iterator[Finding]:
+    """Yield findings about unknown tokens, words of many tokens, and characters that occur once."""
     sample = train.select_evenly(MEASURED_PAIRS)
     for side, tokenizer in zip(("src", "tgt"), (tokenizers.src, tokenizers.tgt), strict=True):
         yield from _check_tokenizer(sample, side, tokenizer)

@@ -1,4 +1,4 @@
-"""Training pairs with a high loss in the training ledger of a run: many of them are bad pairs.
+"""Training pairs with a high loss under the finished model of a run: many of them are bad pairs.
 
 The loss of a correct pair is high if its words are rare. Pairs are therefore ranked by their excess: the loss minus
 that of a unigram model, which knows only how frequent each token is. It is relative to the median of the pair's source,
@@ -9,125 +9,98 @@ because all losses of a source are higher if the model has seldom seen it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.config.root import Config
 from transformer_mt.data.bucketing import Lengths, Rows
-from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.corpus import ParallelCorpus, log_progress
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.encoding import EncodedCorpus, Ids
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.errors import UserError
-from transformer_mt.flows.prepare import encode_training, load_split
-from transformer_mt.runs.checkpoints import load_last_state
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.quality.check_runner import BlockChecker, CheckTask
 from transformer_mt.tools.quality.checks import CHECKS
 from transformer_mt.tools.quality.filter_base import Block
-from transformer_mt.tools.quality.filter_pipeline import read_blocks
 from transformer_mt.tools.quality.line_alignment import explain_offset, find_misaligned_ranges
 
 SAMPLE_SIZE = 10_000  # pairs whose source tokens are counted
-BLOCK_PAIRS = 100_000  # whose tokens are in memory at a time
+BLOCK_PAIRS = 10_000  # whose tokens are in memory at a time
 NO_REASON = "not found by any check: maybe a free or incomplete translation, or rare words"
 
 Losses = NDArray[np.float32]
-
-
-class PairLoss(NamedTuple):
-    """A training pair as the model has seen it: after `data.filters`."""
-
-    file: str
-    line: int
-    src: str
-    tgt: str
-    loss: float  # running loss in nats per target token; NaN: not seen yet
-    excess: float  # loss minus unigram loss, minus the median of that difference in its source; NaN: not seen yet
-    source: str = ""  # name of its source; "" if `data.train` is a single one
+ScoreTargets = Callable[[Sequence[list[int]], Sequence[list[int]]], Sequence[Sequence[float]]]
+"""Function of sources and targets that returns the log-probabilities of each target's tokens and of EOS."""
 
 
 class HighLossPair(NamedTuple):
     """A pair with a high loss."""
 
     location: str  # file:line
-    loss: float
-    excess: float
+    loss: float  # nats per target token
+    excess: float  # loss minus unigram loss, minus the median of that difference in its source
     reason: str
     src: str
     tgt: str
 
 
-@dataclass(frozen=True)
-class RunLosses:
-    """The training pairs of a run with their losses at its last checkpoint."""
-
-    corpus: EncodedCorpus
-    losses: Losses  # [N]
-    excess: Losses  # [N]
-
-    def __iter__(self) -> Iterator[PairLoss]:
-        """Yield all pairs in the order of the corpus."""
-        text, row = self.corpus.text, 0
-        names, bounds = [*text.source_sizes] or [""], self.corpus.source_bounds()
-        for block in read_blocks(text):
-            first, last = (
-                np.searchsorted(self.corpus.text_rows, (block.rows[0], block.rows[-1] + 1)) if len(block) else (0, 0)
-            )
-            for i in (self.corpus.text_rows[first:last] - block.rows[0]).tolist():
-                file, line = text.files[block.files[i]], int(block.lines[i])
-                loss, excess = float(self.losses[row]), float(self.excess[row])
-                name = names[int(np.searchsorted(bounds, row, side="right")) - 1]
-                yield PairLoss(file, line, block.src[i], block.tgt[i], loss, excess, name)
-                row += 1
-
-
-def read_ledger(run: RunFolder) -> Losses | None:
-    """Return the running losses at the last checkpoint of a run, or None if it has no ledger. [N]."""
-    state = load_last_state(run)
-    losses = None if state is None else state.get("ledger")
-    return None if losses is None else cast(Losses, losses.numpy())
-
-
-def load_losses(run: RunFolder, config: Config) -> RunLosses:
-    """Return the training pairs of a run with their running losses. The corpus is encoded again if its cache is gone.
-
-    Raises:
-        UserError: The run has no ledger, or the text has changed since the run was created.
-    """
-    losses = read_ledger(run)
-    if losses is None:
-        raise UserError(
-            f"{run.path}: its last checkpoint has no training ledger; train with train.ledger=true "
-            "(a run that is not finished may be resumed with it), and try again"
+def find_high_loss_pairs(
+    corpus: EncodedCorpus, data: DataConfig, tokenizers: TokenizerPair, score: ScoreTargets, count: int
+) -> list[HighLossPair]:
+    """Return the `count` pairs with the largest excess loss, the largest first, with a likely reason."""
+    losses = measure_losses(corpus, data, tokenizers, score)
+    excess = subtract_unigram_losses(losses, corpus, tokenizers.tgt)
+    rows = np.argsort(-excess, kind="stable")[:count]
+    block = take_block(corpus.text, corpus.text_rows[rows])
+    reasons = find_reasons(data, corpus.text, block)
+    return [
+        HighLossPair(f"{corpus.text.files[file]}:{line}", float(losses[row]), float(excess[row]), reason, src, tgt)
+        for file, line, row, reason, src, tgt in zip(
+            block.files.tolist(), block.lines.tolist(), rows.tolist(), reasons, block.src, block.tgt, strict=True
         )
-    text = load_split(config, "train")
-    if text.fingerprint != run.read_metadata()["sha256"]["train"]:
-        raise UserError(
-            f"{run.path}: the text of data.train has changed since the run was created, so that the losses belong to "
-            "other lines;\nrestore it, or train again"
-        )
-    tokenizers = TokenizerPair.load(run.tokenizer)
-    corpus = encode_training(config, text, tokenizers)
-    if len(losses) != len(corpus):
-        raise UserError(
-            f"{run.path}: the ledger has {len(losses):,} losses for {len(corpus):,} training pairs; "
-            "was its config.yaml changed? Restore it, or train again"
-        )
-    excess = losses - compute_unigram_losses(corpus, tokenizers.tgt)
+    ]
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def measure_losses(corpus: EncodedCorpus, data: DataConfig, tokenizers: TokenizerPair, score: ScoreTargets) -> Losses:
+    """Return the mean negative log-likelihood of each target's tokens and of EOS. [N]."""
+    means: list[float] = []
+    for rows, tag in log_progress(_tagged_blocks(corpus, data), "scored", len(corpus)):
+        first = [] if tag is None else [tokenizers.src.tag_id(tag)]
+        sources = [first + corpus.src[row].tolist() for row in rows]
+        targets = [corpus.tgt[row].tolist() for row in rows]
+        means += [-sum(log_probs) / len(log_probs) for log_probs in score(sources, targets)]
+    return np.array(means, np.float32)
+
+
+class _TaggedBlock(NamedTuple):
+    """Consecutive rows of one source, with its tag."""
+
+    rows: range
+    tag: str | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _tagged_blocks(corpus: EncodedCorpus, data: DataConfig) -> Iterator[_TaggedBlock]:
+    bounds: list[int] = corpus.source_bounds().tolist()
+    for source, (first, end) in zip(data.train_sources, pairwise(bounds), strict=True):
+        for start in range(first, end, BLOCK_PAIRS):
+            yield _TaggedBlock(range(start, min(end, start + BLOCK_PAIRS)), source.tag)
+
+
+def subtract_unigram_losses(losses: Losses, corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
+    """Return the excess of each loss over that of a unigram model, relative to the median of its source. [N]."""
+    excess = losses - compute_unigram_losses(corpus, tokenizer)
     for first, end in pairwise(corpus.source_bounds().tolist()):
-        if not np.isnan(excess[first:end]).all():
-            excess[first:end] -= np.nanmedian(excess[first:end])
-    return RunLosses(corpus, losses, excess)
-
-
-def load_losses_if_recorded(run: RunFolder, config: Config) -> RunLosses | None:
-    """Return the training pairs of a run with their running losses, or None if the run has no ledger."""
-    return None if read_ledger(run) is None else load_losses(run, config)
+        if first < end:
+            excess[first:end] -= np.median(excess[first:end])
+    return excess
 
 
 def compute_unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
@@ -158,25 +131,7 @@ def _read_target_blocks(corpus: EncodedCorpus) -> Iterator[tuple[Lengths, Ids]]:
         yield tgt.lengths_of(start, end), tgt.ids[tgt.offsets[start] : tgt.offsets[end]]
 
 
-def find_high_loss_pairs(run: RunFolder, config: Config, count: int) -> list[HighLossPair]:
-    """Return the `count` pairs with the largest excess loss, the largest first, with a likely reason."""
-    pairs = load_losses(run, config)
-    rows = argsort_descending(pairs.excess, count)
-    block = take_block(pairs.corpus.text, pairs.corpus.text_rows[rows])
-    reasons = find_reasons(config, pairs.corpus.text, block)
-    files = [pairs.corpus.text.files[int(file)] for file in block.files]
-    return [
-        HighLossPair(f"{file}:{line}", float(pairs.losses[row]), float(pairs.excess[row]), reason, src, tgt)
-        for file, line, row, reason, src, tgt in zip(
-            files, block.lines.tolist(), rows.tolist(), reasons, block.src, block.tgt, strict=True
-        )
-    ]
-
-
-def argsort_descending(values: Losses, count: int) -> NDArray[np.int64]:
-    """Return the indices of the largest values, the largest first, without NaN. Ties keep their order."""
-    order = np.argsort(-values, kind="stable")  # NaN is last
-    return order[: min(count, int(np.count_nonzero(~np.isnan(values))))]
+# --- likely reasons ---------------------------------------------------------------------------------------------------
 
 
 def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
@@ -187,12 +142,12 @@ def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
     return Block(found["src"], found["tgt"], files, lines, chosen)
 
 
-def find_reasons(config: Config, text: ParallelCorpus, block: Block) -> list[str]:
+def find_reasons(data: DataConfig, text: ParallelCorpus, block: Block) -> list[str]:
     """Return for each pair of a block of the training text the content checks that find it, or `NO_REASON`.
 
     A pair is checked with the languages of its source, and against the other pairs of its source.
     """
-    data, reasons = config.data, [NO_REASON] * len(block)
+    reasons = [NO_REASON] * len(block)
     bounds: list[int] = text.source_bounds().tolist()
     for source, corpus, (first, end) in zip(data.train_sources, text.split_sources(), pairwise(bounds), strict=True):
         indices = np.flatnonzero((block.rows >= first) & (block.rows < end)).tolist()

@@ -1,10 +1,9 @@
-"""The flow of `tmt repair`: training text -> lines paired again, text cleaned, bad pairs dropped -> new text files."""
+"""Write a repaired copy of a training corpus: lines paired again, text cleaned, bad pairs dropped."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,20 +14,16 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus, TableWriter
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.sources import NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.flows.prepare import filter_arguments, load_source
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
 from transformer_mt.tools.quality.corpus_filters import OverlapFilter, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import Block, Filter
 from transformer_mt.tools.quality.filter_pipeline import FilterPipeline
-from transformer_mt.tools.quality.high_loss_pairs import PairLoss
-from transformer_mt.tools.quality.ledger_filter import LedgerFilter
 from transformer_mt.tools.quality.line_alignment import align_lines
 from transformer_mt.tools.quality.normalization import NormalizeFilter, normalize_spaces
 from transformer_mt.tools.quality.pair_filters import (
@@ -41,7 +36,6 @@ from transformer_mt.tools.quality.pair_filters import (
     ScriptFilter,
     UrlsFilter,
 )
-from transformer_mt.tools.quality.score_filters import ScoreFilter
 
 REPORT = "repair.json"
 SINGLE_SOURCE = "train"  # name in a report, and of the text files, if `data.train` is one source
@@ -72,12 +66,6 @@ class RepairCounts:
     n_pairs: int = 0  # after
     changes: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> RepairCounts:
-        """Undo `to_json`."""
-        changes = Counter({(item["action"], item["reason"]): item["count"] for item in values["counts"]})
-        return cls((values["n_lines"][0], values["n_lines"][1]), values["n_pairs"], changes)
-
     def to_json(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
         counts = [
@@ -93,8 +81,6 @@ class RepairReport:
 
     folder: str
     config_path: str  # of the new configuration
-    used_ledger: bool = False  # whether the losses of a run decided too
-    trained_on: str | None = None  # fingerprint of the text on which `--train` had trained; None: made without it
     sources: dict[str, RepairCounts] = field(default_factory=dict[str, RepairCounts])  # by name
 
     @property
@@ -107,21 +93,11 @@ class RepairReport:
             totals.changes += counts.changes
         return totals
 
-    @classmethod
-    def load(cls, folder: Path) -> RepairReport:
-        """Read the report of a repair that is finished."""
-        values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        sources = values.get("sources", {SINGLE_SOURCE: values})  # version 0.2.0 wrote the totals only
-        counts = {name: RepairCounts.from_json(part) for name, part in sources.items()}
-        return cls(values["folder"], values["config_path"], values["used_ledger"], values["trained_on"], counts)
-
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of all sources together and of each one as JSON values."""
         return {
             "folder": self.folder,
             "config_path": self.config_path,
-            "used_ledger": self.used_ledger,
-            "trained_on": self.trained_on,
             **self.totals.to_json(),
             "sources": {name: counts.to_json() for name, counts in self.sources.items()},
         }
@@ -148,13 +124,13 @@ class AlignedPairs:
         return self.files[file][0].locate(src), self.files[file][1].locate(tgt)
 
 
-def read_texts(config: Config, source: Source) -> Iterator[tuple[SideText, SideText]]:
+def read_texts(source: Source, load: Callable[[Source], ParallelCorpus]) -> Iterator[tuple[SideText, SideText]]:
     """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
     for paths in zip(*source.text_files(), strict=True):
         src, tgt = (SideText([*read_lines(Path(path))], partial(_describe_line, Path(path))) for path in paths)
         yield src, tgt
     if not source.src:
-        corpus = load_source(config, source)
+        corpus = load(source)
         src, tgt = (SideText(corpus.column(side), corpus.describe_line) for side in ("src", "tgt"))
         yield src, tgt
 
@@ -220,80 +196,61 @@ REPAIR_FILTERS: tuple[Filter, ...] = (
 """Filters that clean or drop pairs. Duplicates stay: they are correct."""
 
 
-def name_new_config(config: Config, folder: Path) -> Path:
-    """Return the path of the configuration that trains on the repaired corpus."""
-    return folder / f"{config.name}-repaired.yaml"
-
-
-def repair_corpus(
-    config: Config,
+def repair_sources(
+    data: DataConfig,
     folder: Path,
-    losses: Iterable[PairLoss] | None,
+    config_path: Path,
+    render_config: Callable[[DataConfig], str],
+    load: Callable[[Source], ParallelCorpus],
+    held_out: Mapping[str, ParallelCorpus],
     workers: int = 1,
-    *,
-    trained_on: str | None = None,
 ) -> RepairReport:
     """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
 
-    Each of several sources gets separate text files. The text of a source is held in memory. `losses` come from the
-    training ledger of a run. `workers` processes apply the filters. `trained_on` is the fingerprint of the text on
-    which `--train` has trained.
+    Each of several sources gets separate text files. The text of a source is held in memory.
+
+    Args:
+        data: The training sources and their languages.
+        folder: A new folder.
+        config_path: The path of the new configuration in `folder`.
+        render_config: Returns the text of the new configuration for the section `data` with the new files.
+        load: Returns the unfiltered text of a source.
+        held_out: Validation and test sets by name, with which training pairs must not overlap.
+        workers: The number of processes that apply the filters.
 
     Raises:
-        UserError: The folder exists, the text cannot be read, most pairs would be removed, or the losses are
-            of other text.
+        UserError: The folder exists, the text cannot be read, or most pairs would be removed.
     """
-    check_is_repairable(config)
     if folder.exists():
-        raise UserError(f"{folder}: exists already; remove it, or pass another --output")
-    config_path = name_new_config(config, folder)
-    report = RepairReport(str(folder), str(config_path), losses is not None, trained_on)
-    excess = None if losses is None else _group_excess(losses)
+        raise UserError(f"{folder}: exists already; remove it, or pass another folder")
+    report = RepairReport(str(folder), str(config_path))
     new_sources: list[Source] = []
     with atomic_new_folder(folder) as temporary, (temporary / CHANGES).open("w", encoding="utf-8") as changes:
         changes.write("\t".join(Change._fields) + "\n")
-        for source in config.data.train_sources:
+        for source in data.train_sources:
             name = source.name if isinstance(source, NamedSource) else SINGLE_SOURCE
+            languages = source.languages(data.src_lang, data.tgt_lang)
             report.sources[name] = counts = RepairCounts()
-            repair = _SourceRepair(config, source, name, temporary, counts, changes)
-            new_files = repair.run(None if excess is None else excess[repair.ledger_name], workers)
-            new_sources.append(_replace_files(config, source, *(folder / file for file in new_files)))
+            repair = _SourceRepair(source, name, languages, held_out, temporary, counts, changes)
+            new_files = repair.run(load, workers)
+            new_sources.append(_replace_files(source, languages, *(folder / file for file in new_files)))
             for leftover in temporary.glob("*.arrow"):
                 leftover.unlink()
-        train = tuple(new_sources) if isinstance(config.data.train, tuple) else new_sources[0]
-        data = config.data.model_copy(update={"train": train})
-        new_config = config.model_copy(update={"name": config_path.stem, "data": data})
-        (temporary / config_path.name).write_text(render_yaml(new_config), encoding="utf-8")
+        train = tuple(new_sources) if isinstance(data.train, tuple) else new_sources[0]
+        new_config = render_config(data.model_copy(update={"train": train}))
+        (temporary / config_path.name).write_text(new_config, encoding="utf-8")
         (temporary / REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
     return report
 
 
-def check_is_repairable(config: Config) -> None:
-    """Raise `UserError` if a filter belongs to the lines of the text before the repair."""
-    for filter_ in config.data.filters:
-        if isinstance(filter_, ScoreFilter):
-            raise filter_.make_error(
-                "has one score per line, and the repair changes the lines: remove this filter first"
-            )
-
-
-def _replace_files(config: Config, old: Source, src_path: Path, tgt_path: Path) -> Source:
+def _replace_files(old: Source, languages: tuple[str, str], src_path: Path, tgt_path: Path) -> Source:
     """Return a source with two text files instead of those of `old`, and the same languages, tag, name and weight."""
-    src_lang, tgt_lang = old.languages(config.data.src_lang, config.data.tgt_lang)
     kept = old.model_dump(include={"name", "weight", "repeat", "tag"})
-    languages = {
-        "src_lang": src_lang if old.reverse else old.src_lang,
-        "tgt_lang": tgt_lang if old.reverse else old.tgt_lang,
+    codes = {
+        "src_lang": languages[0] if old.reverse else old.src_lang,
+        "tgt_lang": languages[1] if old.reverse else old.tgt_lang,
     }
-    return type(old).model_validate({**kept, **languages, "src": str(src_path), "tgt": str(tgt_path)})
-
-
-def _group_excess(losses: Iterable[PairLoss]) -> Mapping[str, dict[str, float]]:
-    """Return the excess losses by source and `file:line`."""
-    grouped: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for loss in losses:
-        grouped[loss.source][f"{loss.file}:{loss.line}"] = loss.excess
-    return grouped
+    return type(old).model_validate({**kept, **codes, "src": str(src_path), "tgt": str(tgt_path)})
 
 
 # --- one source -------------------------------------------------------------------------------------------------------
@@ -303,37 +260,28 @@ def _group_excess(losses: Iterable[PairLoss]) -> Mapping[str, dict[str, float]]:
 class _SourceRepair:
     """The repair of one source."""
 
-    config: Config
     source: Source
     name: str
+    languages: tuple[str, str]  # of both sides
+    held_out: Mapping[str, ParallelCorpus]
     folder: Path
     counts: RepairCounts
     changes: TextIO  # list of changes of all sources
-
-    @property
-    def ledger_name(self) -> str:
-        """Return the name that the losses of the source have."""
-        return self.name if isinstance(self.source, NamedSource) else ""
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Return the languages of both sides."""
-        return self.source.languages(self.config.data.src_lang, self.config.data.tgt_lang)
 
     def record(self, change: Change) -> None:
         """Count a change, and write its line."""
         self.counts.changes[change.action, change.reason] += 1
         self.changes.write("\t".join(map(normalize_spaces, change._replace(source=self.name))) + "\n")
 
-    def run(self, excess: Mapping[str, float] | None, workers: int) -> tuple[str, str]:
-        """Write the repaired text, and return the names of its two files. `excess` has losses by `file:line`."""
-        files = [*read_texts(self.config, self.source)]
+    def run(self, load: Callable[[Source], ParallelCorpus], workers: int) -> tuple[str, str]:
+        """Write the repaired text, and return the names of its two files."""
+        files = [*read_texts(self.source, load)]
         n_src, n_tgt = (sum(len(file[side].lines) for file in files) for side in (0, 1))
         self.counts.n_lines = n_src, n_tgt
         pairs = align_texts(files, self.folder, self.record)
         src_lang, tgt_lang = self.languages if self.languages[0] != self.languages[1] else ("src", "tgt")
         names = f"{self.name}.{src_lang}", f"{self.name}.{tgt_lang}"
-        left = self.filter_pairs(pairs, None if excess is None else _look_up_excess(pairs, excess), workers)
+        left = self.filter_pairs(pairs, workers)
         self.counts.n_pairs = _write_pairs(left, *(self.folder / name for name in names))
         if self.counts.n_pairs < MIN_KEPT * min(n_src, n_tgt):
             of_source = f" of the source {self.name}" if isinstance(self.source, NamedSource) else ""
@@ -351,19 +299,12 @@ class _SourceRepair:
             return f"the source seems to be in the target language: {EXCHANGE_REMEDY}"
         return "check the files and languages of data.train; if so many pairs are bad, remove them with data.filters"
 
-    def filter_pairs(
-        self, pairs: AlignedPairs, excess: NDArray[np.float32] | None, workers: int
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the pairs that the filters and the ledger leave, with cleaned text."""
-        _, held_out, _ = filter_arguments(self.config, self.source)
-        filters = [*REPAIR_FILTERS]
-        if excess is not None:
-            filters = [filter_ for filter_ in filters if not isinstance(filter_, UnrelatedFilter)]
-            filters.append(LedgerFilter.from_excess(excess))
+    def filter_pairs(self, pairs: AlignedPairs, workers: int) -> Iterator[tuple[str, str]]:
+        """Yield the pairs that the filters leave, with cleaned text."""
         cleaned: dict[int, Change] = {}
 
         def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
-            filter_ = filters[number]
+            filter_ = REPAIR_FILTERS[number]
             for i, reason in enumerate(reasons):
                 change = Change(
                     "drop" if filter_.removes else "clean",
@@ -380,9 +321,9 @@ class _SourceRepair:
 
         pipeline = FilterPipeline(
             pairs.corpus,
-            filters,
+            REPAIR_FILTERS,
             self.languages,
-            held_out,
+            self.held_out,
             self.folder,
             observe,
             workers=workers,
@@ -408,16 +349,3 @@ def _write_pairs(pairs: Iterable[tuple[str, str]], src_path: Path, tgt_path: Pat
             src_file.write(f"{src}\n")
             tgt_file.write(f"{tgt}\n")
     return n_pairs
-
-
-def _look_up_excess(pairs: AlignedPairs, excess: Mapping[str, float]) -> NDArray[np.float32]:
-    """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N]."""
-    sources = [pairs.locate(row)[0] for row in range(pairs.rows.shape[1])]
-    if sources and excess.keys().isdisjoint(sources):
-        example = next(iter(excess), "no pair")
-        raise UserError(
-            f"the training ledger has no loss of the lines of data.train: it is of other files (such as {example}); "
-            "pass the configuration instead of the run"
-        )
-    losses = np.fromiter((excess.get(line, math.nan) for line in sources), np.float32, len(sources))
-    return np.where(pairs.rows[1] != pairs.rows[2], np.nan, losses)

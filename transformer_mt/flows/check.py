@@ -1,0 +1,83 @@
+"""Check the corpora of a configuration, write a repaired copy of them, and find training pairs with a high loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.root import Config
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.flows.prepare import (
+    encode_training,
+    load_held_out,
+    load_source,
+    load_sources,
+    load_split,
+    make_tokenizers,
+)
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.quality.check import check_sources, check_tokenizers
+from transformer_mt.tools.quality.checks import CorpusReport
+from transformer_mt.tools.quality.high_loss_pairs import HighLossPair, find_high_loss_pairs
+from transformer_mt.tools.quality.repair import RepairReport, repair_sources
+from transformer_mt.tools.quality.score_filters import ScoreFilter
+
+TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
+
+
+def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int = 1) -> CorpusReport:
+    """Check all corpora and the tokenizers of a run. Without tokenizers, they are learned from a sample.
+
+    Raises:
+        UserError: A source cannot be read.
+    """
+    report = check_sources(str(config.name), config.data, partial(load_source, config), workers)
+    findings = [*report.findings]
+    if report.sizes:  # the corpora could be read
+        train = load_sources(config, config.data.train)
+        findings += check_tokenizers(train, tokenizers or make_tokenizers(config, train.select_evenly(TOKENIZER_PAIRS)))
+    return replace(report, findings=sorted(findings, key=lambda finding: -finding.severity))
+
+
+def repair_corpus(config: Config, folder: Path, workers: int = 1) -> RepairReport:
+    """Write a repaired copy of `data.train` and a configuration that trains on it into a new folder.
+
+    Raises:
+        UserError: The folder exists, the text cannot be read, most pairs would be removed, or a filter belongs to the
+            lines of the text before the repair.
+    """
+    for filter_ in config.data.filters:
+        if isinstance(filter_, ScoreFilter):
+            raise filter_.make_error(
+                "has one score per line, and the repair changes the lines: remove this filter first"
+            )
+    name = f"{config.name}-repaired"
+
+    def render(data: DataConfig) -> str:
+        return render_yaml(config.model_copy(update={"name": name, "data": data}))
+
+    load, held_out = partial(load_source, config), load_held_out(config)
+    return repair_sources(config.data, folder, folder / f"{name}.yaml", render, load, held_out, workers)
+
+
+def list_high_loss_pairs(config: Config, run: RunFolder, count: int) -> list[HighLossPair]:
+    """Score the training pairs of a run with its best checkpoint, and return those with the largest excess loss.
+
+    Raises:
+        UserError: The text has changed since the run was created.
+    """
+    from transformer_mt.decoding.translator import Translator
+
+    text = load_split(config, "train")
+    if text.fingerprint != run.read_metadata()["sha256"]["train"]:
+        raise UserError(
+            f"{run.path}: the text of data.train has changed since the run was created, so that the model was trained "
+            "on other lines;\nrestore it, or train again"
+        )
+    translator = Translator.load(run.path)
+    corpus = encode_training(config, text, translator.tokenizers)
+    return find_high_loss_pairs(corpus, config.data, translator.tokenizers, translator.target_log_probs, count)
