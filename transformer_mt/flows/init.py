@@ -23,7 +23,7 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     detect_language,
 )
-from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
+from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics, inspect_pairs
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer_mt.data.languages import language_name
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.decoding.provenance import ModelProvenance
@@ -15,7 +14,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, SearchBranch, TokenPrediction
-from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector
+from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
 
 NO_REASON = "none found: the words are known, and the model is certain of them"

@@ -1,4 +1,4 @@
-"""Detection of the language of a text, offline."""
+"""Detection of the language of a text, offline, and names of languages."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.languages import WRITTEN_AS, primary_language
+from transformer_mt.tools.languages.scripts import language_scripts
 
 if TYPE_CHECKING:
     from transformer_mt.data.corpus import ParallelCorpus
 
 SAMPLE_LINES = 1000  # spread evenly over the text
-WRITTEN_AS = {"yue": "zh", "wuu": "zh"}
-"""Languages whose written form is hardly distinguishable from another one."""
-SIMILAR = {**WRITTEN_AS, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no"}
+SIMILAR = {**WRITTEN_AS, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no", "fil": "tl"}
 """Languages that short sentences do not distinguish from another one."""
 LANGUAGE_THRESHOLD = 0.99
 """Probability at which a text of many lines counts as written in another language than the expected one."""
@@ -65,8 +64,12 @@ class LanguageDetector:
         return cls()
 
     def knows(self, language: str) -> bool:
-        """Return whether the detector knows a language."""
-        return _canonical(primary_language(language)) in self._known
+        """Return whether the detector knows a language, in the script that its code names."""
+        code = _canonical(primary_language(language))
+        if code not in self._known:
+            return False
+        scripts = language_scripts(language)
+        return scripts is None or scripts[0] == (language_scripts(code) or scripts)[0]
 
     def rank(self, text: str) -> list[tuple[str, float]]:
         """Return two-letter codes with their probabilities, the most likely first; empty without any letter."""
@@ -95,3 +98,32 @@ class LanguageDetector:
 
 def _canonical(code: str) -> str:
     return SIMILAR.get(code, code)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+_NAME_OF_CODE_LIST = (
+    "af Afrikaans, am Amharic, ar Arabic, as Assamese, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, "
+    "bo Tibetan, br Breton, bs Bosnian, ca Catalan, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, "
+    "eo Esperanto, es Spanish, et Estonian, eu Basque, fa Persian, fi Finnish, fo Faroese, fr French, ga Irish, "
+    "gl Galician, gu Gujarati, ha Hausa, he Hebrew, hi Hindi, hr Croatian, ht Haitian Creole, hu Hungarian, "
+    "hy Armenian, id Indonesian, ig Igbo, is Icelandic, it Italian, ja Japanese, jv Javanese, ka Georgian, kk Kazakh, "
+    "km Khmer, kn Kannada, ko Korean, ku Kurdish, ky Kyrgyz, la Latin, lb Luxembourgish, lo Lao, lt Lithuanian, "
+    "lv Latvian, mg Malagasy, mi Maori, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi, ms Malay, mt Maltese, "
+    "my Burmese, nb Norwegian Bokmål, ne Nepali, nl Dutch, nn Norwegian Nynorsk, no Norwegian, oc Occitan, or Odia, "
+    "pa Punjabi, pl Polish, ps Pashto, pt Portuguese, qu Quechua, ro Romanian, ru Russian, rw Kinyarwanda, "
+    "sa Sanskrit, sd Sindhi, se Northern Sami, si Sinhala, sk Slovak, sl Slovenian, so Somali, sq Albanian, "
+    "sr Serbian, su Sundanese, sv Swedish, sw Swahili, ta Tamil, te Telugu, tg Tajik, th Thai, tk Turkmen, "
+    "tl Tagalog, tr Turkish, tt Tatar, ug Uyghur, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, vo Volapük, "
+    "wa Walloon, wo Wolof, xh Xhosa, yi Yiddish, yo Yoruba, zh Chinese, zu Zulu"
+)
+_NAME_OF_CODE = {entry[:2]: entry[3:] for entry in _NAME_OF_CODE_LIST.split(", ")}
+
+
+def language_name(code: str) -> str:
+    """Return the name of a language, with its script or region: `zh-Hant` is Chinese (Hant). Unknown codes stay."""
+    name = _NAME_OF_CODE.get(primary_language(code))
+    if name is None:
+        return code
+    rest = code.replace("_", "-").partition("-")[2]
+    return f"{name} ({rest})" if rest else name

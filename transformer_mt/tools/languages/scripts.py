@@ -1,56 +1,100 @@
-"""Scripts of a text, the scripts that a language is written in, and words or characters as units of length."""
+"""Scripts of a text and of a language, units of length, and statistics of a parallel corpus."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 
-from transformer_mt.tools.languages.inspection import UNSPACED_SCRIPTS, find_script
+import numpy as np
 
+from transformer_mt.data.corpus import split_into_blocks
+from transformer_mt.data.languages import primary_language
+from transformer_mt.data.text_files import SentencePair
+
+UNSPACED_SCRIPTS = {
+    "HAN": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+    "HIRAGANA": "\u3041-\u309f",
+    "KATAKANA": "\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f",
+    "THAI": "\u0e00-\u0e7f",
+    "LAO": "\u0e80-\u0eff",
+    "KHMER": "\u1780-\u17ff",
+    "MYANMAR": "\u1000-\u109f",
+    "TIBETAN": "\u0f00-\u0fff",
+}
+"""Scripts that put no spaces between words, with the ranges of their characters."""
 UNSPACED = "".join(UNSPACED_SCRIPTS.values())
 """Characters of scripts without spaces between words, as the inside of a character class."""
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 _FIRST_UNSPACED = "\u0e00"
 
-_KANJI_AND_KANA = ("HAN", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
-_LANGUAGES = {
-    ("LATIN",): "ace af az bcl br bs ca ceb co crh cs cy da de en eo es et eu ext fi fo fr fuv fy ga gcf gcr gd gl gn "
-    "guw ha hr ht hu ia id ig io is it jv kab ki kik ku la lb lg lij ln lt ltg lv mg mi ms mt nb nl nn no nso ny oc "
-    "om pcm pl pt qu rm rn ro rw se sk sl sm sn so sq ss st su sv sw tk tl tn to tr ts tum ug-Latn uz vec vi vo wa wo "
-    "xh yo zu",
-    ("CYRILLIC",): "ba be bg ce cv kk kv ky mk mn os ru sah tg tt tyv udm uk",
-    ("CYRILLIC", "LATIN"): "sr sh",
-    ("GREEK",): "el grc",
-    ("HEBREW",): "he hbo yi",
-    ("ARABIC",): "ar arz fa ps sd sdh ug ur",
-    ("DEVANAGARI",): "bh gom hi mai mr ne new sa",
-    ("BENGALI",): "as bn",
-    ("GUJARATI",): "gu",
-    ("GURMUKHI",): "pa",
-    ("KANNADA",): "kn",
-    ("MALAYALAM",): "ml",
-    ("ORIYA",): "or",
-    ("SINHALA",): "si",
-    ("TAMIL",): "ta",
-    ("TELUGU",): "te",
-    ("ARMENIAN",): "hy",
-    ("GEORGIAN",): "ka",
-    ("ETHIOPIC",): "am ti",
-    ("THAI",): "th",
-    ("LAO",): "lo",
-    ("KHMER",): "km",
-    ("MYANMAR",): "my",
-    ("TIBETAN",): "bo dz",
-    ("HAN",): "zh yue wuu",
-    _KANJI_AND_KANA: "ja",
-    ("HANGUL", "HAN"): "ko",
-}
-LANGUAGE_SCRIPTS: Mapping[str, tuple[str, ...]] = {
-    code: scripts for scripts, codes in _LANGUAGES.items() for code in codes.split()
-}
-"""Scripts that a language is written in, by ISO 639 code, in the words of Unicode names."""
-SCRIPTS = tuple(sorted({script for scripts in _LANGUAGES for script in scripts}))
+_NAMES = (  # ISO 15924 codes, and the first words of the Unicode names of their letters
+    "Latn LATIN, Cyrl CYRILLIC, Grek GREEK, Hebr HEBREW, Arab ARABIC, Deva DEVANAGARI, Beng BENGALI, Gujr GUJARATI, "
+    "Guru GURMUKHI, Knda KANNADA, Mlym MALAYALAM, Orya ORIYA, Sinh SINHALA, Taml TAMIL, Telu TELUGU, Armn ARMENIAN, "
+    "Geor GEORGIAN, Ethi ETHIOPIC, Thai THAI, Laoo LAO, Khmr KHMER, Mymr MYANMAR, Tibt TIBETAN, Mong MONGOLIAN, "
+    "Olck OL, Tfng TIFINAGH, Thaa THAANA, Syrc SYRIAC, Nkoo NKO, Hans HAN, Hant HAN, Hani HAN, "
+    "Jpan HAN HIRAGANA KATAKANA KATAKANA-HIRAGANA, Kore HANGUL HAN, Hang HANGUL"
+)
+_SCRIPT_NAMES = {entry.split()[0]: tuple(entry.split()[1:]) for entry in _NAMES.split(", ")}
+SCRIPTS = tuple(sorted({name for names in _SCRIPT_NAMES.values() for name in names}))
+_SCRIPT_CODES = {"sr": "Cyrl Latn", "crh": "Latn Cyrl", "grc": "Grek", "hbo": "Hebr"}
+"""Scripts of languages of which the library names none, another one or only one."""
+
+
+LETTERS_PER_SPACE = 20  # text with more letters per space has no spaces between words
+
+
+# --- letters and languages --------------------------------------------------------------------------------------------
+
+
+def find_script(letter: str) -> str:
+    """Return the script of a letter, in the words of its Unicode name: LATIN, CYRILLIC, HAN, HANGUL, ..."""
+    name = unicodedata.name(letter, "unknown").split("-")[0].split()[0]
+    return "HAN" if name == "CJK" else name
+
+
+@lru_cache(maxsize=1000)
+def language_scripts(code: str) -> tuple[str, ...] | None:
+    """Return the scripts that a language is written in, in the words of `find_script`, or None if they are unknown.
+
+    The code may name the script, as uz-Cyrl does, or a region that determines it, as zh-TW does.
+    """
+    from langcodes import Language
+    from langcodes.data_dicts import LIKELY_SUBTAGS
+    from langcodes.tag_parser import LanguageTagError
+
+    try:
+        language = Language.get(code)
+    except LanguageTagError:
+        return None
+    primary = str(language.language)
+    codes = language.script or ""
+    if not codes and language.territory is None:
+        codes = _SCRIPT_CODES.get(primary, "")
+    if not codes and primary in LIKELY_SUBTAGS:  # for others, the library returns Latin
+        codes = language.maximize().script or ""
+    if not codes and primary_language(code) != primary:
+        return language_scripts(primary_language(code))
+    names = [name for script in codes.split() for name in _SCRIPT_NAMES.get(script, ())]
+    return tuple(names) or None
+
+
+def is_spaced(script: str, n_letters: int, n_gaps: int, n_lines: int) -> bool:
+    """Return whether spaces separate words.
+
+    A line of a few letters may be one word, so that only its script tells.
+    """
+    if n_gaps * LETTERS_PER_SPACE >= n_letters:
+        return True
+    return script not in UNSPACED_SCRIPTS and n_letters <= LETTERS_PER_SPACE * n_lines
+
+
+# --- words and characters ---------------------------------------------------------------------------------------------
 
 _find_script = lru_cache(maxsize=None)(find_script)
 
@@ -78,3 +122,87 @@ def measure_script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, in
         return float(bool(words) and "LATIN" in scripts), len(words)
     n_found = sum(any(_find_script(letter) in scripts for letter in word if letter.isalpha()) for word in words)
     return n_found / max(1, len(words)), len(words)
+
+
+# --- statistics of a corpus -------------------------------------------------------------------------------------------
+
+SAMPLE_SIZE = 20_000  # pairs, spread evenly over the corpus, in which characters are counted
+MIN_CHARACTER_COUNT = 2  # a rarer character belongs to no vocabulary; see tokenizer.min_frequency
+
+
+@dataclass
+class SideStatistics:
+    """Statistics of one language."""
+
+    sample: list[str]
+    script: str  # Unicode name of the most frequent one, such as LATIN
+    is_spaced: bool  # words are separated by spaces
+    n_characters: int  # different characters of the sample, except those that occur once
+    unit: str  # "words", or "characters" in a text without spaces between words
+    n_units: int
+    lengths: dict[int, int]  # percentile -> units per sentence
+
+
+@dataclass
+class CorpusStatistics:
+    """Statistics of both languages of a corpus."""
+
+    n_pairs: int  # without those that have an empty side
+    n_empty: int
+    n_copies: int  # pairs whose sides are equal
+    src: SideStatistics
+    tgt: SideStatistics
+
+
+@dataclass
+class _Side:
+    """Counts of one language while the corpus is read."""
+
+    n_words: array[int] = field(default_factory=lambda: array("i"))  # per sentence
+    n_characters: array[int] = field(default_factory=lambda: array("i"))  # per sentence, without spaces
+
+    def add(self, text: str) -> None:
+        words = text.split()
+        self.n_words.append(len(words))
+        self.n_characters.append(sum(map(len, words)))
+
+
+def inspect_pairs(pairs: Iterable[SentencePair]) -> CorpusStatistics:
+    """Read all pairs and return their statistics. Empty pairs are only counted."""
+    n_empty, n_copies, stride = 0, 0, 1
+    sample: list[tuple[str, str]] = []
+    sides = _Side(), _Side()
+    for pair in chain.from_iterable(split_into_blocks(iter(pairs), "read")):
+        if not (pair.src.strip() and pair.tgt.strip()):
+            n_empty += 1
+            continue
+        if len(sides[0].n_words) % stride == 0:
+            sample.append((pair.src, pair.tgt))
+            if len(sample) == 2 * SAMPLE_SIZE:
+                sample, stride = sample[::2], 2 * stride
+        n_copies += pair.src == pair.tgt
+        sides[0].add(pair.src)
+        sides[1].add(pair.tgt)
+    src, tgt = (_compute_statistics(side, [pair[i] for pair in sample]) for i, side in enumerate(sides))
+    return CorpusStatistics(len(sides[0].n_words), n_empty, n_copies, src, tgt)
+
+
+def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
+    characters = Counter(chain.from_iterable(sample))
+    letters = {character: count for character, count in characters.items() if character.isalpha()}
+    scripts = Counter[str]()
+    for letter, count in letters.items():
+        scripts[find_script(letter)] += count
+    script = scripts.most_common(1)[0][0] if scripts else "none"
+    n_gaps = sum(len(text.split()) - 1 for text in sample)
+    spaced = is_spaced(script, sum(letters.values()), n_gaps, len(sample))
+    units = np.frombuffer(side.n_words if spaced else side.n_characters, np.int32)
+    return SideStatistics(
+        sample=sample,
+        script=script,
+        is_spaced=spaced,
+        n_characters=sum(count >= MIN_CHARACTER_COUNT for count in characters.values()),
+        unit="words" if spaced else "characters",
+        n_units=int(units.sum()),
+        lengths={p: int(np.percentile(units, p)) if len(units) else 0 for p in (50, 95, 100)},
+    )

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, log_progress
-from transformer_mt.data.languages import primary_language
 from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
-from transformer_mt.tools.languages.scripts import LANGUAGE_SCRIPTS, split_units
+from transformer_mt.tools.languages.scripts import language_scripts, split_units
 from transformer_mt.tools.quality.checks import CHECKS, CorpusCheck, Finding, Histogram
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, DuplicateFilter, UnrelatedFilter, hash_side
 from transformer_mt.tools.quality.duplicates import ComparedSide, Hashes
@@ -299,7 +298,7 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
             message = f"have a {side} whose language is not checked: language detection does not know {language}"
             remedy = "correct the code, if it is a mistake"
             yield Finding("content", f"language of the {side}", Severity.OK, message, total, total, remedy=remedy)
-        if primary_language(language) not in LANGUAGE_SCRIPTS:
+        if language_scripts(language) is None:
             message = f"have a {side} whose script is not checked: that of {language} is not known"
             yield Finding("content", f"script of the {side}", Severity.OK, message, total, total)
 

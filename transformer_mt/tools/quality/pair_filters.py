@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
-from transformer_mt.data.languages import check_language, primary_language
+from transformer_mt.data.languages import check_language
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import (
-    LANGUAGE_SCRIPTS,
     SCRIPTS,
     count_letters,
+    language_scripts,
     measure_script_share,
     split_units,
 )
@@ -158,7 +158,7 @@ class ScriptFilter(PairFilter):
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
         expected: list[tuple[str, ...] | None] = []
         for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
-            scripts = (own,) if own else LANGUAGE_SCRIPTS.get(primary_language(language))
+            scripts = (own,) if own else language_scripts(language)
             if scripts is None and not context.skip_unknown_languages:
                 raise self.make_error(f"the script of {language} is not known; set {key}, such as {key}: Latin")
             expected.append(scripts)

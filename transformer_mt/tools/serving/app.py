@@ -23,8 +23,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transformer_mt import __version__
-from transformer_mt.data.languages import language_name
 from transformer_mt.system.log import log
+from transformer_mt.tools.languages.detection import language_name
 from transformer_mt.tools.serving.api import Api, Endpoint, StreamFormat, error_response
 from transformer_mt.tools.serving.requests import (
     FORM,

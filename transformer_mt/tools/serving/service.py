@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer_mt.data.languages import language_name, primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
 from transformer_mt.decoding.confidence import Calibration
@@ -18,7 +18,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentOptions, fill_document, make_lines, parse_document
-from transformer_mt.tools.languages.detection import LanguageDetector
+from transformer_mt.tools.languages.detection import LanguageDetector, language_name
 from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.data.languages import language_name
+from transformer_mt.tools.languages.detection import language_name
 
 
 @pytest.mark.parametrize(
