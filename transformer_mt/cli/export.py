@@ -6,6 +6,7 @@ Imports of torch are inside functions, so that mistakes in the arguments are rep
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files as disk_space
-from transformer_mt.tools.export import ctranslate2_export
 
 if TYPE_CHECKING:
     from transformer_mt.model.transformer import Transformer
@@ -76,17 +76,21 @@ def write_weights_folder(
 
 def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> None:
     """Write a CTranslate2 folder, and compare both engines on the lines of `src`, or the validation sentences."""
-    ctranslate2_export.check_quantization(quantization)
+    if find_spec("ctranslate2") is None:
+        raise UserError("export: --to ctranslate2 needs one more package: pip install ctranslate2")
     config = configuration.load_run(source)
     _check_supported(source, config)
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.export import ctranslate2_export
+
+    ctranslate2_export.check_quantization(quantization)
 
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
     texts = list(read_lines(src)) if src else _read_validation_sources(config)
-    parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
+    comparison = ctranslate2_export.write_folder(translator, output, quantization, texts)
     step, size = translator.members[0].step, disk_space.format_bytes(disk_space.measure_folder(output))
     print_text(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
-    print_text(*ctranslate2_export.format_parity(parity, quantization))
+    print_text(*comparison)
     print_text(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")
 
 

@@ -24,7 +24,6 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files as disk_space
 from transformer_mt.tools.export import ctranslate2_export
-from transformer_mt.tools.export import ctranslate2_export as parity
 
 LINES = [
     "one two three",
@@ -164,13 +163,18 @@ def test_parity_skips_texts_without_tokens(run: Path, tmp_path: Path, monkeypatc
     """CTranslate2 does not score an empty source."""
     translator = Translator.load(run)
     monkeypatch.setattr(translator.tokenizers.src, "encode", lambda texts: [[] for _ in texts])
-    assert ctranslate2_export.check_parity(translator, tmp_path, ctranslate2_export.LengthLimits(9, 8), ["x"]) is None
+    assert ctranslate2_export.check_parity(translator, tmp_path, ["x"]) is None
 
 
-def test_a_float32_difference_beyond_rounding_gives_a_warning() -> None:
-    far = parity.Parity(100, 98, 0.0, "float32")
-    assert ctranslate2_export.format_parity(far, "float32")[-1].startswith("warning: ")
-    assert len(ctranslate2_export.format_parity(far, "int8")) == 1
+@pytest.mark.parametrize(("quantization", "n_lines"), [("float32", 2), ("int8", 1)])
+def test_a_float32_difference_beyond_rounding_gives_a_warning(
+    quantization: str, n_lines: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = ctranslate2_export.Parity(100, 98, 0.0, "float32")
+    monkeypatch.setattr(ctranslate2_export, "compare", lambda *_: far)
+    translator = Translator.load(run, precision="fp32")
+    lines = ctranslate2_export.write_folder(translator, tmp_path / "engine", quantization, ["one"])
+    assert len(lines) == n_lines and lines[-1].startswith("warning: ") is (n_lines == 2)
 
 
 def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> None:
@@ -189,16 +193,14 @@ def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None
     translator = Translator.load(run)
     config = translator.config
 
-    def limits(**changes: Any) -> ctranslate2_export.LengthLimits:
+    def limits(**changes: Any) -> tuple[int, int]:
         translator.config = config.model_copy(update=changes)
-        return ctranslate2_export.LengthLimits.of_translator(translator)
+        return ctranslate2_export.find_length_limits(translator)
 
-    long_target = limits(max_source_length=100, max_length_factor=2, max_length_offset=7)
-    assert (long_target.positions, long_target.source) == (207, 100)
-    short_target = limits(max_source_length=100, max_length_factor=0, max_length_offset=7)
-    assert (short_target.positions, short_target.source) == (101, 100)
-    unlimited, most = limits(max_source_length=10**9), ctranslate2_export.MAX_POSITIONS
-    assert (unlimited.positions, unlimited.source) == (most, most - 1)
+    assert limits(max_source_length=100, max_length_factor=2, max_length_offset=7) == (207, 100)
+    assert limits(max_source_length=100, max_length_factor=0, max_length_offset=7) == (101, 100)
+    most = ctranslate2_export.MAX_POSITIONS
+    assert limits(max_source_length=10**9) == (most, most - 1)
 
 
 @pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", "true")])
@@ -212,7 +214,6 @@ def test_an_unsupported_model_is_refused_by_key(run_copy: Path, tmt: Tmt, key: s
 def test_a_missing_package_is_named(run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "ctranslate2"]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "transformer_mt.tools.export.ctranslate2_model", raising=False)
     done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "engine")
     assert_user_error(done, "pip install ctranslate2")
     assert not (tmp_path / "engine").exists()
@@ -223,7 +224,7 @@ def test_a_failed_export_leaves_no_files(run: Path, tmp_path: Path, tmt: Tmt, mo
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parity, "compare", fail)
+    monkeypatch.setattr(ctranslate2_export, "compare", fail)
     assert_user_error(tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "x" / "engine"), "No space left")
     assert not list((tmp_path / "x").iterdir())
 

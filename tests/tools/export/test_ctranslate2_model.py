@@ -24,7 +24,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools.export import ctranslate2_model
+from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
 from transformer_mt.tools.export.ctranslate2_export import Parity, compare
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys
@@ -119,7 +119,7 @@ def sources() -> list[list[int]]:
 
 def export(translator: Translator, folder: Path, quantization: str = "float32") -> CTranslate2Translator:
     folder.mkdir()
-    ctranslate2_model.save(translator, POSITIONS, quantization, folder)
+    ctranslate2_export.save_model(translator, POSITIONS, quantization, folder)
     return load_exported(folder, translator)
 
 
@@ -165,7 +165,7 @@ def test_qk_norm_would_give_wrong_scores(make_translator: MakeTranslator, tmp_pa
     from ctranslate2.specs import common_spec
 
     translator = make_translator(qk_norm=True, norm="rmsnorm")
-    spec = ctranslate2_model.make_spec(translator.model, translator.tokenizers, POSITIONS)
+    spec = ctranslate2_export.make_spec(translator.model, translator.tokenizers, POSITIONS)
     layers = translator.model.encoder.layers, translator.model.decoder.layers
     for side, ours in zip((spec.encoder, spec.decoder), layers, strict=True):
         for theirs, layer in zip(side.layer, ours, strict=True):

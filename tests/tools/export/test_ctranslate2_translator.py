@@ -283,9 +283,9 @@ def test_metadata_that_is_not_a_json_object_is_refused(exported_copy: Path, cont
 
 def test_a_missing_package_is_named(models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    for name in ("ctranslate2_library", "ctranslate2_engine"):
-        monkeypatch.delitem(sys.modules, f"transformer_mt.tools.export.{name}")
-        monkeypatch.delattr(tools_export, name)
+    for name in ("ctranslate2_engine", "ctranslate2_export"):
+        monkeypatch.delitem(sys.modules, f"transformer_mt.tools.export.{name}", raising=False)
+        monkeypatch.delattr(tools_export, name, raising=False)
     done = tmt("translate", "--engine", "ctranslate2", models.exported, "one")
     assert_refused(done, "pip install ctranslate2")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import tokenizers as hf
 import torch
@@ -37,9 +37,11 @@ from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
-from transformer_mt.tools.export.ctranslate2_library import ctranslate2
-from transformer_mt.tools.export.ctranslate2_model import list_vocabulary
-from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
+from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
+
+ctranslate2 = import_ctranslate2()
+MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
+COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class TrainingDataMetadata(BaseModel):
@@ -94,8 +96,9 @@ def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
     return ModelProvenance(identity, **metadata.data.model_dump())
 
 
-MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
-COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens of one side in the order of their ids. Control symbols come last."""
+    return [*map(str, range(tokenizer.pad_id)), *tokenizer.control_symbols()]
 
 
 class CTranslate2Translator(TextTranslator):
@@ -126,7 +129,7 @@ class CTranslate2Translator(TextTranslator):
             logging.ERROR
         )  # no warning if the CPU lacks a compute type: `tmt` prints the used one
         kind, _, index = device.partition(":")
-        self.engine = cast(Any, ctranslate2).Translator(
+        self.engine = ctranslate2.Translator(
             str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
         )
 
@@ -299,7 +302,7 @@ def check_device(device: str) -> None:
     kind, colon, index = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (colon and not (kind == "cuda" and index.isdecimal())):
         raise UserError(f"--device {device}: CTranslate2 has auto, cpu, cuda and cuda:N")
-    n_devices: int = cast(Any, ctranslate2).get_cuda_device_count()
+    n_devices: int = ctranslate2.get_cuda_device_count()
     if kind == "cuda" and int(index or 0) >= n_devices:
         raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
 

@@ -1,10 +1,18 @@
-"""Export to CTranslate2: a folder with model, tokenizers, metadata and a translation script.
+"""Export to CTranslate2: its Transformer specification with our weights, tokenizers, metadata and a translation script.
 
 DIR/
   model.bin  config.json  *vocabulary.json   read by CTranslate2
   src_tokenizer.json  tgt_tokenizer.json     read by the tokenizers library
   export.json                                source run, decoding settings and parity check
   translate.py                               translates text; needs only ctranslate2 and tokenizers
+
+Keys and values that several heads share are repeated for each head. All positions except rotary ones become a table.
+The pad token gets an output bias of minus infinity, which removes it from the softmax.
+
+CTranslate2 gets ids as text ("0", "1", ...) instead of pieces, because two pieces may be equal, and a piece may look
+like a control symbol. It adds the control symbols of a source itself.
+
+`D` model width, `H` heads, `G` key-value heads, `E` head width, `V` vocabulary size.
 """
 
 from __future__ import annotations
@@ -17,19 +25,93 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
 
 from transformer_mt import __version__
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer_config import BOS, EOS, PAD
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.layers import FeedForward
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
+from transformer_mt.model.transformer import Embedding, Stack, Transformer
 from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator, ctranslate2, list_vocabulary
 
-if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Translator
-    from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+Spec = Any  # the specifications of CTranslate2 are only partly typed
 
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
+SCRIPT = Path(__file__).with_name("translate_script.py")
+MAX_POSITIONS = 8192
 BATCH_SENTENCES = 16
+PARITY_SENTENCES = 100
 MIN_IDENTICAL, MAX_DIFFERENCE = 0.99, 1e-3  # thresholds for a float32 model
+
+
+def check_quantization(quantization: str) -> None:
+    """Raise `UserError` if CTranslate2 does not support this quantization."""
+    types = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
+    if quantization not in types:
+        raise UserError(f"--quantization {quantization}: CTranslate2 has {', '.join(types)}")
+
+
+def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> list[str]:
+    """Write the folder atomically, compare its translations of `texts` with ours, and return the lines to print.
+
+    `translator` holds one model in fp32 on the CPU.
+    """
+    member, tokenizers = translator.members[0], translator.tokenizers
+    n_positions, max_source = find_length_limits(translator)
+    with files.atomic_new_folder(output) as folder:
+        save_model(translator, n_positions, quantization, folder)
+        for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt)):
+            files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
+        shutil.copyfile(SCRIPT, folder / "translate.py")
+        parity = check_parity(translator, folder, texts)
+        packages = ("ctranslate2", "tokenizers", "torch")
+        metadata = {
+            "run": str(member.folder.path),
+            "step": member.step,
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "versions": {"transformer-mt": __version__, **{package: version(package) for package in packages}},
+            "quantization": quantization,
+            "data": {key: getattr(member.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
+            "source_bos": tokenizers.source_bos,
+            "joint": tokenizers.joint,
+            "tags": [*tokenizers.src.tags],
+            "needs_tag": tokenizers.needs_tag,
+            "has_symbols": tokenizers.has_symbols,
+            "positions": n_positions,
+            "longest_source": max_source,
+            "decoding": translator.config.model_dump(mode="json"),
+            "compared": parity and asdict(parity),
+        }
+        files.write_text(folder / EXPORT, json.dumps(metadata, ensure_ascii=False, indent=1) + "\n")
+    if parity is None:
+        return ["the two engines were not compared: there was no sentence to translate"]
+    if quantization == "float32" and not parity.is_close:
+        return [str(parity), "warning: the two differ more than rounding explains: do not rely on this export"]
+    return [str(parity)]
+
+
+def find_length_limits(translator: Translator) -> tuple[int, int]:
+    """Return the size of the position table, and the maximum source tokens without control symbols.
+
+    The table fits the longest source with its control symbols, and the longest translation.
+    """
+    controls, config = translator.tokenizers.n_source_controls, translator.config
+    needed = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
+    positions = translator.model.config.max_sequence_length or min(MAX_POSITIONS, needed)
+    return positions, min(config.max_source_length, positions - controls)
+
+
+# --- parity -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -56,6 +138,22 @@ class Parity:
         )
 
 
+def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> Parity | None:
+    """Compare both engines on the first `PARITY_SENTENCES` texts that are not blank.
+
+    Sources without tokens are skipped, because CTranslate2 does not score them. Returns None if no source is left.
+    """
+    n_positions, max_source = find_length_limits(translator)
+    chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
+    tokenizer = translator.tokenizers.src
+    first = [tokenizer.tag_id(tokenizer.tags[0])] if translator.tokenizers.needs_tag else []
+    sources = [first + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
+    if not sources:
+        return None
+    exported = CTranslate2Translator(folder, translator.tokenizers, translator.config, n_positions, scores=False)
+    return compare(translator, exported, sources)
+
+
 def compare(translator: Translator, exported: CTranslate2Translator, sources: Sequence[Sequence[int]]) -> Parity:
     """Translate source ids and score our translations with both engines. Raises `UserError` if a score is NaN."""
     n_identical, difference = 0, 0.0
@@ -79,105 +177,135 @@ def compare(translator: Translator, exported: CTranslate2Translator, sources: Se
     return Parity(len(sources), n_identical, difference, exported.engine.compute_type)
 
 
-PARITY_SENTENCES = 100
-MAX_POSITIONS = 8192
-SCRIPT = Path(__file__).with_name("translate_script.py")
+# --- model ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LengthLimits:
-    """Sequence lengths that the exported model supports."""
-
-    positions: int
-    """Size of the position table."""
-    source: int
-    """Maximum source tokens without control symbols. Longer sources are truncated."""
-
-    @classmethod
-    def of_translator(cls, translator: Translator) -> LengthLimits:
-        """Fit the longest source with its control symbols, and the longest translation."""
-        controls, config = translator.tokenizers.n_source_controls, translator.config
-        needed = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
-        positions = translator.model.config.max_sequence_length or min(MAX_POSITIONS, needed)
-        return cls(positions, min(config.max_source_length, positions - controls))
+def save_model(translator: Translator, n_positions: int, quantization: str, folder: Path) -> None:
+    """Convert the model, and write it into a folder. Position tables have `n_positions` rows."""
+    spec = make_spec(translator.model, translator.tokenizers, n_positions)
+    spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizers.source_bos, True
+    spec.validate()
+    spec.optimize(None if quantization == "float32" else quantization)
+    spec.save(str(folder))
 
 
-def check_quantization(quantization: str) -> None:
-    """Raise `UserError` if CTranslate2 is not installed or does not support this quantization."""
-    try:
-        from transformer_mt.tools.export.ctranslate2_library import ctranslate2
-    except ImportError:
-        raise UserError("export: --to ctranslate2 needs one more package: pip install ctranslate2") from None
-    types = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
-    if quantization not in types:
-        raise UserError(f"--quantization {quantization}: CTranslate2 has {', '.join(types)}")
+def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -> Spec:
+    """Fill a specification with copies of the weights, because CTranslate2 quantises them in place."""
+    config = model.config
+    src_config, tgt_config = config.for_stack(config.encoder), config.for_stack(config.decoder)
+    specs = ctranslate2.specs.transformer_spec
+    encoder = _make_stack(specs.TransformerEncoderSpec, src_config, len(model.encoder.layers))
+    decoder = _make_stack(specs.TransformerDecoderSpec, tgt_config, len(model.decoder.layers))
+    _fill_stack(encoder, encoder.embeddings[0], model.encoder, src_config, n_positions)
+    _fill_stack(decoder, decoder.embeddings, model.decoder, tgt_config, n_positions)
+    bias = torch.zeros(model.output.out_features)  # [V]
+    bias[model.tgt_pad] = -math.inf
+    _fill_linear(decoder.projection, model.output.weight, bias)
+    spec = specs.TransformerSpec(encoder, decoder)
+    spec.register_source_vocabulary(list_vocabulary(tokenizers.src))
+    spec.register_target_vocabulary(list_vocabulary(tokenizers.tgt))
+    spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
+    spec.config.unk_token = PAD  # CTranslate2 requires one, but our tokenizers never produce it
+    spec.config.layer_norm_epsilon = config.norm_eps
+    return spec
 
 
-def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> Parity | None:
-    """Write the folder atomically and compare its translations of `texts` with those of `translator`.
-
-    `translator` holds one model in fp32 on the CPU. Returns None if there was no sentence to compare.
-    """
-    from transformer_mt.tools.export import ctranslate2_model
-
-    limits = LengthLimits.of_translator(translator)
-    with files.atomic_new_folder(output) as folder:
-        ctranslate2_model.save(translator, limits.positions, quantization, folder)
-        for side, tokenizer in (("src", translator.tokenizers.src), ("tgt", translator.tokenizers.tgt)):
-            files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
-        shutil.copyfile(SCRIPT, folder / "translate.py")
-        parity = check_parity(translator, folder, limits, texts)
-        metadata = _make_metadata(translator, quantization, limits, parity)
-        files.write_text(folder / EXPORT, json.dumps(metadata, ensure_ascii=False, indent=1) + "\n")
-    return parity
+def _make_stack(kind: Any, config: ModelConfig, n_layers: int) -> Spec:
+    return kind(
+        n_layers,
+        config.n_heads,
+        pre_norm=config.norm_position == "pre",
+        activation=ctranslate2.specs.common_spec.Activation[ACTIVATIONS[config.activation]],
+        layernorm_embedding=config.embedding_norm,
+        ffn_glu=config.activation in ("geglu", "swiglu"),
+        rms_norm=config.norm == "rmsnorm",
+        rotary_dim=config.d_head if config.positions == "rotary" else None,
+        rotary_interleave=False,
+    )
 
 
-def check_parity(translator: Translator, folder: Path, limits: LengthLimits, texts: Sequence[str]) -> Parity | None:
-    """Compare both engines on the first `PARITY_SENTENCES` texts that are not blank.
-
-    Sources without tokens are skipped, because CTranslate2 does not score them. Returns None if no source is left.
-    """
-    from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
-
-    chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
-    tokenizer = translator.tokenizers.src
-    first = [tokenizer.tag_id(tokenizer.tags[0])] if translator.tokenizers.needs_tag else []
-    sources = [first + ids[: limits.source] for ids in tokenizer.encode(chosen) if ids]
-    if not sources:
-        return None
-    exported = CTranslate2Translator(folder, translator.tokenizers, translator.config, limits.positions, scores=False)
-    return compare(translator, exported, sources)
-
-
-def format_parity(parity: Parity | None, quantization: str) -> list[str]:
-    """Return the lines to print, with a warning if a float32 model differs too much."""
-    if parity is None:
-        return ["the two engines were not compared: there was no sentence to translate"]
-    if quantization == "float32" and not parity.is_close:
-        return [str(parity), "warning: the two differ more than rounding explains: do not rely on this export"]
-    return [str(parity)]
+def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_positions: int) -> None:
+    embedding = stack.embedding
+    tokens.weight = _copy(embedding.tokens.weight)
+    spec.scale_embeddings = config.scale_embeddings
+    if config.positions != "rotary":
+        spec.position_encodings.encodings = _make_position_table(embedding, config, n_positions)
+    elif hasattr(spec, "position_encodings"):  # the encoder specification has it even with rotary positions
+        del spec.position_encodings
+    if config.embedding_norm:
+        _fill_norm(spec.layernorm_embedding, embedding.norm)
+    if config.norm_position == "pre":
+        _fill_norm(spec.layer_norm, stack.norm)
+    for layer_spec, layer in zip(spec.layer, cast(Any, stack.layers), strict=True):
+        _fill_attention(layer_spec.self_attention, layer.self_attention, config)
+        sublayers = [layer_spec.self_attention, layer_spec.ffn]
+        if hasattr(layer, "cross_attention"):
+            _fill_attention(layer_spec.attention, layer.cross_attention, config)
+            sublayers.insert(1, layer_spec.attention)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward)
+        for sublayer, residual in zip(sublayers, layer.residuals, strict=True):
+            _fill_norm(sublayer.layer_norm, residual.norm)
 
 
-def _make_metadata(
-    translator: Translator, quantization: str, limits: LengthLimits, parity: Parity | None
-) -> dict[str, Any]:
-    """Return the content of `export.json`."""
-    member = translator.members[0]
-    packages = ("ctranslate2", "tokenizers", "torch")
-    return {
-        "run": str(member.folder.path),
-        "step": member.step,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"transformer-mt": __version__, **{package: version(package) for package in packages}},
-        "quantization": quantization,
-        "data": {key: getattr(member.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
-        "source_bos": translator.tokenizers.source_bos,
-        "joint": translator.tokenizers.joint,
-        "tags": [*translator.tokenizers.src.tags],
-        "needs_tag": translator.tokenizers.needs_tag,
-        "has_symbols": translator.tokenizers.has_symbols,
-        "positions": limits.positions,
-        "longest_source": limits.source,
-        "decoding": translator.config.model_dump(mode="json"),
-        "compared": parity and asdict(parity),
-    }
+def _make_position_table(embedding: Embedding, config: ModelConfig, n_positions: int) -> Tensor:
+    """Return the embedding that is added at each position. Shape: [n_positions, D]."""
+    if isinstance(embedding.positions, LearnedPositions):
+        return _copy(embedding.positions.table)
+    if config.positions == "sinusoidal":
+        return sinusoidal_table(n_positions, config.d_model)
+    return torch.zeros(n_positions, config.d_model)
+
+
+def _fill_attention(spec: Spec, attention: MultiHeadAttention, config: ModelConfig) -> None:
+    """Fill attention. CTranslate2 fuses queries, keys and values, but in cross-attention only keys and values."""
+    fused = attention.queries_keys_values
+    weights, biases = _split_fused(fused.weight, config), _split_fused(fused.bias, config)
+    is_self_attention = len(spec.linear) == 2
+    groups = [slice(0, 3)] if is_self_attention else [slice(0, 1), slice(1, 3)]
+    for linear, group in zip(spec.linear[:-1], groups, strict=True):
+        _fill_linear(linear, torch.cat(weights[group]), torch.cat(biases[group]) if biases else None)
+    _fill_linear(spec.linear[-1], attention.output.weight, attention.output.bias)
+
+
+def _split_fused(fused: Tensor | None, config: ModelConfig) -> list[Tensor]:
+    """Split into queries, keys and values, and repeat the shared heads. [D + 2 G E, ...] -> 3 x [D, ...]."""
+    if fused is None:
+        return []
+    shared = config.kv_heads * config.d_head
+    queries, keys, values = _split(fused, [config.d_model, shared, shared])
+
+    def repeat(x: Tensor) -> Tensor:  # [G * E, ...]
+        heads = x.view(config.kv_heads, config.d_head, *x.shape[1:])  # [G, E, ...]
+        return heads.repeat_interleave(config.n_heads // config.kv_heads, 0).flatten(0, 1)  # [H * E, ...]
+
+    return [queries, repeat(keys), repeat(values)]
+
+
+def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:
+    inner = feed_forward.inner
+    weights = _split(inner.weight, inner.widths)
+    biases = [None for _ in weights] if inner.bias is None else _split(inner.bias, inner.widths)  # pyright: ignore[reportUnnecessaryComparison]
+    _fill_linear(spec.linear_0, weights[0], biases[0])
+    if len(weights) == 2:
+        _fill_linear(spec.linear_0_noact, weights[1], biases[1])
+    _fill_linear(spec.linear_1, feed_forward.outer.weight, feed_forward.outer.bias)
+
+
+def _split(fused: Tensor, widths: list[int]) -> list[Tensor]:
+    return cast("list[Tensor]", fused.split_with_sizes(widths))
+
+
+def _fill_linear(spec: Spec, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _copy(weight)
+    if bias is not None:
+        spec.bias = _copy(bias)
+
+
+def _fill_norm(spec: Spec, norm: nn.Module) -> None:
+    spec.gamma = _copy(cast(Tensor, norm.weight))
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _copy(norm.bias)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().cpu().clone()

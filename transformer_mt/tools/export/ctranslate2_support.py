@@ -1,8 +1,12 @@
-"""Settings that CTranslate2 does not support. This module imports neither CTranslate2 nor torch."""
+"""What CTranslate2 does not support, and its import. This module itself imports neither CTranslate2 nor torch."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.model.model_config import ModelConfig
@@ -40,3 +44,34 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
         yield "glossary", f"{config.glossary}: CTranslate2 cannot search with terms; leave it out"
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
+
+
+def import_ctranslate2() -> Any:
+    """Import CTranslate2 with separate OpenMP threads, and return the module, which is only partly typed.
+
+    torch and CTranslate2 bring a copy of GNU's OpenMP library each. If torch is imported first, the dynamic linker
+    binds CTranslate2 to torch's copy. That copy counts the threads of both. Once they exceed the cores, a thread sleeps
+    as soon as it waits for others, and CTranslate2 needs ten times as long for one sentence. So its libraries prefer
+    the symbols of their own dependencies here. With a preloaded allocator this is impossible: they would free memory of
+    one allocator with another one.
+    """
+    before = sys.getdlopenflags()
+    is_bound = sys.platform == "linux" and _is_malloc_of_libc()
+    if is_bound:
+        sys.setdlopenflags(before | os.RTLD_DEEPBIND)
+    try:
+        import ctranslate2
+    finally:
+        if is_bound:
+            sys.setdlopenflags(before)
+    return ctranslate2
+
+
+def _is_malloc_of_libc() -> bool:
+    """Return whether no preloaded library replaces the allocator of glibc."""
+    try:
+        functions = [ctypes.CDLL(library).malloc for library in (None, "libc.so.6")]
+    except OSError:  # another C library
+        return False
+    first, second = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    return first == second

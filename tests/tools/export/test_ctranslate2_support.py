@@ -16,7 +16,7 @@ import pytest
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="LD_DEBUG is of glibc")
 def test_ctranslate2_uses_its_own_openmp_library_after_torch(tmp_path: Path) -> None:
     """The dynamic linker reports to which library it binds each symbol."""
-    code = "import torch; from transformer_mt.tools.export.ctranslate2_library import ctranslate2"
+    code = "import torch; from transformer_mt.tools.export import ctranslate2_support as s; s.import_ctranslate2()"
     environment = {"LD_DEBUG": "bindings", "LD_DEBUG_OUTPUT": str(tmp_path / "log"), "LD_BIND_NOW": "1"}
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | environment)
     lines = [line for log in tmp_path.iterdir() for line in log.read_text(errors="replace").splitlines()]
@@ -39,7 +39,8 @@ def test_ctranslate2_shares_a_preloaded_allocator(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "own.so", tmp_path / "own.c"], check=True)
     code = (
         "import os, sys; flags = []; sys.setdlopenflags = flags.append;"
-        "from transformer_mt.tools.export.ctranslate2_library import ctranslate2; print(len(flags))"
+        "from transformer_mt.tools.export.ctranslate2_support import import_ctranslate2; import_ctranslate2();"
+        "print(len(flags))"
     )
     counts = [
         subprocess.run(
