@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_mt.system.log import make_visible
-from transformer_mt.tools.quality.signals import MIN_CHARACTERS, MIN_WORDS, is_repetitive
 
 
 class Sample(NamedTuple):
@@ -41,6 +40,34 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     lines = [" | ".join(map(cell, row)) for row in rows]
     return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines)])
+
+
+MIN_WORDS, MIN_CHARACTERS = 6, 12  # shorter texts repeat themselves by chance
+
+
+def measure_unit_repetition(units: Sequence[str]) -> float:
+    """Return the share of the most frequent unit or of repeated trigrams, whichever is larger, from 0 to 1."""
+    if len(units) < 2:
+        return 0.0
+    trigrams = list(zip(units, units[1:], units[2:], strict=False))
+    repeated = 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
+    return max((max(Counter(units).values()) - 1) / (len(units) - 1), repeated)
+
+
+def measure_repetition(text: str) -> float:
+    """Return the repetition of words, or of characters if there are few words. 0 for a short text."""
+    words, characters = text.split(), "".join(text.split())
+    if len(words) >= MIN_WORDS:
+        return measure_unit_repetition(words)
+    return measure_unit_repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
+
+
+def is_repetitive(text: str, other: str, limit: float) -> bool:
+    """Return whether a text repeats itself by a share of at least `limit`, and more than twice as much as `other`."""
+    share = measure_repetition(text)
+    return share >= limit and share > 2 * max(
+        measure_unit_repetition(other.split()), measure_unit_repetition("".join(other.split()))
+    )
 
 
 WARNING_SHARE, WARNING_COUNT = 0.1, 3  # a warning needs this share, and this many translations (or all)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -50,11 +50,8 @@ from transformer_mt.tools.quality.check_runner import check_sample
 from transformer_mt.training import distributed
 from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
+from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def score_test_sets(
@@ -144,7 +141,7 @@ def make_logger(run: RunFolder, config: Config, ranks: Ranks, last_step: int | N
     return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, last_step)
 
 
-def draw_figures(config: Config, data: TrainingData, model: Transformer) -> dict[str, Figure]:
+def draw_figures(config: Config, data: TrainingData, model: Transformer) -> dict[str, Pixels]:
     """Return the figures that TensorBoard shows from the first step on, by name."""
     if not config.validation.probes:
         return {}
@@ -154,7 +151,7 @@ def draw_figures(config: Config, data: TrainingData, model: Transformer) -> dict
     }
     if config.model.positions != "none":
         drawn["positions"] = figures.plot_positions(config.model, model)
-    return drawn
+    return {name: figures.render_pixels(figure) for name, figure in drawn.items()}
 
 
 def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:

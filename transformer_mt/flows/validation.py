@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -25,13 +25,11 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
+from transformer_mt.tools.analysis.figures import render_pixels
 from transformer_mt.training.compile import uncompiled
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss, perplexity
-from transformer_mt.training.metrics_logger import ValidationResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from transformer_mt.training.metrics_logger import Pixels, ValidationResult
 
 
 class ValidationSource(NamedTuple):
@@ -135,13 +133,13 @@ class Validator:
             scores |= {f"bleu/{part.name}": found.bleu.value, f"chrf/{part.name}": found.chrf.value}
         return scores
 
-    def draw(self, translator: Translator) -> dict[str, Figure]:
+    def draw(self, translator: Translator) -> dict[str, Pixels]:
         """Draw the last layer's cross-attention for the first example."""
         if not self.probes:
             return {}
         probe = self.probes[0]
         maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.sources[probe])
-        return {"attention": maps.figure("cross", layer=len(translator.model.decoder.layers))}
+        return {"attention": render_pixels(maps.figure("cross", layer=len(translator.model.decoder.layers)))}
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:

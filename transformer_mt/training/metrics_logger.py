@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
@@ -23,13 +25,10 @@ from transformer_mt.evaluation.behaviour_tests import BehaviourResult
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, atomic_file, write_text
 from transformer_mt.system.log import format_duration, log_rank0
-from transformer_mt.tools.analysis.figures import render_pixels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Scalar = str | float | int | bool | None
-
+Pixels = NDArray[np.uint8]
+"""A drawing as RGB bytes: [height, width, 3]."""
 
 CHARTS = {
     "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
@@ -72,9 +71,9 @@ class EventWriter:
         plugin: Any = text_summary
         writer.file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)  # add_text would append to the tag
 
-    def write_figure(self, name: str, figure: Figure, step: int) -> None:
-        """Write a figure as an image."""
-        self._writer().add_image(FIGURES + name, render_pixels(figure), step, dataformats="HWC")
+    def write_image(self, name: str, pixels: Pixels, step: int) -> None:
+        """Write a drawing."""
+        self._writer().add_image(FIGURES + name, pixels, step, dataformats="HWC")
 
     def write_hparams(self, values: Mapping[str, Scalar]) -> None:
         """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
@@ -180,7 +179,7 @@ class ValidationResult(NamedTuple):
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output
     tests: Sequence[BehaviourResult]  # of the behaviour tests
-    draw: Callable[[], dict[str, Figure]]  # draws the figures by name
+    draw: Callable[[], Mapping[str, Pixels]]  # draws the figures by name
 
     def describe_failed_tests(self) -> str | None:
         """Return a sentence about the behaviour tests that failed, or None."""
@@ -297,10 +296,10 @@ class MetricsLogger:
         """Write Markdown text to TensorBoard."""
         self._open_events().write_text(name, markdown, step)
 
-    def log_figures(self, step: int, draw: Callable[[], Mapping[str, Figure]]) -> None:
+    def log_figures(self, step: int, draw: Callable[[], Mapping[str, Pixels]]) -> None:
         """Draw figures and write them by name to TensorBoard."""
-        for name, figure in draw().items():
-            self._open_events().write_figure(name, figure, step)
+        for name, pixels in draw().items():
+            self._open_events().write_image(name, pixels, step)
         self.flush()
 
     def flush(self) -> None:
@@ -360,7 +359,7 @@ class SilentMetricsLogger(MetricsLogger):
     def log_markdown(self, step: int, name: str, markdown: str) -> None:
         """Do nothing."""
 
-    def log_figures(self, step: int, draw: Callable[[], Mapping[str, Figure]]) -> None:
+    def log_figures(self, step: int, draw: Callable[[], Mapping[str, Pixels]]) -> None:
         """Do nothing."""
 
     def truncate(self, step: int, *, is_scored: bool) -> None:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.languages import check_language
+from transformer_mt.evaluation.degenerate import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import (
     SCRIPTS,
@@ -28,7 +29,6 @@ from transformer_mt.tools.quality.signals import (
     LengthModel,
     copy_share,
     find_addresses,
-    is_repetitive,
     measure_number_agreement,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
@@ -117,7 +117,7 @@ def count_brackets(text: str) -> Counter[str]:
     return Counter(character for character in text.translate(_BRACKETS) if character in "()[]{}")
 
 
-# --- copies and repetition --------------------------------------------------------------------------------------------
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 
 def split_words(text: str) -> list[str]:
@@ -134,34 +134,6 @@ def copy_share(src: str, tgt: str) -> tuple[float, int]:
     words = Counter(split_words(src)), Counter(split_words(tgt))
     longest = max(words[0].total(), words[1].total())
     return ((words[0] & words[1]).total() / longest if longest else 0.0), longest
-
-
-MIN_WORDS, MIN_CHARACTERS = 6, 12  # shorter texts repeat themselves by chance
-
-
-def measure_unit_repetition(units: Sequence[str]) -> float:
-    """Return the share of the most frequent unit or of repeated trigrams, whichever is larger, from 0 to 1."""
-    if len(units) < 2:
-        return 0.0
-    trigrams = list(zip(units, units[1:], units[2:], strict=False))
-    repeated = 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
-    return max((max(Counter(units).values()) - 1) / (len(units) - 1), repeated)
-
-
-def measure_repetition(text: str) -> float:
-    """Return the repetition of words, or of characters if there are few words. 0 for a short text."""
-    words, characters = text.split(), "".join(text.split())
-    if len(words) >= MIN_WORDS:
-        return measure_unit_repetition(words)
-    return measure_unit_repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
-
-
-def is_repetitive(text: str, other: str, limit: float) -> bool:
-    """Return whether a text repeats itself by a share of at least `limit`, and more than twice as much as `other`."""
-    share = measure_repetition(text)
-    return share >= limit and share > 2 * max(
-        measure_unit_repetition(other.split()), measure_unit_repetition("".join(other.split()))
-    )
 
 
 # --- damaged text -----------------------------------------------------------------------------------------------------
