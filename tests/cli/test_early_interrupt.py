@@ -15,7 +15,7 @@ STATUSES = (-signal.SIGINT, 128 + signal.SIGINT)  # a shell shows both as 130
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
-import transformer_mt.cli.early_interrupt  # the first own import of `main`; an interrupt before it shows a traceback
+import transformer_mt.cli.main  # an interrupt before it shows a traceback
 sys.stderr.write("started\\n")
 sys.stderr.flush()
 from transformer_mt.cli.main import main

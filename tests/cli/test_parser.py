@@ -1,24 +1,44 @@
-"""Every command of the parser has a module, an example and a row in the table of commands."""
+"""Every command has an example, a row in the table of commands, and a help that imports nothing slow."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from helpers import Tmt
 
-from transformer_mt.cli.parser import COMMANDS, Command
+from transformer_mt.cli.main import COMMANDS
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
-EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+HELP_OF_ALL = """
+import sys
+from transformer_mt.cli.main import COMMANDS, main
+for name in ("", *COMMANDS):
+    try:
+        main([name, "--help"] if name else ["--help"])
+    except SystemExit as end:
+        assert end.code == 0, name
+    slow = {"torch", "pydantic", "yaml", "numpy", "tokenizers", "sacrebleu", "regex", "tqdm"} & sys.modules.keys()
+    assert not slow, (name, slow)
+"""
 
 
-@EVERY_COMMAND
-def test_command_has_a_module_and_an_example(command: Command) -> None:
-    assert find_spec(f"transformer_mt.cli.{command.name}")
-    assert f"tmt {command.name} " in f"{command.example} "
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_an_example(command: str, tmt: Tmt) -> None:
+    done = tmt(command, "--help")
+    assert done.returncode == 0
+    *_, example = done.stdout.split("\n\n")
+    assert example.startswith("Example: ") and f"tmt {command} " in f"{example} ".replace("\n", " ")
 
 
-@EVERY_COMMAND
-def test_command_is_in_the_table_of_the_documentation(command: Command) -> None:
-    assert f"\n| [`tmt {command.name}`](" in TABLE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_is_in_the_table_of_the_documentation(command: str) -> None:
+    assert f"\n| [`tmt {command}`](" in TABLE.read_text(encoding="utf-8")
+
+
+def test_no_help_imports_a_slow_package() -> None:
+    """One process asks for all, because each command imports only its own module."""
+    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

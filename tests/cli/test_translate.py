@@ -11,15 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 import transformer_mt
 from transformer_mt import Translator
-from transformer_mt.cli.options import load_translator
-from transformer_mt.cli.parser import parse_arguments
+from transformer_mt.cli.options import LoadingOptions, load_run_translator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
 from transformer_mt.system.log import ProgressReport
@@ -48,15 +47,18 @@ def test_arguments_are_translated_line_by_line(tiny_run: Path, tmt: Tmt, transla
 
 
 @pytest.mark.parametrize(
-    ("few_texts", "options", "expected"),
-    [(True, [], "fp32"), (True, ["--precision", "bf16"], "bf16"), (False, [], "bf16")],
+    ("few_texts", "precision", "expected"), [(True, None, "fp32"), (True, "bf16", "bf16"), (False, None, "bf16")]
 )
 def test_auto_precision_is_fp32_for_few_texts_on_a_cpu(
-    tiny_run: Path, few_texts: bool, options: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path,
+    few_texts: bool,
+    precision: Literal["bf16"] | None,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "bf16_is_faster", lambda _: True)
-    args = parse_arguments(["translate", str(tiny_run), "one", "--device", "cpu", *options])
-    assert load_translator(args, tiny_run, few_texts=few_texts).precision == expected
+    loading = LoadingOptions(device="cpu", precision=precision)
+    assert load_run_translator(tiny_run, loading, {}, few_texts=few_texts).precision == expected
 
 
 def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from helpers import Tmt
 
-from transformer_mt.cli.parser import make_parser
+from transformer_mt.cli.main import make_parser
 from transformer_mt.config.root import Config, flatten
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
-from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.command import Command, option, positional
+from transformer_mt.cli.options import json_flag, load_run_or_config, overrides_argument
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.config.rendering import Difference, format_value
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
+    from transformer_mt.config.rendering import Difference
     from transformer_mt.evaluation.significance import SystemScore
     from transformer_mt.tools.analysis.bisection import Bisection
 
 HEADER = ("trial", "changes", "score", "to GOOD", "p", "to BAD", "p", "nearer to")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt bisect`. The exit status is 1 if no culprit is verified."""
-    from transformer_mt.tools.analysis.bisection import bisect
+@dataclass(frozen=True, kw_only=True)
+class Bisect(Command):
+    """Find the difference between two configurations that costs the score.
 
-    if args.n_steps is not None and args.n_steps < 1:
-        raise UserError(f"bisect: --steps {args.n_steps}: give a number of steps from 1 on")
-    good, bad = (load_run_or_config(path, args.overrides, trains_again=True)[0] for path in (args.good, args.bad))
-    result = bisect(good, bad, args.work or Path("runs") / f"bisect-{good.name}-{bad.name}", args.n_steps)
-    if args.json:
-        print(json.dumps(_to_json(result), ensure_ascii=False, indent=1))
-    else:
-        _show(result)
-    if not result.is_verified:
-        sys.exit(1)
+    Short trainings with half of the differences of BAD applied to GOOD, scored on the validation set of GOOD, narrow
+    them down to one culprit. A training with the culprit alone verifies it. The same command resumes. Exit status 1: it
+    verified no culprit.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt bisect runs/old new.yaml --steps 1000"
+
+    good: Path = positional("a run folder or a configuration", metavar="GOOD")
+    bad: Path = positional("a run folder or a configuration", metavar="BAD")
+    overrides: tuple[str, ...] = overrides_argument()
+    n_steps: int | None = option(
+        "steps of each training (default: a quarter of the shorter one, or twice the longer warm-up if that is more)",
+        metavar="N",
+        flag="--steps",
+    )
+    work: Path | None = option("folder for the trainings (default: runs/bisect-GOOD-BAD)", metavar="DIR")
+    json: bool = json_flag()
+
+    def execute(self) -> None:
+        """Run `tmt bisect`. The exit status is 1 if no culprit is verified."""
+        from transformer_mt.tools.analysis.bisection import bisect
+
+        if self.n_steps is not None and self.n_steps < 1:
+            raise UserError(f"bisect: --steps {self.n_steps}: give a number of steps from 1 on")
+        good, bad = (load_run_or_config(path, self.overrides, trains_again=True)[0] for path in (self.good, self.bad))
+        result = bisect(good, bad, self.work or Path("runs") / f"bisect-{good.name}-{bad.name}", self.n_steps)
+        if self.json:
+            print(json.dumps(_to_json(result), ensure_ascii=False, indent=1))
+        else:
+            _show(result)
+        if not result.is_verified:
+            sys.exit(1)
 
 
 def _show(result: Bisection) -> None:
@@ -83,6 +105,8 @@ def _conclude(result: Bisection) -> list[str]:
 
 
 def _describe(difference: Difference) -> str:
+    from transformer_mt.config.rendering import format_value
+
     return f"  {difference.key}: {format_value(difference.reference)} -> {format_value(difference.other)}"
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
+from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 
 HOST = "localhost"
@@ -21,13 +22,24 @@ MAX_PORT = 65535
 MAX_SHOWN = 100  # validations with a figure and texts (TensorBoard: 10)
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt board` until a signal ends it."""
-    _check_port(args.port)
-    with linked_log_folder(args.runs, Path(args.runs_dir)) as folder, suppress(KeyboardInterrupt):
-        log(f"TensorBoard shows {', '.join(map(str, args.runs)) or folder} at {start_tensorboard(folder, args.port)}")
-        log("Ctrl-C ends it")
-        threading.Event().wait()
+@dataclass(frozen=True, kw_only=True)
+class Board(Command):
+    """Serve TensorBoard for some runs or all."""
+
+    EXAMPLE: ClassVar[str] = "tmt board runs/a runs/b"
+
+    runs: tuple[Path, ...] = positional("run folders to show (default: all in --runs-dir)", metavar="RUN", default=())
+    runs_dir: Path = option("folder that holds the runs (default: runs)", default=Path("runs"), metavar="DIR")
+    port: int = option("port on this machine (default: 6006; 0: any free one)", default=6006, metavar="N")
+
+    def execute(self) -> None:
+        """Run `tmt board` until a signal ends it."""
+        _check_port(self.port)
+        with linked_log_folder(self.runs, self.runs_dir) as folder, suppress(KeyboardInterrupt):
+            address = start_tensorboard(folder, self.port)
+            log(f"TensorBoard shows {', '.join(map(str, self.runs)) or folder} at {address}")
+            log("Ctrl-C ends it")
+            threading.Event().wait()
 
 
 def start_tensorboard(folder: Path, port: int) -> str:
@@ -52,6 +64,8 @@ def linked_log_folder(runs: Sequence[Path], runs_dir: Path) -> Generator[Path]:
             raise UserError(f"{runs_dir}: has no run with curves; train one, or pass a run folder")
         yield runs_dir
         return
+    from transformer_mt.runs.folder import RunFolder
+
     names = _unique_names(runs)
     with TemporaryDirectory(prefix="tmt-board-") as folder:
         for path, name in zip(runs, names, strict=True):

@@ -2,60 +2,96 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.cli.options import check_sampling_options, load_translator
+from transformer_mt.cli.command import Command, group, option
+from transformer_mt.cli.options import (
+    LoadingOptions,
+    SamplingOptions,
+    SearchOptions,
+    collect_overrides,
+    json_flag,
+    load_run_translator,
+    run_argument,
+)
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.config import root as configuration
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.analysis.calibration import CalibrationReport
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt calibrate`."""
-    _check_arguments(args)
-    from transformer_mt.decoding.confidence import list_options
-    from transformer_mt.evaluation.metrics import Scorer
-    from transformer_mt.tools.analysis.calibration import CalibrationPairs, calibrate, read_validation_pairs
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Command):
+    """Fit the confidences of translate --confidence to validation pairs.
 
-    folder = RunFolder.open(args.run)
-    config = configuration.load_run(folder)
-    scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+    The command translates them, and fits the probability that a translation is acceptable: that its sentence-level chrF
+    is at least --min-chrf. Every second pair is used for fitting, and the figures are from the others. The result is
+    calibration.json in the run. It is valid for this checkpoint and these search options.
+    """
 
-    def read(src: Path, ref: Path) -> CalibrationPairs:
-        sources, references = read_aligned_files(src, ref)
-        return CalibrationPairs(sources, references, scorer)
+    EXAMPLE: ClassVar[str] = "tmt calibrate runs/mine"
 
-    given = read(args.src, args.ref) if args.src else None
-    test = read(args.test_src, args.test_ref) if args.test_src else None
-    translator = load_translator(args, args.run)
-    check_sampling_options(args, translator.config.sample)
-    pairs = given or read_validation_pairs(config, translator.config.tag)
-    if test and not given:
-        test = replace(test, scorer=pairs.scorer)
-    report = calibrate(translator, pairs, test, args.min_chrf)
-    if args.json:
-        print(json.dumps(_to_json(report, folder), ensure_ascii=False, indent=1))
-    else:
-        checkpoint = ["--checkpoint", args.checkpoint] if args.checkpoint else []
-        options = [*checkpoint, *list_options(translator.members[0], translator.config)]
-        _show(report, folder, join(["tmt", "translate", str(folder.path), *options, "--confidence"]))
+    run: Path = run_argument()
+    src: Path | None = option("source sentences (default: validation pairs of the run)", metavar="F")
+    ref: Path | None = option("reference translations, line by line", metavar="G")
+    test_src: Path | None = option(
+        "fit on all pairs of above, and compute the figures from the lines of this file", metavar="F2"
+    )
+    test_ref: Path | None = option("references of --test-src", metavar="G2")
+    min_chrf: float = option("lowest sentence-level chrF of an acceptable translation (60)", default=60.0, metavar="X")
+    json: bool = json_flag()
+    loading: LoadingOptions = group(LoadingOptions)
+    search: SearchOptions = group(SearchOptions)
+    sampling: SamplingOptions = group(SamplingOptions)
+
+    def execute(self) -> None:
+        """Run `tmt calibrate`."""
+        from transformer_mt.config import root as configuration
+
+        _check_arguments(self)
+        from transformer_mt.decoding.confidence import list_options
+        from transformer_mt.evaluation.metrics import Scorer
+        from transformer_mt.runs.folder import RunFolder
+        from transformer_mt.tools.analysis.calibration import CalibrationPairs, calibrate, read_validation_pairs
+
+        folder = RunFolder.open(self.run)
+        config = configuration.load_run(folder)
+        scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+
+        def read(src: Path, ref: Path) -> CalibrationPairs:
+            sources, references = read_aligned_files(src, ref)
+            return CalibrationPairs(sources, references, scorer)
+
+        given = read(self.src, self.ref) if self.src and self.ref else None
+        test = read(self.test_src, self.test_ref) if self.test_src and self.test_ref else None
+        translator = load_run_translator(self.run, self.loading, collect_overrides(self.search, self.sampling))
+        self.sampling.check(self.search, "calibrate", translator.config.sample)
+        pairs = given or read_validation_pairs(config, translator.config.tag)
+        if test and not given:
+            test = replace(test, scorer=pairs.scorer)
+        report = calibrate(translator, pairs, test, self.min_chrf)
+        if self.json:
+            print(json.dumps(_to_json(report, folder), ensure_ascii=False, indent=1))
+        else:
+            checkpoint = ["--checkpoint", self.loading.checkpoint] if self.loading.checkpoint else []
+            options = [*checkpoint, *list_options(translator.members[0], translator.config)]
+            _show(report, folder, join(["tmt", "translate", str(folder.path), *options, "--confidence"]))
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
-    for first, second in (("src", "ref"), ("test_src", "test_ref")):
-        if (getattr(args, first) is None) != (getattr(args, second) is None):
-            flags = (f"--{name.replace('_', '-')}" for name in (first, second))
-            raise UserError(f"calibrate: {' and '.join(flags)} go together")
+def _check_arguments(args: Calibrate) -> None:
+    for first, second, flags in (
+        (args.src, args.ref, "--src and --ref"),
+        (args.test_src, args.test_ref, "--test-src and --test-ref"),
+    ):
+        if (first is None) != (second is None):
+            raise UserError(f"calibrate: {flags} go together")
     if not 0 < args.min_chrf <= 100:  # nan too
         raise UserError(f"calibrate: --min-chrf {args.min_chrf:g}: pass a chrF above 0 and up to 100")
 

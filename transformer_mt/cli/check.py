@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from transformer_mt.cli.command import Command, group, option
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import list_files, load_run_or_config
+from transformer_mt.cli.options import RunOrConfigOptions, json_flag, list_files, process_count
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import LAYOUT, Severity, make_visible
-from transformer_mt.tools.quality.checks import LABELS
-from transformer_mt.tools.quality.normalization import normalize_spaces
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -40,67 +37,98 @@ EFFECTS = {
 """What the actions of a repair do."""
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt check`. The exit status is the highest severity, or 0 for a list of pairs and for a repaired copy."""
-    config, run = load_run_or_config(args.run_or_config, args.overrides)
-    if args.show_removed is not None and (args.json or args.html is not None):
-        raise UserError("check: --show-removed prints lines of text; leave out --json and --html")
-    if args.worst is not None and args.html is not None:
-        raise UserError("check: --worst writes no page; leave out --html")
-    if args.write is not None and args.html is not None:
-        raise UserError("check: --write repairs instead of checking; leave out --html")
-    if args.show_removed is not None:
-        from transformer_mt.flows.prepare import iterate_affected_pairs
+@dataclass(frozen=True, kw_only=True)
+class Check(Command):
+    """Check the unfiltered training pairs, their overlap with the validation set and the test sets, and all alignments.
 
-        for pair in iterate_affected_pairs(config, args.show_removed):
-            print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))
-        return
-    if args.worst is not None:
-        show_high_loss_pairs(args, config, run)
-        return
-    if args.write is not None:
-        write_repaired(args, config)
-        return
-    try:
-        check_output(args.html, args.run_or_config, *map(Path, list_files(config.data)), option="--html")
-    except UserError as error:
-        raise UserError(f"--html {error}") from None
-    from transformer_mt.flows.check import check_corpus
+    The command prints each problem with its count, up to three examples with file and line, and the filter of
+    data.filters that removes it, or advice. Exit status: 0, or 1 with warnings, 2 with errors.
+    """
 
-    report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, args.workers)
-    if args.json:
-        print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
-    else:
-        show(report)
-        _show_verdict(report, args)
-    sys.stdout.flush()
-    if args.html is not None:
-        from transformer_mt.tools.quality.check import render_html
+    EXAMPLE: ClassVar[str] = "tmt check mine.yaml --html report.html"
 
+    data: RunOrConfigOptions = group(RunOrConfigOptions)
+    json: bool = json_flag()
+    html: Path | None = option("also write the findings, with examples and histograms, as one page", metavar="FILE")
+    worst: int | None = option(
+        "list the N training pairs of a RUN with the highest excess loss under its model, with a likely reason",
+        metavar="N",
+        is_exclusive=True,
+    )
+    show_removed: str | None = option(
+        "list the pairs that this filter of data.filters removes, one per line", metavar="FILTER", is_exclusive=True
+    )
+    write: Path | None = option(
+        "write a repaired copy of data.train into a new folder: lines paired again, text cleaned, bad pairs dropped, "
+        "with changes.tsv and a configuration that trains on it",
+        metavar="FOLDER",
+        is_exclusive=True,
+    )
+    workers: int = option("processes (default: 1)", default=1, metavar="N", parse=process_count)
+
+    def execute(self) -> None:
+        """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
+        config, run = self.data.load()
+        if self.show_removed is not None and (self.json or self.html is not None):
+            raise UserError("check: --show-removed prints lines of text; leave out --json and --html")
+        if self.worst is not None and self.html is not None:
+            raise UserError("check: --worst writes no page; leave out --html")
+        if self.write is not None and self.html is not None:
+            raise UserError("check: --write repairs instead of checking; leave out --html")
+        if self.show_removed is not None:
+            from transformer_mt.flows.prepare import iterate_affected_pairs
+            from transformer_mt.tools.quality.normalization import normalize_spaces
+
+            for pair in iterate_affected_pairs(config, self.show_removed):
+                print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))
+            return
+        if self.worst is not None:
+            show_high_loss_pairs(self, self.worst, config, run)
+            return
+        if self.write is not None:
+            write_repaired(self, self.write, config)
+            return
         try:
-            write_text(args.html, render_html(report))
-        except OSError as error:
-            raise UserError(f"--html {args.html}: cannot be written: {error.strerror}") from None
-        print(
-            make_visible(f"\nthe page is {args.html}", keep=LAYOUT),
-            file=sys.stderr if args.json else sys.stdout,
-            flush=True,
-        )
-    sys.exit(report.severity)
+            check_output(self.html, self.data.run_or_config, *map(Path, list_files(config.data)), option="--html")
+        except UserError as error:
+            raise UserError(f"--html {error}") from None
+        from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+        from transformer_mt.flows.check import check_corpus
+
+        report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, self.workers)
+        if self.json:
+            print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
+        else:
+            show(report)
+            _show_verdict(report, self)
+        sys.stdout.flush()
+        if self.html is not None:
+            from transformer_mt.tools.quality.check import render_html
+
+            try:
+                write_text(self.html, render_html(report))
+            except OSError as error:
+                raise UserError(f"--html {self.html}: cannot be written: {error.strerror}") from None
+            print(
+                make_visible(f"\nthe page is {self.html}", keep=LAYOUT),
+                file=sys.stderr if self.json else sys.stdout,
+                flush=True,
+            )
+        sys.exit(report.severity)
 
 
-def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
+def show_high_loss_pairs(args: Check, n_pairs: int, config: Config, run: RunFolder | None) -> None:
     """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
-    if args.worst < 1:
-        raise UserError(f"check: --worst {args.worst}: pass at least 1 pair")
+    if n_pairs < 1:
+        raise UserError(f"check: --worst {n_pairs}: pass at least 1 pair")
     if run is None:
         raise UserError(
-            f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run, whose model "
+            f"check: --worst: {args.data.run_or_config} is a configuration; pass the folder of a run, whose model "
             "scores its training pairs"
         )
     from transformer_mt.flows.check import list_high_loss_pairs
 
-    pairs = list_high_loss_pairs(config, run, args.worst)
+    pairs = list_high_loss_pairs(config, run, n_pairs)
     if args.json:
         print(
             json.dumps({"name": config.name, "pairs": [pair._asdict() for pair in pairs]}, ensure_ascii=False, indent=1)
@@ -120,11 +148,11 @@ def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolde
     print_table(("loss", "excess", "line", "likely reason", "source", "target"), rows, numbers=(0, 1))
 
 
-def write_repaired(args: argparse.Namespace, config: Config) -> None:
+def write_repaired(args: Check, folder: Path, config: Config) -> None:
     """Write a repaired copy of the training corpus, and print what was changed."""
     from transformer_mt.flows.check import repair_corpus
 
-    report = repair_corpus(config, args.write, args.workers)
+    report = repair_corpus(config, folder, args.workers)
     if args.json:
         print(json.dumps(report.to_json(), ensure_ascii=False, indent=1))
         return
@@ -169,6 +197,8 @@ def _next_command(config_path: str) -> str:
 
 def show(report: CorpusReport) -> None:
     """Print the findings, then their examples."""
+    from transformer_mt.tools.quality.checks import LABELS
+
     sizes = ", ".join(f"{count:,} in {name}" for name, count in report.sizes.items())
     print_text(f"{report.name}: sentence pairs: {sizes}" if sizes else report.name)
     if not report.findings:
@@ -190,13 +220,13 @@ def show(report: CorpusReport) -> None:
         _show_examples(finding)
 
 
-def _show_verdict(report: CorpusReport, args: argparse.Namespace) -> None:
+def _show_verdict(report: CorpusReport, args: Check) -> None:
     """Print what the findings mean, and the commands that continue."""
-    given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
+    given = " ".join(map(quote, (str(args.data.run_or_config), *args.data.overrides)))
     commands: list[tuple[str, str]] = []
     if report.severity > Severity.OK and not report.has_wrong_languages:
         commands.append((f"  tmt check {given} --write FOLDER", "# write a repaired copy"))
-    if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
+    if report.severity < Severity.ERROR and not args.data.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours, memory and disk"))
     print_text(f"\nverdict: {report.verdict}{'; next:' if commands else ''}")
     if commands:
@@ -221,6 +251,8 @@ def _quote(text: str) -> str:
 
 def _to_json(report: CorpusReport) -> dict[str, Any]:
     """Return all findings with up to 100 examples each."""
+    from transformer_mt.tools.quality.checks import LABELS
+
     findings: list[dict[str, Any]] = []
     for finding in report.findings:
         examples = [example._asdict() for example in finding.examples]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from argcomplete import autocomplete
 from argcomplete.completers import BaseCompleter, DirectoriesCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
+from transformer_mt.cli.command import Command, list_config_keys, positional
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt completion`."""
-    print(shellcode(["tmt"], shell=args.shell))
+
+@dataclass(frozen=True, kw_only=True)
+class Completion(Command):
+    """Print the shell code that completes commands, options, keys and files at a Tab."""
+
+    EXAMPLE: ClassVar[str] = 'eval "$(tmt completion bash)" in ~/.bashrc'
+
+    shell: Literal["bash", "zsh"] = positional("the shell that you use")
+
+    def execute(self) -> None:
+        """Print the code."""
+        print(shellcode(["tmt"], shell=self.shell))
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +37,5 @@ class _ValueCompleter(BaseCompleter):
 
     def __call__(self, *, prefix: str, action: argparse.Action, **_: object) -> Iterable[str]:
         if action.dest == "overrides":
-            from transformer_mt.cli.options import list_config_keys
-
             return [f"{key}=" for key in list_config_keys()]
         return (DirectoriesCompleter() if action.dest in ("run", "runs", "models") else FilesCompleter())(prefix)

@@ -1,41 +1,64 @@
-"""`tmt export`: write a run's model as a CTranslate2 folder, or as a run folder with weights only.
-
-Imports of torch are inside functions, so that mistakes in the arguments are reported at once.
-"""
+"""`tmt export`: write a run's model as a CTranslate2 folder, or as a run folder with weights only."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt.cli import line_input
+from transformer_mt.cli.command import Command, option
+from transformer_mt.cli.options import run_argument
 from transformer_mt.cli.table import print_text
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files as disk_space
 
 if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
     from transformer_mt.model.transformer import Transformer
+    from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.runs.records import CheckpointInfo
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt export`."""
-    if args.to == "weights" and (args.quantization or args.src):
-        raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
-    line_input.check_files(args.src)
-    source = RunFolder.open(args.run)
-    check_output_is_new(args.output)
-    if args.to == "weights":
-        _export_weights(source, args.checkpoint, args.output)
-    else:
-        _export_ctranslate2(source, args.checkpoint, args.output, args.quantization or "float32", args.src)
+@dataclass(frozen=True, kw_only=True)
+class Export(Command):
+    """Export the model of a run to CTranslate2, or its weights alone.
+
+    ctranslate2: write a folder for CTranslate2 (pip install ctranslate2), with a script translate.py that needs only
+    the packages ctranslate2 and tokenizers. Both engines translate up to 100 validation sentences; export.json contains
+    the comparison. weights: write a folder that replaces a run, without the training state.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt export runs/mine --to ctranslate2 --output engine"
+
+    run: Path = run_argument()
+    to: Literal["ctranslate2", "weights"] = option("target format", is_required=True)
+    output: Path = option("a new folder", metavar="DIR", is_required=True)
+    checkpoint: str = option("checkpoint to export (default: best)", default="best", metavar="best|last|STEP")
+    quantization: str | None = option(
+        "ctranslate2: float32 (default), int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16",
+        metavar="Q",
+    )
+    src: Path | None = option(
+        "ctranslate2: compare the engines on the lines of this file (default: validation sentences)", metavar="F"
+    )
+
+    def execute(self) -> None:
+        """Run `tmt export`."""
+        from transformer_mt.runs.folder import RunFolder
+
+        if self.to == "weights" and (self.quantization or self.src):
+            raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
+        line_input.check_files(self.src)
+        source = RunFolder.open(self.run)
+        check_output_is_new(self.output)
+        if self.to == "weights":
+            _export_weights(source, self.checkpoint, self.output)
+        else:
+            _export_ctranslate2(source, self.checkpoint, self.output, self.quantization or "float32", self.src)
 
 
 def check_output_is_new(output: Path) -> None:
@@ -65,7 +88,9 @@ def write_weights_folder(
     `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
     describes the weights, and `steps` lists the training steps that they come from.
     """
+    from transformer_mt.config import root as configuration
     from transformer_mt.flows.run_overview import render_card
+    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.export import weights
 
     record = weights.make_exported_record(source, what, steps)
@@ -78,6 +103,8 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     """Write a CTranslate2 folder, and compare both engines on the lines of `src`, or the validation sentences."""
     if find_spec("ctranslate2") is None:
         raise UserError("export: --to ctranslate2 needs one more package: pip install ctranslate2")
+    from transformer_mt.config import root as configuration
+
     config = configuration.load_run(source)
     _check_supported(source, config)
     from transformer_mt.decoding.translator import Translator

@@ -2,46 +2,82 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from shlex import quote
+from typing import ClassVar
 
+from transformer_mt.cli.command import Command, flag, option, positional
+from transformer_mt.cli.options import language
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows.init import render_value, write_initial_config
 from transformer_mt.system.log import log
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt init`."""
-    files = [args.src] if args.tgt is None else [args.src, args.tgt]
-    if args.columns and args.tgt is not None:
-        raise UserError("--columns: belongs to a table, not to two text files; leave it out")
-    config = write_initial_config(
-        files,
-        args.out,
-        force=args.force,
-        src_lang=args.src_lang,
-        tgt_lang=args.tgt_lang,
-        columns=args.columns,
-        validation=args.validation,
-        test=args.test,
+@dataclass(frozen=True, kw_only=True)
+class Init(Command):
+    """Write a configuration that trains on your sentence pairs.
+
+    The command detects their languages, and chooses settings that suit their number. The pairs are in two text files,
+    where line N of TGT translates line N of SRC, or in one table (.tsv, .csv, .jsonl or .parquet) with a column for
+    each language.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt init train.en train.de --out mine.yaml"
+
+    src: Path = positional("source sentences, one per line (plain or .gz), or a table of pairs", metavar="SRC")
+    tgt: Path | None = positional("their translations, line by line; not for a table", metavar="TGT", default=None)
+    out: Path = option(
+        "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"
     )
-    print_text(*config.describe_corpus(), "")
-    rows = [
-        (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason) for setting in config.settings
-    ]
-    print_table(("setting", "value", "why"), rows)
-    for line in ("", *config.describe_evidence()):
-        print_text(line)
-    sys.stdout.flush()
-    for warning in config.warnings:
-        log(f"tmt: warning: {warning}")
-    out = quote(str(args.out))
-    print_text(f"{args.out} is written; next:")
-    commands = [
-        (f"  tmt check {out}", "# misaligned lines, duplicates, damaged text"),
-        (f"  tmt plan {out}", "# hours, memory and disk"),
-        (f"  tmt train --config {out}", "# train"),
-    ]
-    print_table((), commands)
+    force: bool = flag("replace an existing file")
+    src_lang: str | None = option("source language, such as en (default: detected)", metavar="L", parse=language)
+    tgt_lang: str | None = option("target language (default: detected)", metavar="L", parse=language)
+    columns: tuple[str, str] | None = option(
+        "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)",
+        metavar=("SRC", "TGT"),
+    )
+    validation: tuple[Path, Path] | None = option(
+        "source and target file of the validation set (default: held-out training pairs)", metavar=("SRC", "TGT")
+    )
+    test: tuple[Path, Path] | None = option(
+        "source and target file of the test set, which is scored after the training", metavar=("SRC", "TGT")
+    )
+
+    def execute(self) -> None:
+        """Write the configuration, and print the settings with their reasons."""
+        from transformer_mt.flows.init import render_value, write_initial_config
+
+        files = [self.src] if self.tgt is None else [self.src, self.tgt]
+        if self.columns and self.tgt is not None:
+            raise UserError("--columns: belongs to a table, not to two text files; leave it out")
+        config = write_initial_config(
+            files,
+            self.out,
+            force=self.force,
+            src_lang=self.src_lang,
+            tgt_lang=self.tgt_lang,
+            columns=self.columns,
+            validation=self.validation or (),
+            test=self.test or (),
+        )
+        print_text(*config.describe_corpus(), "")
+        rows = [
+            (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason)
+            for setting in config.settings
+        ]
+        print_table(("setting", "value", "why"), rows)
+        for line in ("", *config.describe_evidence()):
+            print_text(line)
+        sys.stdout.flush()
+        for warning in config.warnings:
+            log(f"tmt: warning: {warning}")
+        out = quote(str(self.out))
+        print_text(f"{self.out} is written; next:")
+        commands = [
+            (f"  tmt check {out}", "# misaligned lines, duplicates, damaged text"),
+            (f"  tmt plan {out}", "# hours, memory and disk"),
+            (f"  tmt train --config {out}", "# train"),
+        ]
+        print_table((), commands)

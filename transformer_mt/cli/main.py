@@ -1,13 +1,11 @@
-"""Entry point of the command line: run a command, and map exceptions to messages and exit statuses.
+"""Entry point of the command line: find the command, run it, and map exceptions to messages and exit statuses.
 
-Each command is a module of this package with a function `run`. It is imported only when it is called, because
-`tmt --help` must not wait for torch.
+Each command is a class in a module of this package. Only the module of the command that is called is imported, and it
+imports torch and other slow packages when it runs, because `tmt --help` must not wait for them.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import io
 import os
 import signal
@@ -15,14 +13,82 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
 
-from transformer_mt.cli.early_interrupt import restore_interrupt  # first, because imports take time
-from transformer_mt.cli.parser import parse_arguments
+from transformer_mt import __version__
+from transformer_mt.cli.command import Command, CommandParser, add_arguments
+from transformer_mt.cli.parser import OLD, add_old, parse_old
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import launcher
 from transformer_mt.system.log import log
+
+_replaces_interrupt = (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _replaces_interrupt:  # Ctrl-C during an import ends silently: no traceback, and no other error of a package
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Entry(NamedTuple):
+    """A line of `tmt --help`, and the module of the command, if it has another name."""
+
+    name: str
+    summary: str
+    module: str | None = None
+
+    def load(self) -> type[Command]:
+        """Import the class of the command, which is named after it."""
+        return getattr(import_module(f"transformer_mt.cli.{self.module or self.name}"), self.name.capitalize())
+
+
+COMMANDS = {
+    entry.name: entry
+    for entry in (
+        Entry("init", "write a commented configuration for your own sentence pairs"),
+        Entry(
+            "check",
+            "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets",
+        ),
+        Entry("prepare", "read, filter and encode the data of a training before it starts, on several processes"),
+        Entry("plan", "measure a few steps, and predict the time, memory and disk of a training"),
+        Entry("train", "train a model; the same command resumes an interrupted training"),
+        Entry("correct", "fine-tune a run on corrected translations, and keep its quality on other text"),
+        Entry("translate", "translate text from arguments, a file, standard input or a prompt"),
+        Entry(
+            "explain", "show how a sentence is translated: alternatives, attention, search, effect of each source word"
+        ),
+        Entry("calibrate", "fit the confidences of translate --confidence to validation pairs"),
+        Entry("serve", "translate over HTTP: a web page, and an API like that of LibreTranslate"),
+        Entry(
+            "backtranslate",
+            "make training pairs whose sources are translations of monolingual text (back-translation)",
+            "synthetic_pairs",
+        ),
+        Entry(
+            "distill",
+            "make training pairs whose targets are translations by a model or an ensemble (distillation)",
+            "synthetic_pairs",
+        ),
+        Entry("score", "compute the log-probability of given translations"),
+        Entry("evaluate", "compute BLEU, chrF, chrF++ and TER of a run or of a file of translations"),
+        Entry("compare", "compare runs or files of translations, with significance tests"),
+        Entry("bisect", "find the change between two configurations that costs the score, by short trainings"),
+        Entry("report", "write one HTML page about a run, or compare several on one page"),
+        Entry("export", "export the model of a run to CTranslate2, or its weights alone"),
+        Entry("average", "average the weights of several checkpoints, and validate the mean"),
+        Entry("plot", "draw positions, schedule, attention or lengths as PNG, SVG or PDF"),
+        Entry("tokenize", "show the tokens and ids of texts, or statistics of a vocabulary"),
+        Entry("runs", "list the runs below a folder, with status, best score and size"),
+        Entry("board", "serve TensorBoard for some runs or all"),
+        Entry("doctor", "check the environment and train a tiny model, for a bug report"),
+        Entry("config", "print the resolved configuration with all defaults"),
+        Entry("completion", "print the shell code that completes commands, options, keys and files at a Tab"),
+    )
+}
+FORMER_COMMANDS = {"repair": "tmt check X.yaml --write FOLDER"}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -31,27 +97,28 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     `--debug`, before or after the command, shows the traceback of a mistake of the user too.
     """
     arguments, is_debugging = remove_debug_option(sys.argv[1:] if arguments is None else arguments)
-    args = parse_arguments(arguments)
+    command = parse(arguments)
+    name = arguments[0]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
     is_main_thread = threading.current_thread() is threading.main_thread()
-    if is_main_thread and not (args.command == "train" and launcher.under_torchrun()):  # it ends waiting ranks itself
+    if is_main_thread and not (name == "train" and launcher.under_torchrun()):  # it ends waiting ranks itself
         signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
     try:
-        command = importlib.import_module(f"transformer_mt.cli.{args.command}")
-        restore_interrupt()
-        command.run(args)
+        if _replaces_interrupt and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        command.execute()
         sys.stdout.flush()
     except UserError as error:
         if is_debugging:
             traceback.print_exc()
         _fail(str(error))
     except Interrupted as stop:
-        name = signal.Signals(stop.signal).name
-        log(f"tmt: stopped by {name} and saved at {stop.progress}; the same command resumes")
+        signal_name = signal.Signals(stop.signal).name
+        log(f"tmt: stopped by {signal_name} and saved at {stop.progress}; the same command resumes")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -67,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         if is_debugging or not is_out_of_memory(error):
             raise
-        _fail(_out_of_memory_message(args))
+        _fail(_out_of_memory_message(name))
     sys.exit(0)
 
 
@@ -76,6 +143,43 @@ def remove_debug_option(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = [*arguments, "--"].index("--")
     options = [argument for argument in arguments[:end] if argument != "--debug"]
     return [*options, *arguments[end:]], len(options) < end
+
+
+def parse(arguments: Sequence[str]) -> Command:
+    """Parse the command line. Exit with status 2 and a message for a mistake."""
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
+        from transformer_mt.cli.completion import complete
+
+        complete(make_parser(os.environ["COMP_LINE"].split()[1:2]))
+    name = arguments[0] if arguments else ""
+    if name not in COMMANDS:
+        make_parser(()).answer(arguments, COMMANDS, FORMER_COMMANDS)
+    if name in OLD:
+        return parse_old(name, arguments[1:])
+    command = COMMANDS[name].load()
+    parser = CommandParser(prog=f"tmt {name}")
+    add_arguments(parser, command)
+    return parser.parse_command(command, arguments[1:])
+
+
+def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
+    """Make the parser of `tmt`, with the arguments of some commands."""
+    parser = CommandParser(
+        prog="tmt",
+        description="Train a Transformer for machine translation from scratch, from one YAML file.",
+        epilog="tmt board shows training curves. tmt config prints every key.",
+    )
+    parser.add_argument("--version", action="version", version=f"tmt {__version__}")
+    help = "show the traceback of every error; also after the command"
+    parser.add_argument("--debug", action="store_true", help=help)  # for the help; `main` has removed it
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for entry in COMMANDS.values():
+        command = parsers.add_parser(entry.name, help=entry.summary)
+        if entry.name in OLD:
+            add_old(command, entry.name)
+        elif entry.name in commands:
+            add_arguments(command, entry.load())
+    return parser
 
 
 def _exit_on_signal(number: int, _frame: object) -> NoReturn:
@@ -92,8 +196,8 @@ def _show_thread_error(error: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(error)
 
 
-def _out_of_memory_message(args: argparse.Namespace) -> str:
-    if args.command != "train":
+def _out_of_memory_message(command: str) -> str:
+    if command != "train":
         return "out of memory; lower --batch-tokens (decoding.batch_tokens in config.yaml)"
     from transformer_mt.decoding.decoding_config import MAX_VALIDATION_TOKENS
 

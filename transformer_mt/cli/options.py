@@ -9,20 +9,27 @@ import argparse
 import gc
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from transformer_mt.cli.command import OptionGroup, collect_given, flag, list_given_flags, option, positional
+from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.data.data_config import DataConfig
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
+CONFIG_FILE = "configuration file (default: the built-in quickstart)"
+TEXT = r"(?!--?[A-Za-z]).*"  # a text, as opposed to an option
+SplitWhen = Literal["long", "always", "never"]
+PATH = r"(?!-).*"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
 LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
 SEARCH_OPTIONS = (
@@ -66,9 +73,9 @@ def get_decoding_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
     """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
-    for option in SAMPLING_OPTIONS:
-        if getattr(args, option) is not None and not is_sampling:
-            raise UserError(f"{args.command}: {format_flag(option)} needs --sample; add it, or leave the option out")
+    for name in SAMPLING_OPTIONS:
+        if getattr(args, name) is not None and not is_sampling:
+            raise UserError(f"{args.command}: {format_flag(name)} needs --sample; add it, or leave the option out")
     if is_sampling and args.beam is not None:
         raise UserError(f"{args.command}: sampling has no beam; leave out --beam or --sample")
 
@@ -79,6 +86,7 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
     For `few_texts`, `--precision auto` is fp32 on a CPU: its bf16 products are faster only in batches.
     """
     from transformer_mt.decoding.decoding_config import DecodingConfig
+    from transformer_mt.runs.folder import RunFolder
 
     ensemble = getattr(args, "ensemble", None) or ()
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
@@ -117,13 +125,6 @@ def split_config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[
     elif path is None and overrides and "=" not in overrides[0]:
         path, overrides = Path(overrides[0]), overrides[1:]  # tmt train X.yaml
     return path, overrides
-
-
-def list_config_keys() -> list[str]:
-    """Return the dotted keys of the configuration."""
-    from transformer_mt.config import root as configuration
-
-    return list(configuration.flatten(configuration.load(configuration.find_builtin_config("quickstart"))))
 
 
 def load_config(args: argparse.Namespace) -> Config:
@@ -178,6 +179,7 @@ def load_run_or_config(
     command trains again with the configuration of the run.
     """
     from transformer_mt.config import root as configuration
+    from transformer_mt.runs.folder import RunFolder
 
     if path.is_dir():
         run = RunFolder.open(path)
@@ -191,3 +193,275 @@ def load_run_or_config(
     config = configuration.load(path, overrides)
     check_current_folder(config, path)
     return config, None
+
+
+# --- shared options ---------------------------------------------------------------------------------------------------
+
+
+def run_argument() -> Path:
+    """Declare the run folder."""
+    return positional("a run folder", metavar="RUN")
+
+
+def json_flag() -> bool:
+    """Declare the option of output for programs."""
+    return flag("print one JSON object with all results")
+
+
+def tag_option() -> str | None:
+    """Declare the option that selects the tag."""
+    return option("tag before each source sentence, for a model that was trained with tags, such as 2de", metavar="TAG")
+
+
+def ensemble_option() -> tuple[Path, ...]:
+    """Declare the option for further models that are searched together."""
+    help = (
+        "average the token probabilities of RUN and RUN2, at the same --checkpoint; both need the same vocabulary; "
+        "the settings are those of RUN; repeat the option for more runs"
+    )
+    return option(help, default=(), metavar="RUN2")
+
+
+def errors_option() -> Errors:
+    """Declare the option for input that is not UTF-8."""
+    help = "input that is not UTF-8: strict (default): stop with an error; replace: replace invalid bytes by U+FFFD"
+    return option(help, default="strict")
+
+
+def workers_option(help: str) -> int | None:
+    """Declare the number of processes."""
+    return option(help, metavar="N", parse=process_count)
+
+
+def process_count(text: str) -> int:
+    """Parse a number of processes."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: pass at least 1 process")
+    return int(text)
+
+
+def language(text: str) -> str:
+    """Parse a language code."""
+    from transformer_mt.data.languages import check_language
+
+    try:
+        return check_language(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def split_sentences_option() -> SplitWhen:
+    """Declare which lines are translated sentence by sentence."""
+    help = (
+        "split lines into sentences and translate each: long (default): lines with more tokens than the training pairs "
+        "had, and all segments of documents; always: all lines; never: none, and lines too long are truncated"
+    )
+    return option(help, default="long")
+
+
+def overrides_argument() -> tuple[str, ...]:
+    """Declare overrides of configuration keys."""
+    help = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
+    return positional(help, metavar="section.key=value", default=(), may_follow=r"(?!-).*=.*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions(OptionGroup):
+    """A configuration file, by default the built-in quickstart, and overrides of its keys."""
+
+    config: Path | None = positional(CONFIG_FILE, metavar="X.yaml", default=None)
+    overrides: tuple[str, ...] = overrides_argument()
+
+    def split(self) -> tuple[Path | None, tuple[str, ...]]:
+        """Return the file, or None, and the overrides. The first override may be in place of the file."""
+        path, overrides = self.config, self.overrides
+        if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
+            return None, (str(path), *overrides)  # tmt config key=value
+        if path is None and overrides and "=" not in overrides[0]:
+            return Path(overrides[0]), overrides[1:]  # tmt train X.yaml
+        return path, overrides
+
+    def load(self) -> Config:
+        """Load the configuration."""
+        from transformer_mt.config import root as configuration
+
+        path, overrides = self.split()
+        if path is not None:
+            check_is_config(path, overrides)
+        return configuration.load(path or configuration.find_builtin_config("quickstart"), overrides)
+
+    def load_for_training(self) -> Config:
+        """Load the configuration. Raises `UserError` if its paths are relative to the file."""
+        config, (path, _) = self.load(), self.split()
+        if path is not None:
+            check_current_folder(config, path)
+        return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOrConfigOptions(OptionGroup):
+    """A run folder or a configuration file, and overrides of its keys."""
+
+    run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
+    overrides: tuple[str, ...] = overrides_argument()
+
+    def load(self) -> tuple[Config, RunFolder | None]:
+        """Load the configuration, and open the run if it is one."""
+        return load_run_or_config(self.run_or_config, self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(OptionGroup):
+    """Where a model runs."""
+
+    device: str | None = option("auto (default), cpu, cuda, cuda:N or mps")
+    threads: str | None = option("CPU threads (default: one per core)", metavar="N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(DeviceOptions):
+    """Which checkpoint is loaded, and where it runs."""
+
+    checkpoint: str | None = option("checkpoint to load (default: best)", metavar="best|last|STEP")
+    precision: Literal["auto", "fp32", "bf16"] | None = option(
+        "precision of matrix products: fp32, bf16, or auto (default): the faster one"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextKindOptions(OptionGroup):
+    """Kind of text of files that are scored."""
+
+    tgt_lang: str | None = option(
+        "target language; it sets the tokenizer of BLEU (default: 13a), the words of TER, and the rules of Moses",
+        metavar="L",
+        parse=language,
+    )
+    text: Literal["raw", "moses"] | None = option(
+        "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions(OptionGroup):
+    """Options that override keys of section `decoding` of a run. The name of a field is that of the key."""
+
+    def collect_overrides(self) -> dict[str, Any]:
+        """Return the given options as keys of section `decoding`."""
+        return collect_given(self)
+
+
+class MaxLength(NamedTuple):
+    """Maximum tokens of a translation: factor * source tokens + offset."""
+
+    factor: float
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> MaxLength:
+        """Parse a number of tokens, or 1.5*source+10."""
+        match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", text)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{text}: give a number of tokens, such as 100, or 1.5*source+10")
+        return cls(float(match[1] or 0), int(match[2]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(DecodingOptions):
+    """Options of the search."""
+
+    TITLE: ClassVar[str] = "search"
+    DESCRIPTION: ClassVar[str | None] = (
+        "Defaults are in parentheses. Section decoding of the run's config.yaml overrides them."
+    )
+
+    beam: int | None = option("beam size (5); 1: greedy", metavar="K")
+    length_penalty_exponent: float | None = option(
+        "exponent A (1): rank hypotheses by log-probability / length^A, or, if decoding.length_penalty is gnmt, by "
+        "log-probability / ((5 + length) / 6)^A; the length includes EOS",
+        metavar="A",
+        flag="--length-penalty",
+    )
+    min_length: int | None = option("minimum tokens of a translation (1)", metavar="N")
+    max_length: MaxLength | None = option(
+        "maximum tokens of a translation including EOS: a number, or A*source+B (2*source+10)",
+        metavar="L",
+        parse=MaxLength.parse,
+    )
+    no_repeat_ngram: int | None = option("forbid repeated n-grams of N tokens (0: off)", metavar="N")
+    repetition_penalty: float | None = option(
+        "multiply the log-probabilities of tokens that occurred already by X; scores include it (1: off)", metavar="X"
+    )
+    batch_tokens: int | None = option("maximum of padded source tokens times beam size in a batch", metavar="N")
+    tag: str | None = tag_option()
+
+    def collect_overrides(self) -> dict[str, Any]:
+        """Return the given options as keys of section `decoding`."""
+        given = collect_given(self)
+        if self.max_length is not None:
+            del given["max_length"]
+            given["max_length_factor"], given["max_length_offset"] = self.max_length
+        return given
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(DecodingOptions):
+    """Options of sampling."""
+
+    TITLE: ClassVar[str] = "sampling instead of beam search"
+
+    sample: bool | None = option("draw translations at random")
+    temperature: float | None = option("divide the logits by T (1)", metavar="T")
+    top_k: int | None = option("sample from the K most likely tokens (all)", metavar="K")
+    top_p: float | None = option("sample from the most likely tokens whose probabilities sum to P (1)", metavar="P")
+    seed: int | None = option("random seed (1); samples depend on the seed and the line number", metavar="N")
+
+    def check(self, search: SearchOptions, command: str, is_sampling: bool) -> None:
+        """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
+        given = [name for name in list_given_flags(self) if name != "--sample"]
+        if given and not is_sampling:
+            raise UserError(f"{command}: {given[0]} needs --sample; add it, or leave the option out")
+        if is_sampling and search.beam is not None:
+            raise UserError(f"{command}: sampling has no beam; leave out --beam or --sample")
+
+
+def collect_overrides(*groups: DecodingOptions) -> dict[str, Any]:
+    """Return the given options of some groups as keys of section `decoding`, for the best translation alone."""
+    merged: dict[str, Any] = {"n_best": 1}
+    for options in groups:
+        merged |= options.collect_overrides()
+    return merged
+
+
+def load_run_translator(
+    run: Path,
+    loading: LoadingOptions,
+    decoding: Mapping[str, Any],
+    *,
+    ensemble: Sequence[Path] = (),
+    few_texts: bool = False,
+) -> Translator:
+    """Load the model of a run, and of the runs of `ensemble`, with overrides of section `decoding`.
+
+    For `few_texts`, `--precision auto` is fp32 on a CPU: its bf16 products are faster only in batches.
+    """
+    from transformer_mt.decoding.decoding_config import DecodingConfig
+    from transformer_mt.runs.folder import RunFolder
+
+    folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
+    folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
+    for folder in folders:
+        folder.find_checkpoint(loading.checkpoint or "best")
+    gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
+    try:
+        from transformer_mt.decoding.translator import Translator
+        from transformer_mt.system.device import resolve_machine
+
+        options = {"device": "auto", "threads": "auto", "precision": "auto", **collect_given(loading)}
+        if few_texts and options["precision"] == "auto":
+            machine = resolve_machine(options["device"], "auto", options["threads"])
+            options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
+        return Translator.load(run, **options, ensemble=ensemble, **decoding)
+    finally:
+        gc.freeze()
+        gc.enable()

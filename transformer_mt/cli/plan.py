@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.cli.options import load_training_config
+from transformer_mt.cli.command import Command, group
+from transformer_mt.cli.options import ConfigOptions, json_flag
 from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
 from transformer_mt.system.log import format_duration
 
 if TYPE_CHECKING:
-    from transformer_mt.flows.plan import Plan
+    from transformer_mt.flows.plan import Plan as TrainingPlan
 
 NOTE = "20 steps, a validation of up to 1,000 pairs, one checkpoint. Other programs on this machine slow it down."
 SAMPLING_NOTE = (
@@ -26,29 +25,46 @@ SAMPLING_NOTE = (
 )
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt plan`."""
-    if args.config is not None and RunFolder(args.config).exists():
-        path = quote(str(RunFolder(args.config).config))
-        raise UserError(f"{args.config}: is a run folder; type `tmt plan {path}` to plan its training again")
-    config = load_training_config(args)
-    from transformer_mt.flows.plan import advise, make_plan
+@dataclass(frozen=True, kw_only=True)
+class Plan(Command):
+    """Measure a few steps, and predict the time, memory and disk of a training.
 
-    plan = make_plan(config)
-    advice = list(advise(plan))
-    if args.json:
-        derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes")}
-        derived["fits_memory"] = plan.memory.fits
-        print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
-    else:
-        rows = [*_make_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
-        print_table((), rows)
-        print(f"\n* measured now: {NOTE}")
-        if config.tokenizer.sampling > 0:
-            print(SAMPLING_NOTE)
+    The command sets up the training in a temporary folder, validates once, takes 25 steps and saves a checkpoint. It
+    prints parameters, memory, speed, hours, disk and export formats, and what to change if the training does not fit.
+    The folder is deleted at the end. Other programs on the machine lower the measured speed.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt plan mine.yaml batches.tokens=2048"
+
+    config: ConfigOptions = group(ConfigOptions)
+    json: bool = json_flag()
+
+    def execute(self) -> None:
+        """Run `tmt plan`."""
+        from transformer_mt.runs.folder import RunFolder
+
+        path = self.config.config
+        if path is not None and RunFolder(path).exists():
+            config_path = quote(str(RunFolder(path).config))
+            raise UserError(f"{path}: is a run folder; type `tmt plan {config_path}` to plan its training again")
+        config = self.config.load_for_training()
+        from transformer_mt.flows.plan import advise, make_plan
+
+        plan = make_plan(config)
+        advice = list(advise(plan))
+        if self.json:
+            derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes")}
+            derived["fits_memory"] = plan.memory.fits
+            print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
+        else:
+            rows = [*_make_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
+            print_table((), rows)
+            print(f"\n* measured now: {NOTE}")
+            if config.tokenizer.sampling > 0:
+                print(SAMPLING_NOTE)
 
 
-def _make_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+def _make_rows(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     measured, memory = plan.measured, plan.memory
     yield "run", plan.name
     yield "machine", f"{plan.hardware} (device {memory.device}, precision {plan.precision}, threads {plan.threads})"
@@ -78,7 +94,7 @@ def _make_rows(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "  not ctranslate2", problem
 
 
-def _format_time(plan: Plan) -> str:
+def _format_time(plan: TrainingPlan) -> str:
     if plan.hours is None:
         return "unknown: only validation.patience ends this training"
     epochs = (plan.steps or 0) / plan.steps_per_epoch

@@ -2,46 +2,73 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.line_input import decode_argument
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.options import load_run_or_config, overrides_argument
 from transformer_mt.cli.table import print_text
-from transformer_mt.config.root import Config
-from transformer_mt.data.encoding import encode_corpus
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.flows import prepare as data
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
-from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.analysis.attention_maps import translate_with_attention
-from transformer_mt.tools.analysis.figures import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from transformer_mt.config.root import Config
+    from transformer_mt.runs.folder import RunFolder
+
 IMAGE_FORMATS = ("png", "svg", "pdf")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt plot`."""
-    _check_arguments(args)
-    config, run = load_run_or_config(args.run_or_config, args.overrides)
-    _check_model(args, config, run)
-    figure = _draw(args, config, run)
-    output = args.output or _choose_output(args, config, run)
-    output.parent.mkdir(exist_ok=True)
-    with atomic_file(output.resolve()) as temporary:
-        save(figure, temporary, _image_format(output))
-    print_text(str(output))
+@dataclass(frozen=True, kw_only=True)
+class Plot(Command):
+    """Draw positions, schedule, attention or lengths as PNG, SVG or PDF."""
+
+    EXAMPLE: ClassVar[str] = "tmt plot attention runs/mine --text 'The dog sleeps.' --output attention.png"
+
+    what: Literal["positions", "schedule", "attention", "lengths"] = positional(
+        "positions: the position table; schedule: the learning rate per step; attention: weights by layer and head for "
+        "one sentence; lengths: training sentences by tokens",
+        metavar="WHAT",
+    )
+    run_or_config: Path = positional("a run folder, or a configuration", metavar="RUN-or-X.yaml")
+    overrides: tuple[str, ...] = overrides_argument()
+    output: Path | None = option(
+        ".png, .svg or .pdf (default: plots/WHAT.png in the run, or NAME-WHAT.png in the current folder)", metavar="F"
+    )
+    text: str | None = option("attention: a sentence to translate (default: the first validation sentence)")
+    tag: str | None = option(
+        "attention: tag before the sentence, for a model that was trained with tags", metavar="TAG"
+    )
+    kind: Literal["cross", "encoder", "decoder"] = option(
+        "attention: cross (default), or the self-attention of the encoder or the decoder", default="cross"
+    )
+    layer: int | None = option("attention: only this layer, counted from 1", metavar="N")
+    head: int | None = option("attention: only this head, counted from 1", metavar="N")
+    checkpoint: str | None = option(
+        "checkpoint that is drawn, for attention and learned positions of a run (default: best)",
+        metavar="best|last|STEP",
+    )
+
+    def execute(self) -> None:
+        """Run `tmt plot`."""
+        from transformer_mt.tools.analysis.figures import save
+
+        _check_arguments(self)
+        config, run = load_run_or_config(self.run_or_config, self.overrides)
+        _check_model(self, config, run)
+        figure = _draw(self, config, run)
+        output = self.output or _choose_output(self, config, run)
+        output.parent.mkdir(exist_ok=True)
+        with atomic_file(output.resolve()) as temporary:
+            save(figure, temporary, _image_format(output))
+        print_text(str(output))
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
+def _check_arguments(args: Plot) -> None:
     check_output(args.output)
     if args.output is not None and _image_format(args.output) not in IMAGE_FORMATS:
         raise UserError(f"{args.output}: the suffix sets the image format; use .{', .'.join(IMAGE_FORMATS)}")
@@ -56,7 +83,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         )
 
 
-def _check_model(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
+def _check_model(args: Plot, config: Config, run: RunFolder | None) -> None:
     """Raise `UserError` if the figure needs a run, or if --checkpoint is given but no trained weights are drawn."""
     if args.checkpoint and not (run and _needs_weights(args.what, config)):
         raise UserError(f"plot {args.what}: --checkpoint {args.checkpoint}: no weights are drawn; leave it out")
@@ -72,14 +99,18 @@ def _image_format(path: Path) -> str:
     return path.suffix[1:].lower()
 
 
-def _choose_output(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Path:
+def _choose_output(args: Plot, config: Config, run: RunFolder | None) -> Path:
     """Return a path in the run, or in the current folder if the figure does not show the run as it was trained."""
     if run and not args.overrides:
         return run.path / "plots" / f"{args.what}.png"
     return Path(f"{config.name}-{args.what}.png")
 
 
-def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Figure:
+def _draw(args: Plot, config: Config, run: RunFolder | None) -> Figure:
+    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.analysis import figures
+    from transformer_mt.tools.analysis.attention_maps import translate_with_attention
+
     translator = None
     if run and _needs_weights(args.what, config):
         tag = {} if args.tag is None else {"tag": args.tag}
@@ -97,6 +128,11 @@ def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Fi
 
 def draw_lengths(config: Config, run: RunFolder | None) -> Figure:
     """Draw the lengths of all training pairs, also above data.max_length. Train the tokenizers if there is no run."""
+    from transformer_mt.data.encoding import encode_corpus
+    from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+    from transformer_mt.flows import prepare as data
+    from transformer_mt.tools.analysis import figures
+
     table = data.load_split(config, "train")
     tokenizers = TokenizerPair.load(run.tokenizer) if run else data.make_tokenizers(config, table)
     return figures.plot_lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
@@ -104,6 +140,8 @@ def draw_lengths(config: Config, run: RunFolder | None) -> Figure:
 
 def read_first_validation_sentence(config: Config) -> str:
     """Return the source side of the first validation pair."""
+    from transformer_mt.flows import prepare as data
+
     try:
         return next(iter(data.load_split(config, "validation")))[0]
     except UserError as error:

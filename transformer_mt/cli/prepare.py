@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.cli.options import load_training_config, split_config_arguments
+from transformer_mt.cli.command import Command, group
+from transformer_mt.cli.options import ConfigOptions, workers_option
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
 from transformer_mt.system.log import log
 
@@ -19,22 +19,38 @@ if TYPE_CHECKING:
     from transformer_mt.flows.prepare import TrainingData
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt prepare`."""
-    config = load_training_config(args)
-    from transformer_mt.flows.prepare import build_report, prepare_data
-    from transformer_mt.flows.resolve import check_data_settings
-    from transformer_mt.system.device import count_available_cores
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Command):
+    """Read, filter and encode the data of a training before it starts.
 
-    run = RunFolder(Path(config.runs_dir) / str(config.name))
-    check_data_settings(run, config)
-    data = prepare_data(run, config, args.workers or count_available_cores())
-    for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
-        log(f"data: {line}")
-    print_table((), [*_make_rows(config, data)])
-    path, overrides = split_config_arguments(args)
-    command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
-    print_text(f"\nthe data is ready; next: {command}")
+    The results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted
+    command resumes. A training that starts meanwhile waits for the results.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt prepare mine.yaml --workers 8"
+
+    config: ConfigOptions = group(ConfigOptions)
+    workers: int | None = workers_option(
+        "processes that filter and encode (default: one per core); the result does not depend on it"
+    )
+
+    def execute(self) -> None:
+        """Run `tmt prepare`."""
+        config = self.config.load_for_training()
+        from transformer_mt.flows.prepare import build_report, prepare_data
+        from transformer_mt.flows.resolve import check_data_settings
+        from transformer_mt.runs.folder import RunFolder
+        from transformer_mt.system.device import count_available_cores
+
+        run = RunFolder(Path(config.runs_dir) / str(config.name))
+        check_data_settings(run, config)
+        data = prepare_data(run, config, self.workers or count_available_cores())
+        for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
+            log(f"data: {line}")
+        print_table((), [*_make_rows(config, data)])
+        path, overrides = self.config.split()
+        command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
+        print_text(f"\nthe data is ready; next: {command}")
 
 
 def _make_rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:

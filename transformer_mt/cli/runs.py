@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
+from transformer_mt.cli.command import Command, option, positional
+from transformer_mt.cli.options import json_flag
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.system.files import format_bytes
 
 if TYPE_CHECKING:
     from transformer_mt.flows.run_overview import RunSummary
 
+Column = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
 HEADER = ("run", "status", "steps", "best", "hours", "parameters", "size", "languages", "changed")
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt runs`."""
-    from transformer_mt.flows.run_overview import list_runs
+@dataclass(frozen=True, kw_only=True)
+class Runs(Command):
+    """List the runs at and below a folder.
 
-    runs = sort_runs(list_runs(args.folder), args.sort)
-    if args.json:
-        listed = {"tmt": __version__, "folder": str(args.folder), "runs": [*map(_to_json, runs)]}
-        print(json.dumps(listed, indent=1, allow_nan=False))
-    elif runs:
-        print_table(HEADER, [*map(_to_row, runs)], numbers=(2, 4, 5, 6))
-        for run in runs:
-            if run.problem:
-                line = run.problem.splitlines()[0]
-                print_text(line if run.name in line else f"{run.name}: {line}")
-    else:
-        print_text(f"{args.folder}: has no runs")
+    Columns are status, steps, best validation score, hours, parameters, size, languages and last change. Only small
+    files are read; checkpoints are not verified. Lines below the table say why a run failed, or what is damaged.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt runs --sort score"
+
+    folder: Path = positional("default: runs", metavar="FOLDER", default=Path("runs"))
+    sort: Column = option(
+        "name (default), status, steps, score, hours, parameters, size, languages or changed; the best score, the "
+        "largest number and the last change come first",
+        default="name",
+        metavar="COLUMN",
+    )
+    json: bool = json_flag()
+
+    def execute(self) -> None:
+        """Run `tmt runs`."""
+        from transformer_mt.flows.run_overview import list_runs
+
+        runs = sort_runs(list_runs(self.folder), self.sort)
+        if self.json:
+            listed = {"tmt": __version__, "folder": str(self.folder), "runs": [*map(_to_json, runs)]}
+            print(json.dumps(listed, indent=1, allow_nan=False))
+        elif runs:
+            print_table(HEADER, [*map(_to_row, runs)], numbers=(2, 4, 5, 6))
+            for run in runs:
+                if run.problem:
+                    line = run.problem.splitlines()[0]
+                    print_text(line if run.name in line else f"{run.name}: {line}")
+        else:
+            print_text(f"{self.folder}: has no runs")
 
 
-def sort_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
+def sort_runs(runs: list[RunSummary], by: Column) -> list[RunSummary]:
     """Sort the runs by a column. Scores start with the best, and other numbers with the largest. No value comes last.
 
     Scores of different metrics are not compared: the metrics are in alphabetical order.
     """
-    keys: dict[str, Callable[[RunSummary], Any]] = {
+    keys: dict[Column, Callable[[RunSummary], Any]] = {
         "name": lambda run: run.name,
         "status": lambda run: run.status,
         "languages": lambda run: run.directions or None,

@@ -8,10 +8,20 @@ import signal
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
 
-from transformer_mt.cli.options import get_decoding_options, get_loading_options
+from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
+from transformer_mt.cli.options import (
+    LoadingOptions,
+    SearchOptions,
+    SplitWhen,
+    collect_overrides,
+    split_sentences_option,
+)
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
@@ -22,31 +32,166 @@ if TYPE_CHECKING:
 NEEDED = "serve: needs more packages: pip install starlette uvicorn prometheus-client (or transformer-mt[serve])"
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt serve` until a signal ends it."""
-    with _blocked(signal.SIGHUP):  # while the models are loaded; it would end the process
-        _serve(args)
+def origin(text: str) -> str:
+    """Return an origin as browsers send it: without a path and a default port, in lower case. `*` stays."""
+    if text == "*":
+        return text
+    try:
+        parts = urlsplit(text.lower())
+        default_port = {"http": 80, "https": 443}[parts.scheme]
+        if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+            raise ValueError
+        host = parts.netloc.removesuffix(":" if parts.port is None else f":{default_port}")
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text}: pass an origin such as https://example.org") from None
+    return f"{parts.scheme}://{host}"
 
 
-def _serve(args: argparse.Namespace) -> None:
+def positive(text: str) -> int:
+    """Parse a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: pass a whole number from 1")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: pass a number") from None
+
+
+def positive_number(text: str) -> float:
+    """Parse a number above 0."""
+    if not 0 < (number := _number(text)) < 1e6:
+        raise argparse.ArgumentTypeError(f"{text}: pass a number above 0")
+    return number
+
+
+def not_negative_number(text: str) -> float:
+    """Parse a number from 0."""
+    if not 0 <= (number := _number(text)) < 1e6:
+        raise argparse.ArgumentTypeError(f"{text}: pass a number from 0")
+    return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions(OptionGroup):
+    """Limits of requests."""
+
+    TITLE: ClassVar[str] = "limits"
+
+    max_characters: int = option(
+        "characters of a request, and of a line of a stream (10000); more: status 413",
+        default=10_000,
+        metavar="N",
+        parse=positive,
+    )
+    max_requests: int = option(
+        "requests that run or wait (128); more: status 429", default=128, metavar="N", parse=positive
+    )
+    timeout: float = option(
+        "seconds for the translation of a request (60); then it stops with status 504",
+        default=60.0,
+        metavar="SECONDS",
+        parse=positive_number,
+    )
+    max_connections: int = option(
+        "open connections (1000); more: status 503", default=1000, metavar="N", parse=positive
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions(OptionGroup):
+    """Who may use the server, and what it logs."""
+
+    TITLE: ClassVar[str] = "access and log"
+
+    api_keys: Path | None = option(
+        "file with one API key per line; requests need one of them (default: no key is needed)", metavar="F"
+    )
+    cors: tuple[str, ...] = option(
+        "origin whose web pages may call the API: https://example.org, or * for all; repeat for more (default: none)",
+        default=(),
+        metavar="ORIGIN",
+        parse=origin,
+    )
+    log_requests: bool = flag("log path, status and time of each request, without its text")
+    log_text: bool = flag("log the texts of /translate and their translations (default: never)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchingOptions(OptionGroup):
+    """How requests are translated together."""
+
+    TITLE: ClassVar[str] = "batching"
+
+    batch_window: float = option(
+        "milliseconds that a request waits for others, to be translated with them (3)",
+        default=3.0,
+        metavar="MS",
+        parse=not_negative_number,
+    )
+    batch_lines: int = option("maximum lines of a batch (64; 1: no batching)", default=64, metavar="N", parse=positive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(Command):
+    """Translate over HTTP: a web page, an API like that of LibreTranslate, and metrics for Prometheus.
+
+    Requests that arrive together are translated together. SIGTERM and Ctrl-C end the server after the accepted
+    requests; SIGHUP loads new checkpoints. Needs: pip install starlette uvicorn prometheus-client
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt serve runs/mine --port 8080"
+
+    models: tuple[Path, ...] = positional(
+        "run folders, and folders made by tmt export --to ctranslate2; one for each language pair",
+        metavar="RUN|ENGINE",
+    )
+    host: str = option(
+        "address to listen on (127.0.0.1: only this machine; 0.0.0.0: all networks)", default="127.0.0.1"
+    )
+    port: int = option("port to listen on (8080; 0: any free one)", default=8080, metavar="N")
+    reload_every: float | None = option(
+        "look for another checkpoint at this interval, and load it without a pause",
+        metavar="SECONDS",
+        parse=positive_number,
+    )
+    split_sentences: SplitWhen = split_sentences_option()
+    loading: LoadingOptions = group(LoadingOptions)
+    limits: LimitOptions = group(LimitOptions)
+    access: AccessOptions = group(AccessOptions)
+    batching: BatchingOptions = group(BatchingOptions)
+    search: SearchOptions = group(SearchOptions)
+
+    def execute(self) -> None:
+        """Run `tmt serve` until a signal ends it."""
+        with _blocked(signal.SIGHUP):  # while the models are loaded; it would end the process
+            _serve(self)
+
+
+def _serve(args: Serve) -> None:
     """Check packages, keys and the address, and then import torch and load the models."""
     if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
         raise UserError(NEEDED)
     from transformer_mt.tools.serving.requests import ApiKeys, Limits
     from transformer_mt.tools.serving.server import Address, Server
 
-    limits = Limits(args.max_characters, args.max_requests, args.timeout, args.max_connections)
-    keys = ApiKeys.read(args.api_keys) if args.api_keys else None
+    limits = Limits(
+        args.limits.max_characters, args.limits.max_requests, args.limits.timeout, args.limits.max_connections
+    )
+    keys = ApiKeys.read(args.access.api_keys) if args.access.api_keys else None
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
     with Address(args.host, args.port).bind() as listener:
         service = _load_service(args, limits, keys)
         from transformer_mt.tools.serving.app import make_app
 
-        app = make_app(service, args.cors or (), log_requests=args.log_requests)
+        app = make_app(service, args.access.cors, log_requests=args.access.log_requests)
         Server(app, service, listener, args.reload_every).run_until_stopped()
 
 
-def _load_service(args: argparse.Namespace, limits: Limits, keys: ApiKeys | None) -> TranslationService:
+def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> TranslationService:
     """Load the models, and log their language pairs."""
     from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
     from transformer_mt.tools.serving.models import ModelOptions, iterate_language_pairs, load_models
@@ -55,7 +200,7 @@ def _load_service(args: argparse.Namespace, limits: Limits, keys: ApiKeys | None
     for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
         warnings.simplefilter("ignore", category)
     models = load_models(
-        args.models, ModelOptions(get_loading_options(args), get_decoding_options(args), args.split_sentences)
+        args.models, ModelOptions(collect_given(args.loading), collect_overrides(args.search), args.split_sentences)
     )
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")
@@ -63,9 +208,9 @@ def _load_service(args: argparse.Namespace, limits: Limits, keys: ApiKeys | None
         models,
         limits,
         keys,
-        window=args.batch_window / 1000,
-        max_batch_lines=args.batch_lines,
-        log_text=args.log_text,
+        window=args.batching.batch_window / 1000,
+        max_batch_lines=args.batching.batch_lines,
+        log_text=args.access.log_text,
     )
 
 

@@ -1,74 +1,176 @@
-"""The flow of `tmt backtranslate` and `tmt distill`: monolingual files in, a folder with training pairs out.
+"""`tmt backtranslate` and `tmt distill`: make training pairs from monolingual text.
 
 Each line of input becomes a record of `candidates.jsonl`. With `--resume`, an interrupted command continues after the
-last record. At the
-end, the text files and the report are made from the records. The partial file is renamed to `candidates.jsonl` last, so
-a folder with that file is complete.
+last record. At the end, the text files and the report are made from the records. The partial file is renamed to
+`candidates.jsonl` last, so a folder with that file is complete.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
+from transformer_mt.cli.command import (
+    Command,
+    OptionGroup,
+    collect_given,
+    flag,
+    group,
+    list_given_flags,
+    option,
+    positional,
+)
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, make_part_path, process_lines
-from transformer_mt.cli.options import check_sampling_options, get_loading_options, load_translator
-from transformer_mt.cli.synthetic_parsers import MIN_CHRF
+from transformer_mt.cli.options import (
+    LoadingOptions,
+    SamplingOptions,
+    SearchOptions,
+    collect_overrides,
+    ensemble_option,
+    errors_option,
+    json_flag,
+    load_run_translator,
+)
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.data.text_files import check_is_file, read_lines
+from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction, PairCounts
 
+CommandName = Literal["backtranslate", "distill"]
 CANDIDATES, REPORT = "candidates.jsonl", "report.json"
 
 
-def make_pairs(args: argparse.Namespace, command: Literal["backtranslate", "distill"]) -> None:
-    """Run the command. Raises `UserError` if no pair is left, after the files were written."""
-    _check_arguments(args)
-    run = RunFolder.open(args.run)
-    direction = _check_languages(args, run, command)
-    job = _load(args, direction)
-    args.output.mkdir(exist_ok=True)
-    process_lines(
-        (Line(text) for path in args.mono for text in read_lines(path, args.errors)),
-        job.process,
-        args.output / CANDIDATES,
-        job.settings,
-        resume=args.resume,
-        finish=job.finish,
+MIN_CHRF = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(OptionGroup):
+    """Monolingual text, and the folder for the pairs."""
+
+    TITLE: ClassVar[str] = "input and output"
+
+    mono: tuple[Path, ...] = option(
+        "sentences in the source language of RUN, one per line (plain or .gz); repeat the option for more files",
+        metavar="F",
+        is_required=True,
     )
-    report = json.loads((args.output / REPORT).read_text(encoding="utf-8"))
-    print(json.dumps(report, ensure_ascii=False, indent=1)) if args.json else _show(report, run, direction, args.output)
-    if not report["pairs"]:
-        raise UserError(f"{args.output}: no pair is left of {report['lines']:,} lines; {CANDIDATES} has the reasons")
+    output: Path = option(
+        "new folder: train.SRC and train.TGT, report.json, and candidates.jsonl with every line and why it was dropped",
+        metavar="DIR",
+        is_required=True,
+    )
+    resume: bool = flag("continue an interrupted command")
+    any_language: bool = flag("accept text that does not look like the source language of RUN")
+    errors: Errors = errors_option()
+    json: bool = json_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTripOptions(OptionGroup):
+    """Check of translations by translating them back."""
+
+    TITLE: ClassVar[str] = "round trip"
+
+    round_trip: Path | None = option(
+        "translate the translations back with this run (greedy, best checkpoint), and compare with the line",
+        metavar="RUN2",
+    )
+    min_chrf: float | None = option(
+        f"drop pairs whose translation back has a lower chrF ({MIN_CHRF:g}); 0: only record it", metavar="X"
+    )
+    round_trip_tag: str | None = option("tag for RUN2, if it was trained with tags", metavar="TAG")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakePairs(Command):
+    """Make training pairs from monolingual text."""
+
+    NAME: ClassVar[CommandName]
+
+    run: Path = positional("a run; see above for its direction", metavar="RUN")
+    loading: LoadingOptions = group(LoadingOptions)
+    ensemble: tuple[Path, ...] = ensemble_option()
+    files: FileOptions = group(FileOptions)
+    back: RoundTripOptions = group(RoundTripOptions)
+    search: SearchOptions = group(SearchOptions)
+    sampling: SamplingOptions = group(SamplingOptions)
+
+    def execute(self) -> None:
+        """Write the pairs. Raises `UserError` if none is left, after the files were written."""
+        from transformer_mt.runs.folder import RunFolder
+
+        _check_arguments(self)
+        run = RunFolder.open(self.run)
+        direction = _check_languages(self, run)
+        job = _load(self, direction)
+        output = self.files.output
+        output.mkdir(exist_ok=True)
+        process_lines(
+            (Line(text) for path in self.files.mono for text in read_lines(path, self.files.errors)),
+            job.process,
+            output / CANDIDATES,
+            job.settings,
+            resume=self.files.resume,
+            finish=job.finish,
+        )
+        report = json.loads((output / REPORT).read_text(encoding="utf-8"))
+        if self.files.json:
+            print(json.dumps(report, ensure_ascii=False, indent=1))
+        else:
+            _show(report, run, direction, output)
+        if not report["pairs"]:
+            raise UserError(f"{output}: no pair is left of {report['lines']:,} lines; {CANDIDATES} has the reasons")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backtranslate(MakePairs):
+    """Translate monolingual text in the language that a new model shall translate into.
+
+    Each line becomes the target of a new pair, and its translation the source. RUN translates in the other direction
+    than the new model. Bad translations are dropped.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt backtranslate runs/de-en --mono news.de --output back --sample --top-k 10"
+    NAME: ClassVar[CommandName] = "backtranslate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(MakePairs):
+    """Translate text in the source language, such as the sources of the training pairs.
+
+    Each line becomes the source of a new pair, and its translation the target, so that a new model imitates RUN. RUN
+    translates in the same direction as the new model. Bad translations are dropped.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt distill runs/seed1 --ensemble runs/seed2 --mono train.en --output taught"
+    NAME: ClassVar[CommandName] = "distill"
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
-    for path in args.mono:
+def _check_arguments(args: MakePairs) -> None:
+    for path in args.files.mono:
         check_is_file(path)
         if not path.is_file():
             raise UserError(f"{path}: is not a regular file, and would be read twice; write its lines to a file")
-    if args.round_trip is None:
-        for name in ("min_chrf", "round_trip_tag"):
-            if getattr(args, name) is not None:
-                raise UserError(f"{args.command}: --{name.replace('_', '-')} needs --round-trip RUN2")
-    elif args.min_chrf is not None and not 0 <= args.min_chrf <= 100:
-        raise UserError(f"{args.command}: --min-chrf {args.min_chrf:g}: pass a number from 0 to 100")
-    _check_output(args.output)
+    back = args.back
+    if back.round_trip is None:
+        for name in list_given_flags(back):
+            raise UserError(f"{args.NAME}: {name} needs --round-trip RUN2")
+    elif back.min_chrf is not None and not 0 <= back.min_chrf <= 100:
+        raise UserError(f"{args.NAME}: --min-chrf {back.min_chrf:g}: pass a number from 0 to 100")
+    _check_output(args.files.output)
 
 
 def _check_output(folder: Path) -> None:
@@ -84,20 +186,19 @@ def _check_output(folder: Path) -> None:
         raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
 
 
-def _check_languages(
-    args: argparse.Namespace, run: RunFolder, command: Literal["backtranslate", "distill"]
-) -> Direction:
+def _check_languages(args: MakePairs, run: RunFolder) -> Direction:
     """Return the direction of the new pairs. Raises `UserError` if a text or a run has the wrong language."""
+    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.synthesis import synthetic_data
 
-    languages = synthetic_data.read_languages(run, args.tag, "--tag")
-    direction = synthetic_data.Direction(command, *languages)
-    for path in args.mono:
-        synthetic_data.check_text(path, args.run, languages, args.errors, any_language=args.any_language)
-    if args.round_trip is not None:
-        back = RunFolder.open(args.round_trip)
-        found = synthetic_data.read_languages(back, args.round_trip_tag, "--round-trip-tag")
-        synthetic_data.check_round_trip(args.round_trip, found, direction)
+    languages = synthetic_data.read_languages(run, args.search.tag, "--tag")
+    direction = synthetic_data.Direction(args.NAME, *languages)
+    for path in args.files.mono:
+        synthetic_data.check_text(path, args.run, languages, args.files.errors, any_language=args.files.any_language)
+    if args.back.round_trip is not None:
+        back = RunFolder.open(args.back.round_trip)
+        found = synthetic_data.read_languages(back, args.back.round_trip_tag, "--round-trip-tag")
+        synthetic_data.check_round_trip(args.back.round_trip, found, direction)
     return direction
 
 
@@ -140,40 +241,41 @@ class _Job:
         }
 
 
-def _load(args: argparse.Namespace, direction: Direction) -> _Job:
+def _load(args: MakePairs, direction: Direction) -> _Job:
     """Load the models."""
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
-    translator = load_translator(args, args.run)
-    check_sampling_options(args, translator.config.sample)
+    overrides = collect_overrides(args.search, args.sampling)
+    translator = load_run_translator(args.run, args.loading, overrides, ensemble=args.ensemble)
+    args.sampling.check(args.search, args.NAME, translator.config.sample)
     provenance = ModelProvenance.of_translator(translator)
     max_tokens = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
     settings = {
-        f"tmt {args.command}": __version__,
+        f"tmt {args.NAME}": __version__,
         **provenance.identity,
         "data.max_length": str(provenance.max_length),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
     }
-    back, min_chrf = None, MIN_CHRF if args.min_chrf is None else args.min_chrf
-    if args.round_trip is not None:
-        back = _load_back(args)
+    back, min_chrf = None, MIN_CHRF if args.back.min_chrf is None else args.back.min_chrf
+    if args.back.round_trip is not None:
+        back = _load_back(args, args.back.round_trip)
         settings["--round-trip"] = " ".join(ModelProvenance.of_translator(back).identity.values())
         settings |= {"--round-trip-tag": str(back.config.tag), "--min-chrf": f"{min_chrf:g}"}
     maker = CandidateMaker(translator, max_tokens, back, min_chrf)
-    return _Job(maker, direction, settings, args.output, args.mono)
+    return _Job(maker, direction, settings, args.files.output, args.files.mono)
 
 
-def _load_back(args: argparse.Namespace) -> Translator:
+def _load_back(args: MakePairs, run: Path) -> Translator:
     """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
     from transformer_mt.decoding.translator import Translator
 
     options: dict[str, Any] = {"beam": 1, "n_best": 1, "sample": False}
-    if args.round_trip_tag is not None:
-        options["tag"] = args.round_trip_tag
-    if args.batch_tokens is not None:
-        options["batch_tokens"] = args.batch_tokens
-    return Translator.load(args.round_trip, **{**get_loading_options(args), "checkpoint": "best"}, **options)
+    if args.back.round_trip_tag is not None:
+        options["tag"] = args.back.round_trip_tag
+    if args.search.batch_tokens is not None:
+        options["batch_tokens"] = args.search.batch_tokens
+    return Translator.load(run, **{**collect_given(args.loading), "checkpoint": "best"}, **options)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

@@ -2,58 +2,84 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.line_input import WINDOW_LINES, check_input, group_windows, read_input
-from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.options import TEXT, load_run_or_config
 from transformer_mt.cli.table import print_text
-from transformer_mt.config.root import Config
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.flows import prepare as data
 from transformer_mt.system.log import label_piece
 
+if TYPE_CHECKING:
+    from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+
+Side = Literal["src", "tgt"]
+SIDES: tuple[Side, ...] = ("src", "tgt")
 MAX_EXAMPLES = 3  # lines that are printed because decoding does not restore them
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt tokenize`."""
-    texts, overrides = split_arguments(args.run_or_config, args.texts)
-    check_input(texts, args.input, "tokenize")
-    config, run = load_run_or_config(args.run_or_config, overrides)
-    if run is not None:
-        tokenizers, validation = TokenizerPair.load(run.tokenizer), None
-    else:
-        tokenizers = data.make_tokenizers(config, data.load_split(config, "train"))
-        validation = data.load_split(config, "validation")
-    if validation is not None and not texts and not args.input:
-        for side in [args.side] if args.side else ["src", "tgt"]:
-            sentences = (pair[side == "tgt"] for pair in validation)
-            report(measure(_load_tokenizer(tokenizers, side), sentences), f"{side}, validation pairs")
-        return
-    tokenizer = _load_tokenizer(tokenizers, args.side)
-    lines = read_input(texts, args.input)
-    if args.input:
-        report(measure(tokenizer, lines), str(args.input))
-    else:
-        for line in (line for line in lines if line is not None):
-            print(*show(tokenizer, line), sep="\n")
+@dataclass(frozen=True, kw_only=True)
+class Tokenize(Command):
+    """Show the tokens and ids of texts, or statistics of a vocabulary."""
+
+    EXAMPLE: ClassVar[str] = "tmt tokenize runs/mine 'The dog sleeps.'"
+
+    run_or_config: Path = positional(
+        "a run folder; or a configuration, whose tokenizers are trained first", metavar="RUN-or-X.yaml"
+    )
+    texts: tuple[str, ...] = positional(
+        "default: --input; else standard input for a run, and statistics of the validation pairs for a configuration",
+        metavar="text or section.key=value",
+        default=(),
+        may_follow=TEXT,
+    )
+    input: Path | None = option("print statistics of the lines of a file (plain or .gz)", metavar="F")
+    side: Side | None = option("language (default: src; for validation pairs, both)")
+
+    def execute(self) -> None:
+        """Run `tmt tokenize`."""
+        from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+        from transformer_mt.flows import prepare as data
+
+        texts, overrides = split_arguments(self.run_or_config, self.texts)
+        check_input(texts, self.input, "tokenize")
+        config, run = load_run_or_config(self.run_or_config, overrides)
+        if run is not None:
+            tokenizers, validation = TokenizerPair.load(run.tokenizer), None
+        else:
+            tokenizers = data.make_tokenizers(config, data.load_split(config, "train"))
+            validation = data.load_split(config, "validation")
+        if validation is not None and not texts and not self.input:
+            for side in (self.side,) if self.side else SIDES:
+                sentences = (pair[side == "tgt"] for pair in validation)
+                report(measure(_load_tokenizer(tokenizers, side), sentences), f"{side}, validation pairs")
+            return
+        tokenizer = _load_tokenizer(tokenizers, self.side)
+        lines = read_input(texts, self.input)
+        if self.input:
+            report(measure(tokenizer, lines), str(self.input))
+        else:
+            for line in (line for line in lines if line is not None):
+                print(*show(tokenizer, line), sep="\n")
 
 
 def split_arguments(path: Path, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split arguments into texts and overrides. Only a configuration (not a run) has overrides: `section.key=value`."""
     if path.is_dir():
         return [*arguments], []
+    from transformer_mt.config.root import Config
+
     override = re.compile(rf"({'|'.join(Config.model_fields)})(\.[^=\n]+)?=")
     texts = [argument for argument in arguments if not override.match(argument)]
     return texts, [argument for argument in arguments if override.match(argument)]
 
 
-def _load_tokenizer(tokenizers: TokenizerPair, side: str | None) -> Tokenizer:
+def _load_tokenizer(tokenizers: TokenizerPair, side: Side | None) -> Tokenizer:
     return tokenizers.tgt if side == "tgt" else tokenizers.src
 
 

@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
-from transformer_mt.cli.options import load_training_config, split_config_arguments
+from transformer_mt.cli.command import Command, flag, group, option
+from transformer_mt.cli.options import CONFIG_FILE, ConfigOptions, overrides_argument
 from transformer_mt.errors import Interrupted
 from transformer_mt.system.log import log, log_rank0
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt train`."""
-    config = load_training_config(args)
-    if split_config_arguments(args)[0] is None:
-        log_rank0(
-            "no configuration given: this trains the built-in quickstart corpus; to train on your own files, write a "
-            "configuration with `tmt init SRC TGT`, then `tmt train --config mine.yaml`"
-        )
-    from transformer_mt.flows import train
+@dataclass(frozen=True, kw_only=True)
+class NamedConfigOptions(ConfigOptions):
+    """The configuration as an option. `ConfigOptions.split` also accepts it as the first argument."""
 
-    try:
-        train.train(config, checkpoint=args.checkpoint, restart=args.restart)
-    except Interrupted:
-        if args.restart or args.checkpoint != "last":
-            log("tmt: leave out --restart and --checkpoint to resume; they would discard the saved checkpoint")
-        raise
+    config: Path | None = option(
+        f"{CONFIG_FILE}; it may also be the first argument, without --config", metavar="X.yaml"
+    )
+    overrides: tuple[str, ...] = overrides_argument()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Command):
+    """Train a model; the same command resumes an interrupted training."""
+
+    EXAMPLE: ClassVar[str] = (
+        "tmt train --config mine.yaml model.d_model=512. "
+        "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
+    )
+
+    config: NamedConfigOptions = group(NamedConfigOptions)
+    restart: bool = flag("start from scratch; the old run is renamed", is_exclusive=True)
+    checkpoint: str = option(
+        "resume from this checkpoint (default: last), and delete later ones",
+        default="last",
+        metavar="last|best|STEP",
+        is_exclusive=True,
+    )
+
+    def execute(self) -> None:
+        """Train, unless a signal interrupts."""
+        config = self.config.load_for_training()
+        if self.config.split()[0] is None:
+            log_rank0(
+                "no configuration given: this trains the built-in quickstart corpus; to train on your own files, write "
+                "a configuration with `tmt init SRC TGT`, then `tmt train --config mine.yaml`"
+            )
+        from transformer_mt.flows import train
+
+        try:
+            train.train(config, checkpoint=self.checkpoint, restart=self.restart)
+        except Interrupted:
+            if self.restart or self.checkpoint != "last":
+                log("tmt: leave out --restart and --checkpoint to resume; they would discard the saved checkpoint")
+            raise

@@ -92,28 +92,6 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     add_search(parser)
 
 
-def add_calibrate(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt calibrate`."""
-    parser.description = (
-        "Translate validation pairs, and fit the probability that a translation is acceptable: that its sentence-level "
-        "chrF is at least --min-chrf. Every second pair is used for fitting, and the figures are from the others. "
-        "The result is calibration.json in the run. It is valid for this checkpoint and these search options."
-    )
-    add = parser.add_argument
-    add_run(parser)
-    add("--src", type=Path, metavar="F", help="source sentences (default: validation pairs of the run)")
-    add("--ref", type=Path, metavar="G", help="reference translations, line by line")
-    help = "fit on all pairs of above, and compute the figures from the lines of this file"
-    add("--test-src", type=Path, metavar="F2", help=help)
-    add("--test-ref", type=Path, metavar="G2", help="references of --test-src")
-    help = "lowest sentence-level chrF of an acceptable translation (60)"
-    add("--min-chrf", type=float, default=60.0, metavar="X", help=help)
-    add_json(parser)
-    add_loading(parser)
-    add_search(parser)
-    add_sampling(parser, "sample translations")
-
-
 def add_score(parser: argparse.ArgumentParser) -> None:
     """Add the options of `tmt score`."""
     parser.description = (
@@ -160,41 +138,3 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     add("--hyp", type=Path, metavar="F", help="translations to score, line by line")
     add_kind_of_text(add)
     add_search(parser)
-
-
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt compare`."""
-    parser.description = (
-        "Compute BLEU, chrF, chrF++ and TER of each system, and test them against the first by paired bootstrap "
-        "resampling and by approximate randomisation. Also print scores by reference length and by word frequency, "
-        "and the sentences whose translations differ most in chrF."
-    )
-    add = parser.add_argument
-    add("systems", type=Path, nargs="+", metavar="SYSTEM", help="run folders, or files of translations")
-    add("--src", type=Path, metavar="F", help="source sentences, line by line; required for runs")
-    add("--ref", type=Path, required=True, metavar="G", help="reference translations, line by line")
-    help = "target text in which to count word frequencies (default: training text of the first run)"
-    add("--train", type=Path, metavar="F", help=help)
-    add("--show", type=int, default=5, metavar="N", help="print the N sentences that differ most (5)")
-    add_json(parser)
-    add_loading(parser)
-    add_kind_of_text(parser.add_argument_group("only if all systems are files").add_argument)
-    add_search(parser)
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt report`."""
-    parser.description = (
-        "Write one HTML page: data, settings, curves, scores with 95 % intervals, example translations, scores by "
-        "sentence length and word frequency, attention, behaviour tests, cost, and how to reproduce the run. It needs "
-        "no network and no other file. The test sets are translated for it, or the validation set if there are none. "
-        "Several runs are compared on one page, with significance tests."
-    )
-    add = parser.add_argument
-    add("systems", type=Path, nargs="+", metavar="RUN", help="run folders, of the same languages")
-    help = "the page (default: report.html in the run folder, or in the current folder for several runs)"
-    add("--output", type=Path, metavar="F.html", help=help)
-    add("--src", type=Path, metavar="F", help="source sentences (default: test sets of the runs)")
-    add("--ref", type=Path, metavar="G", help="reference translations, line by line")
-    add_loading(parser)
-    add_tag(parser)

@@ -31,7 +31,7 @@ from serving_helpers import (
     wait_until,
 )
 
-from transformer_mt.cli.serving_parsers import origin
+from transformer_mt.cli.serve import origin
 from transformer_mt.tools.serving import server as server_module
 from transformer_mt.tools.serving.models import ServedModel
 from transformer_mt.tools.serving.server import Address
