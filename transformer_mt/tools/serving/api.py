@@ -158,69 +158,38 @@ class Endpoint:
     method: str
     path: str
     handler: Callable[[Request], Awaitable[Response]]
-    summary: str
     answer: Any
     """Type of the JSON answer."""
     request: type[ApiModel] | None = None
-    errors: tuple[int, ...] = ()
-    """Statuses of JSON errors."""
     is_stream: bool = False
     """Request and answer are lines of text, or of JSON objects of these types."""
 
 
 class Api:
-    """Handlers of the endpoints."""
+    """Handlers of the endpoints. The first line of a docstring is the summary in `/openapi.json`."""
 
     def __init__(self, service: TranslationService) -> None:
         self.service = service
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return all endpoints."""
-        body_errors = (400, 401, 403, 408, 413, 415, 503)
         return (
-            Endpoint(
-                "POST",
-                "/translate",
-                self.translate,
-                "Translate a text or a list of texts",
-                TranslateAnswer,
-                TranslateRequest,
-                (*body_errors, 429, 504),
-            ),
-            Endpoint(
-                "POST",
-                "/translate_lines",
-                self.translate_lines,
-                "Translate a stream of lines while it is sent",
-                TranslatedStreamLine,
-                StreamLine,
-                (*body_errors, 429, 504),
-                is_stream=True,
-            ),
-            Endpoint(
-                "POST",
-                "/detect",
-                self.detect,
-                "Detect the language of a text",
-                list[DetectedLanguage],
-                DetectRequest,
-                body_errors,
-            ),
-            Endpoint("GET", "/languages", self.languages, "List the languages", list[Language]),
-            Endpoint(
-                "GET", "/models", self.models, "List the language pairs and their models", list[ServedLanguagePair]
-            ),
-            Endpoint("GET", "/health", self.health, "Tell that the server runs", Status),
-            Endpoint("GET", "/ready", self.ready, "Tell whether the server accepts requests", Status),
+            Endpoint("POST", "/translate", self.translate, TranslateAnswer, TranslateRequest),
+            Endpoint("POST", "/translate_lines", self.translate_lines, TranslatedStreamLine, StreamLine, True),
+            Endpoint("POST", "/detect", self.detect, list[DetectedLanguage], DetectRequest),
+            Endpoint("GET", "/languages", self.languages, list[Language]),
+            Endpoint("GET", "/models", self.models, list[ServedLanguagePair]),
+            Endpoint("GET", "/health", self.health, Status),
+            Endpoint("GET", "/ready", self.ready, Status),
         )
 
     async def translate(self, request: Request) -> Response:
-        """Translate the texts of a request."""
+        """Translate a text or a list of texts."""
         answer = await self.service.translate(await self._read(request, TranslateRequest))
         return JSONResponse(answer.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def translate_lines(self, request: Request) -> Response:
-        """Translate a stream of lines."""
+        """Translate a stream of lines while it is sent."""
         self.service.check_stopping()
         self.service.check_key(read_header_key(request))
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -244,18 +213,17 @@ class Api:
         return _json(list[Language], self.service.languages())
 
     async def models(self, _: Request) -> Response:
-        """List the language pairs."""
+        """List the language pairs and their models."""
         return _json(list[ServedLanguagePair], self.service.language_pairs())
 
     async def health(self, _: Request) -> Response:
-        """Answer while the process runs."""
+        """Tell that the server runs."""
         return _json(Status, Status(status="ok"))
 
     async def ready(self, _: Request) -> Response:
-        """Answer with status 503 while the server stops."""
-        if self.service.is_stopping:
-            return _json(Status, Status(status="stopping"), 503)
-        return _json(Status, Status(status="ok"))
+        """Tell whether the server accepts requests: status 503 while it stops."""
+        is_stopping = self.service.is_stopping
+        return _json(Status, Status(status="stopping" if is_stopping else "ok"), 503 if is_stopping else 200)
 
     async def metrics(self, _: Request) -> Response:
         """Return the metrics in the text format of Prometheus."""

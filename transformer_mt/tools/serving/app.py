@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ from transformer_mt.tools.serving.requests import (
     TranslateRequest,
     read_request,
 )
-from transformer_mt.tools.serving.server_metrics import Metrics
-from transformer_mt.tools.serving.service import TranslationService
+from transformer_mt.tools.serving.service import Metrics, TranslationService
 
 WEB = Path(__file__).with_name("web")
 
@@ -92,12 +90,46 @@ class Page:
 REFERENCE = "#/components/schemas/{model}"
 
 
-def make_description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """Return the description as a JSON object, in OpenAPI 3.1."""
+def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Return the description of the API as a JSON object, in OpenAPI 3.1."""
     definitions: dict[str, Any] = {}
+
+    def make_content(kind: Any, mode: JsonSchemaMode, types: Sequence[str] = (JSON,)) -> dict[str, Any]:
+        """Describe a body, and move the definitions of its type to those of the API. A line of text has no schema."""
+        schema = TypeAdapter(kind).json_schema(mode=mode, ref_template=REFERENCE)
+        definitions.update(schema.pop("$defs", {}))
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            definitions[kind.__name__] = schema
+            schema = {"$ref": REFERENCE.format(model=kind.__name__)}
+        return {
+            "content": {each: {"schema": {"type": "string"} if each == StreamFormat.TEXT else schema} for each in types}
+        }
+
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, definitions)
+        types = [each.value for each in StreamFormat] if endpoint.is_stream else [JSON]
+        responses = {"200": {"description": "the answer", **make_content(endpoint.answer, "serialization", types)}}
+        operation: dict[str, Any] = {
+            "summary": (endpoint.handler.__doc__ or "").partition("\n")[0],
+            "operationId": endpoint.path.strip("/"),
+            "responses": responses,
+        }
+        if endpoint.path == "/ready":
+            responses["503"] = {
+                "description": "the server is stopping",
+                **make_content(endpoint.answer, "serialization"),
+            }
+        if endpoint.request is not None:
+            responses["default"] = {"description": "the error", **make_content(ErrorAnswer, "serialization")}
+            types = types if endpoint.is_stream else [JSON, FORM, MULTIPART]
+            operation["requestBody"] = {"required": True, **make_content(endpoint.request, "validation", types)}
+            operation["security"] = [{}, {"key": []}]
+        if endpoint.is_stream:
+            operation["parameters"] = [
+                {"name": name, "in": "query", "required": name != "tag", "schema": {"type": "string"}}
+                for name in ("source", "target", "tag")
+            ]
+        paths[endpoint.path] = {endpoint.method.lower(): operation}
     return {
         "openapi": "3.1.0",
         "info": {"title": "tmt serve", "version": __version__, "description": "Machine translation"},
@@ -107,53 +139,6 @@ def make_description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
-
-
-def _operation(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
-    answer = _schema(endpoint.answer, "serialization", definitions)
-    error = _schema(ErrorAnswer, "serialization", definitions)
-    types = [each.value for each in StreamFormat] if endpoint.is_stream else [JSON]
-    responses: dict[str, Any] = {"200": _content("the answer", answer, types)}
-    for status in sorted(endpoint.errors):
-        responses[str(status)] = _content(HTTPStatus(status).phrase, error, [JSON])
-    if endpoint.path == "/ready":
-        responses["503"] = _content("the server is stopping", answer, [JSON])
-    operation: dict[str, Any] = {
-        "summary": endpoint.summary,
-        "operationId": endpoint.path.strip("/"),
-        "responses": responses,
-    }
-    if endpoint.request is not None:
-        schema = _schema(endpoint.request, "validation", definitions)
-        types = types if endpoint.is_stream else [JSON, FORM, MULTIPART]
-        operation["requestBody"] = {"required": True, **_content("", schema, types)}
-        del operation["requestBody"]["description"]
-        operation["security"] = [{}, {"key": []}]
-    if endpoint.is_stream:
-        operation["parameters"] = [
-            {"name": name, "in": "query", "required": name != "tag", "schema": {"type": "string"}}
-            for name in ("source", "target", "tag")
-        ]
-    return operation
-
-
-def _content(description: str, schema: dict[str, Any], types: Sequence[str]) -> dict[str, Any]:
-    """Return the description of a body. A line of plain text has no JSON schema."""
-    text = {"type": "string"}
-    return {
-        "description": description,
-        "content": {kind: {"schema": text if kind == StreamFormat.TEXT else schema} for kind in types},
-    }
-
-
-def _schema(kind: Any, mode: JsonSchemaMode, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type, and move its definitions to those of the whole description."""
-    schema = TypeAdapter(kind).json_schema(mode=mode, ref_template=REFERENCE)
-    definitions |= schema.pop("$defs", {})
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        definitions[kind.__name__] = schema
-        return {"$ref": REFERENCE.format(model=kind.__name__)}
-    return schema
 
 
 SECURITY_HEADERS = (
@@ -168,7 +153,7 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
     """Return the application. `cors` are the origins whose pages may call the API."""
     api, page = Api(service), Page(service)
     endpoints = api.endpoints()
-    description = make_description(endpoints)
+    description = describe_api(endpoints)
 
     async def openapi(_: Request) -> Response:
         return JSONResponse(description)
@@ -188,7 +173,7 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
         middleware.append(
             Middleware(CORSMiddleware, allow_origins=cors, allow_methods=["GET", "POST"], allow_headers=headers)
         )
-    handlers = {ApiError: _answer_api_error, HTTPException: _answer_http_error, Exception: _answer_failure}
+    handlers = dict.fromkeys((ApiError, HTTPException, Exception), _answer_error)
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False  # it would redirect to the host that the client names
     return app
@@ -229,15 +214,8 @@ class Observer:
                 log(f"tmt: {method} {path} {status} {1000 * seconds:.0f} ms")
 
 
-async def _answer_api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error_response(error)
-
-
-async def _answer_http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return error_response(ApiError(error.status_code, error.detail, dict(error.headers or {})))
-
-
-async def _answer_failure(_: Request, error: Exception) -> Response:
-    return error_response(ApiError(500, "the server has failed; its log says why"))
+async def _answer_error(_: Request, error: Exception) -> Response:
+    """Answer an error of a request in JSON."""
+    if isinstance(error, HTTPException):
+        error = ApiError(error.status_code, error.detail, dict(error.headers or {}))
+    return error_response(error if isinstance(error, ApiError) else ApiError(500, "the server has failed; see its log"))

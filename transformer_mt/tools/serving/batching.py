@@ -124,14 +124,6 @@ TranslateBatch = Callable[[DecodingOptions, Sequence[BatchLine]], list[Translate
 """Translates the lines of a batch. A line is not needed any more once its job is cancelled."""
 
 
-class BatchStatistics(NamedTuple):
-    """Size and duration of a batch."""
-
-    n_lines: int
-    n_requests: int
-    seconds: float
-
-
 class BatchingWorker:
     """A thread that translates jobs with one model, several at a time.
 
@@ -144,9 +136,9 @@ class BatchingWorker:
         *,
         window: float = 0.003,
         max_lines: int = 64,
-        observe: Callable[[BatchStatistics], None] = lambda _: None,
+        observe: Callable[[int, int, float], None] = lambda *_: None,
     ) -> None:
-        """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch."""
+        """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch with its lines, jobs and seconds."""
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
         self._waiting: list[TranslationJob] = []
         self._changed = threading.Condition()
@@ -176,7 +168,7 @@ class BatchingWorker:
         while batch := self._next_batch():
             start = time.monotonic()
             self._process(batch)
-            self._observe(BatchStatistics(len(batch), len(_jobs_of(batch)), time.monotonic() - start))
+            self._observe(len(batch), len(_jobs_of(batch)), time.monotonic() - start)
 
     def _next_batch(self) -> list[BatchLine]:
         """Wait for lines, and return the next batch; empty after the last one."""

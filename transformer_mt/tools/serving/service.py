@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
@@ -42,7 +44,10 @@ from transformer_mt.tools.serving.requests import (
     TranslatedSegment,
     TranslateRequest,
 )
-from transformer_mt.tools.serving.server_metrics import Metrics
+
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+LINES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def split_lines(text: str) -> list[str]:
@@ -112,6 +117,40 @@ def _compute_confidence(calibration: Calibration, source: str, translation: Tran
 def _round_probability(log_probability: float) -> float:
     """Return a probability with four decimals; 0 if the model's output was NaN."""
     return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)
+
+
+class Metrics:
+    """Metrics of one server in the text format of Prometheus. Labels never contain text of users."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def count(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"tmt_{name}", about, labels, registry=registry)
+
+        def measure(name: str, about: str, *labels: str, buckets: Sequence[float] = LINES) -> Histogram:
+            return Histogram(f"tmt_{name}", about, labels, buckets=buckets, registry=registry)
+
+        self.requests = count("requests", "Requests by path and status", "method", "path", "status")
+        self.seconds = measure("request_seconds", "Time of a request", "path", buckets=SECONDS)
+        self.in_flight = Gauge("tmt_requests_in_flight", "Translations that run or wait", registry=registry)
+        self.characters = count("source_characters", "Characters translated", "language_pair")
+        self.cancelled = count("cancelled", "Translations given up", "reason")
+        self.batch_lines = measure("batch_lines", "Lines of a batch")
+        self.batch_requests = measure("batch_requests", "Texts of a batch")
+        self.batch_seconds = measure("batch_seconds", "Time of a batch", buckets=SECONDS)
+        self.reloads = count("reloads", "Checkpoints loaded while serving")
+
+    def observe_batch(self, n_lines: int, n_requests: int, seconds: float) -> None:
+        """Record a batch."""
+        self.batch_lines.observe(n_lines)
+        self.batch_requests.observe(n_requests)
+        self.batch_seconds.observe(seconds)
+
+    def render(self) -> bytes:
+        """Return all metrics as text."""
+        return generate_latest(self.registry)
 
 
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
