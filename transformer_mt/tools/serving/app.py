@@ -115,10 +115,7 @@ def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "responses": responses,
         }
         if endpoint.path == "/ready":
-            responses["503"] = {
-                "description": "the server is stopping",
-                **make_content(endpoint.answer, "serialization"),
-            }
+            responses["503"] = {**responses["200"], "description": "the server is stopping"}
         if endpoint.request is not None:
             responses["default"] = {"description": "the error", **make_content(ErrorAnswer, "serialization")}
             types = types if endpoint.is_stream else [JSON, FORM, MULTIPART]

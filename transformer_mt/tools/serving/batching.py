@@ -136,9 +136,12 @@ class BatchingWorker:
         *,
         window: float = 0.003,
         max_lines: int = 64,
-        observe: Callable[[int, int, float], None] = lambda *_: None,
+        observe: Callable[[int, int, float], None] | None = None,
     ) -> None:
-        """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch with its lines, jobs and seconds."""
+        """Start the thread. A job waits up to `window` seconds for others.
+
+        `observe` is called after each batch with the number of its lines, that of its jobs, and its seconds.
+        """
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
         self._waiting: list[TranslationJob] = []
         self._changed = threading.Condition()
@@ -168,7 +171,8 @@ class BatchingWorker:
         while batch := self._next_batch():
             start = time.monotonic()
             self._process(batch)
-            self._observe(len(batch), len(_jobs_of(batch)), time.monotonic() - start)
+            if self._observe is not None:
+                self._observe(len(batch), len(_jobs_of(batch)), time.monotonic() - start)
 
     def _next_batch(self) -> list[BatchLine]:
         """Wait for lines, and return the next batch; empty after the last one."""

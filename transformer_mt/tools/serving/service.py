@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -45,7 +45,6 @@ from transformer_mt.tools.serving.requests import (
     TranslateRequest,
 )
 
-
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LINES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -55,63 +54,47 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
-def join_n_best(lines: Sequence[TranslatedLine]) -> list[str]:
-    """Return the different translations of a text, the best first."""
+def join_n_best(lines: Sequence[TranslatedLine], document: Document | None = None) -> list[str]:
+    """Return the different translations of a text or of a document, the best first."""
     joined = [[translation.text for translation in line.join()] for line in lines]
-    ranks = range(max(map(len, joined)))
-    texts = ("\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in joined) for rank in ranks)
-    return list(dict.fromkeys(texts))
-
-
-def fill_n_best(document: Document, lines: Sequence[TranslatedLine]) -> list[str]:
-    """Return the different translations of a document, the best first."""
-    n_ranks = max((len(line.join()) for line in lines), default=1)
-    return list(dict.fromkeys(fill_document(document, lines, rank) for rank in range(n_ranks)))
+    texts: dict[str, None] = {}
+    for rank in range(max(map(len, joined), default=1)):
+        if document is None:
+            texts["\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in joined)] = None
+        else:
+            texts[fill_document(document, lines, rank)] = None
+    return [*texts]
 
 
 def make_segments(
     lines: Sequence[TranslatedLine], tokenizer: Tokenizer, calibration: Calibration | None, *, confidence: bool
 ) -> list[TranslatedSegment]:
     """Return each chunk of the lines of a text with details of its best translation."""
-    calibrated = calibration if confidence else None
     segments: list[TranslatedSegment] = []
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
-        texts = [translation.text for translation in best]
-        targets = restore_spaces(line.chunk_surfaces, texts, line.chunker.tgt_lang)
-        starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
-        for source, translation, start, target in zip(line.chunk_surfaces, best, starts, targets, strict=True):
-            segments.append(
-                TranslatedSegment(
-                    source=source,
-                    target=start + target,
-                    alignment=translation.alignment,
-                    confidence=calibrated and _compute_confidence(calibrated, source.strip(), translation),
-                    probability=_round_probability(translation.score_per_token) if confidence else None,
-                    words=compute_word_probabilities(tokenizer, translation) if confidence else None,
-                )
-            )
+        targets = restore_spaces(line.chunk_surfaces, [each.text for each in best], line.chunker.tgt_lang)
+        for i, (source, translation, target) in enumerate(zip(line.chunk_surfaces, best, targets, strict=True)):
+            details: dict[str, Any] = {}
+            if confidence:
+                details["probability"] = _round_probability(translation.score_per_token)
+                details["words"] = compute_word_probabilities(tokenizer, translation)
+                if calibration is not None:
+                    details["confidence"] = round(calibration.regression.confidence(source.strip(), translation), 4)
+            target = f"\n{target}" if number and not i else target
+            segments.append(TranslatedSegment(source=source, target=target, alignment=translation.alignment, **details))
     return segments
 
 
 def compute_word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:
     """Return the geometric mean of the token probabilities of each word, EOS left out."""
     ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
+    words = target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids])
     scores: list[list[float]] = [[] for _ in translation.text.split()]
-    pairs = zip(
-        target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids]),
-        translation.token_scores,
-        strict=False,
-    )
-    for word, score in pairs:
+    for word, score in zip(words, translation.token_scores, strict=False):
         if word < len(scores):
             scores[word].append(score)
     return [_round_probability(sum(word) / max(1, len(word))) for word in scores]
-
-
-def _compute_confidence(calibration: Calibration, source: str, translation: Translation) -> float:
-    """Return the probability that a translation is acceptable, with four decimals."""
-    return round(calibration.regression.confidence(source, translation), 4)
 
 
 def _round_probability(log_probability: float) -> float:
@@ -285,9 +268,10 @@ class TranslationService:
             sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
             routes = [self.find_route(source, request.target, request.tag) for source in sources]
             self._check_options(request, texts, routes)
-            all_lines = (
-                [self._split(text, request) for text in texts] if documents is None else map(make_lines, documents)
-            )
+            if documents is None:
+                all_lines = [split_lines(text.strip("\n") if request.prefix else text) for text in texts]
+            else:
+                all_lines = [make_lines(document) for document in documents]
             jobs = [self._make_job(lines, route, request) for lines, route in zip(all_lines, routes, strict=True)]
             lines = await self.run(jobs, routes)
         answer = await asyncio.to_thread(self._make_answer, request, lines, routes, detected, documents)
@@ -344,10 +328,6 @@ class TranslationService:
                 raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     @staticmethod
-    def _split(text: str, request: TranslateRequest) -> list[str]:
-        return split_lines(text.strip("\n") if request.prefix else text)
-
-    @staticmethod
     def _make_job(lines: Sequence[str | MarkedText], route: ModelRoute, request: TranslateRequest) -> TranslationJob:
         n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
         options = DecodingOptions(route.language_pair, n_best, request.alignment, request.format == "html")
@@ -361,10 +341,8 @@ class TranslationService:
         detected: list[DetectedLanguage] | None,
         documents: Sequence[Document] | None,
     ) -> TranslateAnswer:
-        if documents is None:
-            n_best_lists = [join_n_best(text) for text in lines]
-        else:
-            n_best_lists = [fill_n_best(document, text) for document, text in zip(documents, lines, strict=True)]
+        pairs = zip(lines, documents or [None] * len(lines), strict=True)
+        n_best_lists = [join_n_best(text, document) for text, document in pairs]
         best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
         segments: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
