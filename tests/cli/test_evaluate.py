@@ -13,7 +13,6 @@ import sacrebleu
 from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator, __version__
-from transformer_mt.cli.evaluate import RUN_OPTIONS
 from transformer_mt.decoding import engine as loading
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, score_with_intervals
 from transformer_mt.runs.folder import RunFolder
@@ -186,7 +185,30 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("key", RUN_OPTIONS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "run",
+        "src",
+        "set",
+        "expect",
+        "output",
+        "show",
+        "ensemble",
+        "checkpoint",
+        "device",
+        "threads",
+        "precision",
+        "beam",
+        "length_penalty",
+        "min_length",
+        "max_length",
+        "no_repeat_ngram",
+        "repetition_penalty",
+        "batch_tokens",
+        "tag",
+    ],
+)
 def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt) -> None:
     option = ["runs/tiny"] if key == "run" else [f"--{key.replace('_', '-')}", VALUES.get(key, 2)]
     name = "RUN" if key == "run" else option[0]

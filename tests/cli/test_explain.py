@@ -11,7 +11,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
 
 from transformer_mt import Translator
-from transformer_mt.cli.explanation_text import format_explanation
+from transformer_mt.cli.explain import format_explanation
 from transformer_mt.system import log as progress_report
 from transformer_mt.tools.analysis.explanation import explain
 

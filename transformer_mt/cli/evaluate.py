@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -11,59 +10,104 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
+from transformer_mt.cli.command import Command, group, list_given_flags, option, positional
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
-from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, format_flag, load_translator
+from transformer_mt.cli.options import (
+    LoadingOptions,
+    SearchOptions,
+    TextKindOptions,
+    collect_overrides,
+    ensemble_option,
+    json_flag,
+    load_run_translator,
+)
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.behaviour_tests import (
-    BehaviourResult,
-    BehaviourTest,
-    check_translations,
-    load_behaviour_tests,
-)
-from transformer_mt.evaluation.degenerate import Sample
-from transformer_mt.evaluation.metrics import NO_TER, IntervalScore, Scorer, ScoringConfig, score_with_intervals
-from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.evaluation.behaviour_tests import BehaviourResult, BehaviourTest
+    from transformer_mt.evaluation.degenerate import Sample
+    from transformer_mt.evaluation.metrics import IntervalScore
     from transformer_mt.flows.evaluation import EvaluationSet
-
-FILE_OPTIONS = ("tgt_lang", "text")
-RUN_OPTIONS = ("run", "src", "set", "expect", "output", "show", "ensemble", *LOADING_OPTIONS, *SEARCH_OPTIONS)
+    from transformer_mt.runs.folder import RunFolder
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt evaluate`."""
-    _check_arguments(args)
-    tests = load_behaviour_tests(args.expect) if args.expect else ()
-    translator = None if args.hyp else load_translator(args, RunFolder.open(args.run).path)
-    header, evaluations = _evaluate_run(args, translator) if translator else _evaluate_file(args)
-    if args.json:
-        scores: dict[str, Any] = {"test_sets": {evaluation.name: evaluation.to_json() for evaluation in evaluations}}
-    else:
-        scores = {}
-        for evaluation in evaluations:
-            evaluation.show(args.show or 0)
-    results = run_behaviour_tests(translator, tests) if translator else []
-    if args.json:
-        expect = {"expect": [result._asdict() for result in results]} if tests else {}
-        print(json.dumps({"tmt": __version__, **header, **scores, **expect}, ensure_ascii=False, indent=1))
-    elif results:
-        show_test_results(results)
-    if any(result.problem for result in results):
-        sys.exit(1)
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(TextKindOptions):
+    """A file of translations."""
+
+    TITLE: ClassVar[str] = "a file instead of a run"
+
+    hyp: Path | None = option("translations to score, line by line", metavar="F")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Command):
+    """Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) with sacreBLEU.
+
+    The scores have signatures and 95 % intervals from 1,000 bootstrap resamples. They are those of a run, or of a file
+    of translations (--hyp F --ref G). TER is left out for th, lo, km, my and bo, which have no spaces between words.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt evaluate runs/mine --src test.en --ref test.de"
+
+    run: Path | None = positional("a run folder", metavar="RUN", default=None)
+    src: Path | None = option("source sentences (default: test sets of the run)", metavar="F")
+    ref: Path | None = option(
+        "reference translations, line by line; for a run, raw text or Moses tokens like its training data", metavar="G"
+    )
+    set: str | None = option("one test set of the run (default: all)", metavar="NAME")
+    expect: str | None = option(
+        "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails", metavar="F"
+    )
+    json: bool = json_flag()
+    show: int | None = option("print the first N translations", metavar="N")
+    output: Path | None = option("write the translations to this file, one per line", metavar="OUT")
+    loading: LoadingOptions = group(LoadingOptions)
+    ensemble: tuple[Path, ...] = ensemble_option()
+    files: FileOptions = group(FileOptions)
+    search: SearchOptions = group(SearchOptions)
+
+    def execute(self) -> None:
+        """Run `tmt evaluate`."""
+        from transformer_mt.evaluation.behaviour_tests import load_behaviour_tests
+
+        _check_arguments(self)
+        tests = load_behaviour_tests(self.expect) if self.expect else ()
+        translator = None
+        if self.run is not None:
+            overrides = collect_overrides(self.search)
+            translator = load_run_translator(self.run, self.loading, overrides, ensemble=self.ensemble)
+        header, evaluations = _evaluate_run(self, translator) if translator else _evaluate_file(self)
+        if self.json:
+            scores: dict[str, Any] = {
+                "test_sets": {evaluation.name: evaluation.to_json() for evaluation in evaluations}
+            }
+        else:
+            scores = {}
+            for evaluation in evaluations:
+                evaluation.show(self.show or 0)
+        results = run_behaviour_tests(translator, tests) if translator else []
+        if self.json:
+            expect = {"expect": [result._asdict() for result in results]} if tests else {}
+            print(json.dumps({"tmt": __version__, **header, **scores, **expect}, ensure_ascii=False, indent=1))
+        elif results:
+            show_test_results(results)
+        if any(result.problem for result in results):
+            sys.exit(1)
 
 
 def run_behaviour_tests(translator: Translator, tests: Sequence[BehaviourTest]) -> list[BehaviourResult]:
     """Translate the behaviour tests, and check the translations."""
+    from transformer_mt.evaluation.behaviour_tests import check_translations
+
     tags = [test.tag or translator.config.tag for test in tests]
     return check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
 
@@ -76,11 +120,11 @@ def show_test_results(results: Sequence[BehaviourResult]) -> None:
     print_text(f"{len(results) - n_failed} of {len(results)} behaviour tests pass")
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
+def _check_arguments(args: Evaluate) -> None:
     check_output(args.output, args.src, args.ref)
-    if args.hyp is None:
-        if given := _list_given_options(args, FILE_OPTIONS):
-            raise UserError(f"evaluate: {given} needs --hyp; a run has it in its config.yaml")
+    if args.files.hyp is None:
+        if given := list_given_flags(args.files):
+            raise UserError(f"evaluate: {', '.join(given)} needs --hyp; a run has it in its config.yaml")
         if args.run is None:
             raise UserError("evaluate: pass a run, or a file of translations and its references: --hyp F --ref G")
         if bool(args.src) != bool(args.ref):
@@ -88,11 +132,11 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if args.set is not None and args.src:
             raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
     else:
-        if given := _list_given_options(args, RUN_OPTIONS):
-            raise UserError(f"evaluate: --hyp scores existing translations; leave out {given}")
+        if given := _list_options_of_runs(args):
+            raise UserError(f"evaluate: --hyp scores existing translations; leave out {', '.join(given)}")
         if args.ref is None:
             raise UserError("evaluate: --hyp and --ref go together")
-        if not args.tgt_lang and args.text == "moses":
+        if not args.files.tgt_lang and args.files.text == "moses":
             raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
     if args.show is not None and args.show < 0:
         raise UserError(f"evaluate: --show {args.show}: give a number of translations, 0 for none")
@@ -100,9 +144,19 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("evaluate: --show and --json do not go together; --output G writes the translations")
 
 
-def _list_given_options(args: argparse.Namespace, options: Sequence[str]) -> str:
-    given = [option for option in options if getattr(args, option) is not None]
-    return ", ".join("RUN" if option == "run" else format_flag(option) for option in given)
+def _list_options_of_runs(args: Evaluate) -> list[str]:
+    """Return the given options that a file of translations does not have."""
+    values = {
+        "RUN": args.run,
+        "--src": args.src,
+        "--set": args.set,
+        "--expect": args.expect,
+        "--output": args.output,
+        "--show": args.show,
+        "--ensemble": args.ensemble or None,
+    }
+    given = [name for name, value in values.items() if value is not None]
+    return [*given, *list_given_flags(args.loading, args.search)]
 
 
 @dataclass(frozen=True)
@@ -129,6 +183,8 @@ class Evaluation:
             rows.append((name, f"{score.value:.2f}", interval, score.signature))
         print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
         if "TER" not in self.scores:
+            from transformer_mt.evaluation.metrics import NO_TER
+
             print(NO_TER)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,26 +193,32 @@ class Evaluation:
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics}
 
 
-def _evaluate_file(args: argparse.Namespace) -> tuple[dict[str, Any], list[Evaluation]]:
+def _evaluate_file(args: Evaluate) -> tuple[dict[str, Any], list[Evaluation]]:
     """Score a file of translations. Return a header for JSON, and the scores."""
-    text = args.text or "raw"
-    scorer = Scorer.from_config(ScoringConfig(text=text), args.tgt_lang or "")
-    hypotheses, references = read_aligned_files(args.hyp, args.ref)
+    from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, score_with_intervals
+
+    hyp, text, tgt_lang = args.files.hyp, args.files.text or "raw", args.files.tgt_lang
+    assert hyp and args.ref  # checked
+    scorer = Scorer.from_config(ScoringConfig(text=text), tgt_lang or "")
+    hypotheses, references = read_aligned_files(hyp, args.ref)
     scores = score_with_intervals(hypotheses, references, scorer)
-    header = {"hypotheses": str(args.hyp), "tgt_lang": args.tgt_lang, "text": text}
+    header = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
     return header, [Evaluation(str(args.ref), len(references), scores)]
 
 
-def _evaluate_run(args: argparse.Namespace, translator: Translator) -> tuple[dict[str, Any], Iterator[Evaluation]]:
+def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any], Iterator[Evaluation]]:
     """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
-    run = RunFolder.open(args.run)
+    from transformer_mt.config import root as configuration
+    from transformer_mt.evaluation.metrics import Scorer
+
+    run = translator.members[0].folder
     config = configuration.load_run(run)
     scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
     test_sets = _read_test_sets(args, run, config)
     first, *others = translator.members
     header = {
         "run": str(run.path),
-        "checkpoint": args.checkpoint or "best",
+        "checkpoint": args.loading.checkpoint or "best",
         "step": first.step,
         "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
         "search": translator.config.method,
@@ -168,12 +230,13 @@ def _evaluate_run(args: argparse.Namespace, translator: Translator) -> tuple[dic
     return header, (_evaluate_test_set(args, test_set, translator) for test_set in test_sets)
 
 
-def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> list[EvaluationSet]:
+def _read_test_sets(args: Evaluate, run: RunFolder, config: Config) -> list[EvaluationSet]:
     """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
+    from transformer_mt.evaluation.metrics import Scorer
     from transformer_mt.flows import prepare as data
     from transformer_mt.flows.evaluation import EvaluationSet, make_evaluation_set
 
-    if args.src:
+    if args.src and args.ref:
         scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         sources, references = read_aligned_files(args.src, args.ref)
         return [EvaluationSet(str(args.src), sources, references, scorer)]
@@ -186,10 +249,10 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
                 stacklevel=1,
             )
     test_sets = [make_evaluation_set(config, name, corpus) for name, corpus in corpora.items()]
-    return test_sets if args.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
+    return test_sets if args.search.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
 
 
-def _choose_test_sets(args: argparse.Namespace, config: Config) -> list[str]:
+def _choose_test_sets(args: Evaluate, config: Config) -> list[str]:
     """Return the names of the test sets of the run to score. There may be none if there are behaviour tests."""
     if not config.data.test:
         unused = [f"--{name}" for name in ("set", "output", "show") if getattr(args, name) is not None]
@@ -209,8 +272,10 @@ def _choose_test_sets(args: argparse.Namespace, config: Config) -> list[str]:
     return names
 
 
-def _evaluate_test_set(args: argparse.Namespace, test_set: EvaluationSet, translator: Translator) -> Evaluation:
+def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Translator) -> Evaluation:
     """Translate and score a test set."""
+    from transformer_mt.evaluation.degenerate import Sample
+    from transformer_mt.evaluation.metrics import score_with_intervals
     from transformer_mt.flows.evaluation import translate_set
 
     sources, references = test_set.sources, test_set.references

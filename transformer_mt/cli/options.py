@@ -329,6 +329,17 @@ class LoadingOptions(DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputOptions(OptionGroup):
+    """Resumable output of lines."""
+
+    output: Path | None = option(
+        "output file (default: standard output); unfinished output is in OUT.part", metavar="OUT"
+    )
+    resume: bool = flag("continue an interrupted command, which wrote to --output")
+    errors: Errors = errors_option()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextKindOptions(OptionGroup):
     """Kind of text of files that are scored."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from transformer_mt.cli.command import Command, CommandParser, Trailing
 from transformer_mt.cli.tool_parsers import add_doctor
-from transformer_mt.cli.translation_parsers import add_evaluate, add_explain, add_score, add_translate
+from transformer_mt.cli.translation_parsers import add_translate
 
 EXTRA_ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "overrides": (r"(?!-).*=.*", str),
@@ -21,9 +21,6 @@ OLD = {
         add_translate,
         "tmt translate runs/mine --markup auto --glossary terms.tsv --input page.html --output page.de.html",
     ),
-    "explain": (add_explain, 'tmt explain runs/mine "A dog is running." --html dog.html'),
-    "score": (add_score, "tmt score runs/mine --src pairs.en --tgt pairs.de > scores"),
-    "evaluate": (add_evaluate, "tmt evaluate runs/mine --src test.en --ref test.de"),
     "doctor": (add_doctor, "tmt doctor > report.txt"),
 }
 

@@ -7,15 +7,11 @@ from pathlib import Path
 
 from transformer_mt.cli.arguments import (
     add_ensemble,
-    add_json,
-    add_kind_of_text,
     add_loading,
     add_markup,
     add_output,
-    add_run,
     add_sampling,
     add_search,
-    add_tag,
     add_terminology,
 )
 
@@ -72,69 +68,3 @@ def _add_documents(parser: argparse.ArgumentParser) -> None:
     add("--attributes", nargs="+", choices=("alt", "aria-label", "placeholder", "title"), metavar="NAME", help=help)
     help = "PO, XLIFF: also translate messages that have a translation"
     add("--retranslate", action="store_true", help=help)
-
-
-def add_explain(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt explain`."""
-    parser.description = (
-        "Translate one sentence by beam search, and show how: probabilities, alternatives and entropy of each piece, "
-        "word alignment, attention, the candidates of the search, and the effect of each source word. "
-        "The model runs once more for each source word that is left out."
-    )
-    add = parser.add_argument
-    add_run(parser)
-    add("text", help="one sentence")
-    help = "compare with this translation: its probabilities, and where the search dropped it"
-    add("--reference", metavar="R", help=help)
-    add_json(parser)
-    add("--html", type=Path, metavar="F", help="also write one HTML page without external files")
-    add_loading(parser)
-    add_search(parser)
-
-
-def add_score(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt score`."""
-    parser.description = (
-        "Compute the log-probability of line N of G as a translation of line N of F, to rank and filter pairs. "
-        "The score of a pair is -inf if a line is blank, or longer than the model supports (with a warning)."
-    )
-    add = parser.add_argument
-    add_run(parser)
-    add("--src", type=Path, required=True, metavar="F", help="source sentences (plain or .gz)")
-    add("--tgt", type=Path, required=True, metavar="G", help="their translations, line by line")
-    add_output(add, "--output")
-    help = (
-        "text (default): natural log-probability including EOS, and its mean per token; tsv: line, rank (always 1), "
-        "both scores, translation; json: one object per line, with tokens"
-    )
-    add("--format", choices=("text", "tsv", "json"), default="text", help=help)
-    add("--batch-tokens", type=int, metavar="N", help="maximum padded target tokens per batch (CPU: at most 2048)")
-    add_tag(parser)
-    add_loading(parser)
-    add_ensemble(parser)
-
-
-def add_evaluate(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tmt evaluate`."""
-    parser.description = (
-        "Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) with sacreBLEU, with signatures and "
-        "95 % intervals from 1,000 bootstrap resamples. Score a run, or a file of translations (--hyp F --ref G). "
-        "TER is left out for th, lo, km, my and bo, which have no spaces between words."
-    )
-    add = parser.add_argument
-    add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
-    add("--src", type=Path, metavar="F", help="source sentences (default: test sets of the run)")
-    help = "reference translations, line by line; for a run, raw text or Moses tokens like its training data"
-    add("--ref", type=Path, metavar="G", help=help)
-    add("--set", metavar="NAME", help="one test set of the run (default: all)")
-    help = "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails"
-    add("--expect", metavar="F", help=help)
-    add_json(parser)
-    add("--show", type=int, metavar="N", help="print the first N translations")
-    add("--output", type=Path, metavar="OUT", help="write the translations to this file, one per line")
-    add_loading(parser)
-    add_ensemble(parser)
-    add = parser.add_argument_group("a file instead of a run").add_argument
-    add("--hyp", type=Path, metavar="F", help="translations to score, line by line")
-    add_kind_of_text(add)
-    add_search(parser)
