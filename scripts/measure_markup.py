@@ -48,7 +48,7 @@ def main() -> None:
     for name in ("src", "ref", "train-src", "train-tgt"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--sentences", type=positive_int, default=10_000)
-    parser.add_argument("--modes", nargs="+", default=["sentinel", "align", "symbols"])
+    parser.add_argument("--modes", nargs="+", default=["sentinel", "align"])
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=[*SEARCHES])
     parser.add_argument("--threads", type=positive_int, default=1)
     args = parser.parse_args()

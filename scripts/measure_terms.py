@@ -1,4 +1,4 @@
-"""Measure a glossary: term use, BLEU and time, without it, in hard mode, and in soft mode if the model knows it.
+"""Measure a glossary: term use, BLEU and time, with it and without it.
 
 Terms are nouns of the test set with the forms that they have in its references, by word correspondences (Dice
 coefficient) in the training text. A term is left out if some reference has another word. Further nouns of the
@@ -100,10 +100,8 @@ def main() -> None:
         glossary = Glossary.read(path)
         modes: dict[str, dict[str, Any]] = {
             "without": {"glossary": None},
-            "hard": {"glossary": str(path), "glossary_mode": "hard"},
+            "with": {"glossary": str(path)},
         }
-        if translator.tokenizers.has_symbols:
-            modes["soft"] = {"glossary": str(path), "glossary_mode": "soft"}
         n_hit = sum(any(glossary.find(source)) for source, _ in test)
         print(f"{len(terms):,} terms, {n_of_test:,} of the test set; {n_hit:,} of {len(test):,} sentences have one")
         seconds = dict.fromkeys(modes, float("inf"))

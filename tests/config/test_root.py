@@ -517,7 +517,6 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "decoding.protect": ["urls"],
     "decoding.protect_patterns": ["x+"],
     "decoding.glossary": "terms.tsv",
-    "decoding.glossary_mode": "soft",
     "decoding.batch_tokens": 7,
     "keep.best": 7,
     "keep.last": 7,

@@ -17,15 +17,12 @@ from torch import Tensor
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.engine import prepare_for_inference
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL, beam_search
 from transformer_mt.decoding.terminology import get_automaton_builder, read_glossary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
-from transformer_mt.tools.markup.protection import Protector
-from transformer_mt.tools.markup.symbols import assign_symbol_numbers
 
 TEXTS = [src for src, _ in load_pairs("test")[:12]]
 PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]
@@ -48,7 +45,7 @@ def make_translators(
     make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair
 ) -> Callable[..., tuple[Translator, Translator]]:
     """`make_translators(**decoding)`: a translator on the CPU, and the same on the GPU."""
-    tokenizers = small_tokenizers.with_symbols()
+    tokenizers = small_tokenizers
     src, tgt = tokenizers.src, tokenizers.tgt
     sizes = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id), "rough": 0.2}
 
@@ -85,11 +82,8 @@ def test_translations_with_prefixes_are_those_of_the_cpu(make_translators) -> No
 
 
 @pytest.mark.parametrize("options", [{"beam": 4, "n_best": 2}, {"sample": True}], ids=["beam", "sampling"])
-@pytest.mark.parametrize("markup", ["symbols", pytest.param("align", marks=pytest.mark.slow)])
-def test_translations_with_elements_are_those_of_the_cpu(
-    options: dict[str, Any], markup: str, make_translators
-) -> None:
-    translators = make_translators(markup=markup, protect=ELEMENT_KINDS, **options)
+def test_translations_with_elements_are_those_of_the_cpu(options: dict[str, Any], make_translators) -> None:
+    translators = make_translators(markup="align", protect=ELEMENT_KINDS, **options)
     assert_same_translations(translators, WITH_ELEMENTS)
 
 
@@ -97,7 +91,7 @@ def test_translations_with_elements_are_those_of_the_cpu(
 def test_translations_with_terms_are_those_of_the_cpu(has_elements: bool, make_translators, tmp_path: Path) -> None:
     glossary = tmp_path / "terms.tsv"
     glossary.write_text("".join(f"{term}\t{forms}\n" for term, forms in TERMS.items()), encoding="utf-8")
-    markup = {"markup": "symbols", "protect": ELEMENT_KINDS} if has_elements else {}
+    markup = {"markup": "align", "protect": ELEMENT_KINDS} if has_elements else {}
     translators = make_translators(beam=4, glossary=str(glossary), **markup)
     assert_same_translations(translators, WITH_ELEMENTS if has_elements else TEXTS)
 
@@ -179,14 +173,6 @@ def test_a_search_waits_only_to_find_finished_sentences(name: str, make_translat
     _, translator = make_translators(**SEARCHES[name])
     assert count_waits_per_check(translator) == 1
     assert count_waits_of_search(translator, GPU_SYNC_INTERVAL) < 12
-
-
-def test_a_search_with_elements_waits_as_seldom(make_translators) -> None:
-    _, translator = make_translators(beam=4)
-    marked = [Protector(ELEMENT_KINDS).mark(text) for text in WITH_ELEMENTS[:4]]
-    required = [RequiredElements(each.elements, assign_symbol_numbers(each.elements) or []) for each in marked]
-    assert any(each.elements for each in required)
-    assert count_waits_per_check(translator, required_elements=required) == 1
 
 
 def test_a_search_with_terms_waits_twice_per_position(make_translators, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_training_chooses_its_batch_size_and_samples_subwords(
     run_copy: Path, tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformer_mt.data.loader.count_available_cores", lambda: 3)
-    options = ("batches.tokens=auto", "tokenizer.sampling=0.1", "data.modifiers.placeholder=0.2")
+    options = ("batches.tokens=auto", "tokenizer.sampling=0.1", "data.modifiers.typos=0.2")
     done = tmt("train", "--config", "tiny.yaml", "device=cuda", "name=auto", *options)
     assert_succeeded(done)
     assert "batches.tokens: auto is" in done.stderr

@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
@@ -26,7 +24,6 @@ from transformer_mt.tools.augmentation.batch_modifier import (
     title_case,
 )
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
-from transformer_mt.tools.quality.lexicon import WordDictionary
 
 Pair = tuple[str, str]
 
@@ -111,22 +108,12 @@ def corpus(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: Tokenize
     return make_corpus(*(small_tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1)))
 
 
-@pytest.fixture(scope="module")
-def small_tokenizers(small_tokenizers: TokenizerPair) -> TokenizerPair:
-    return small_tokenizers.with_symbols()
-
-
-@cache
-def learn_dictionary() -> WordDictionary:
-    return WordDictionary.learn([load_pairs("test")])
-
-
 def make_stream(
     corpus: EncodedCorpus, tokenizers: TokenizerPair, options: dict[str, float] | None = None, max_length: int = 256
 ) -> BatchStream:
     modifier = None
     if options is not None:
-        modifier = BatchModifier(ModifierConfig(**options), tokenizers, 1, max_length, learn_dictionary())
+        modifier = BatchModifier(ModifierConfig(**options), tokenizers, 1, max_length)
     return BatchStream(corpus, tokenizers, 200, 1, modifier=modifier)
 
 
@@ -189,45 +176,11 @@ def test_results_that_are_too_long_are_not_used(corpus: EncodedCorpus, small_tok
     assert any(text.isupper() for text in kept) and not all(text.isupper() for text in kept)
 
 
-SYMBOLS = {"placeholder": 0.5, "glossary": 0.5}
-ALL = {"upper": 0.2, "title": 0.2, "lower": 0.2, "join": 0.3, **dict.fromkeys(PAIR_MODIFIERS, 0.3), **SYMBOLS}
+ALL = {"upper": 0.2, "title": 0.2, "lower": 0.2, "join": 0.3, **dict.fromkeys(PAIR_MODIFIERS, 0.3)}
 
 
 def ids(batches: Sequence[Batch]) -> list[tuple[list[list[int]], list[list[int]]]]:
     return [(batch.src.tolist(), batch.labels.tolist()) for batch in batches]
-
-
-def count_symbols(ids: torch.Tensor, tokenizers: TokenizerPair) -> int:
-    return int((ids >= tokenizers.src.first_symbol_id).sum())
-
-
-def test_symbols_are_inserted_into_whole_batches(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
-    batches = all_batches(make_stream(corpus, small_tokenizers, {"placeholder": 1.0}))
-    for batch in batches:
-        n_src, n_tgt = (count_symbols(side, small_tokenizers) for side in (batch.src, batch.labels))
-        assert 0 < n_src == n_tgt
-        longest = batch.labels.size(1)
-        assert len(batch.rows) == 1 or (len(batch.rows) * longest <= 200 and batch.src.numel() <= 400)
-    batches = all_batches(make_stream(corpus, small_tokenizers, {"placeholder": 0.5}))
-    assert 0.2 < np.mean([count_symbols(batch.src, small_tokenizers) > 0 for batch in batches]) < 0.8
-    batches = all_batches(make_stream(corpus, small_tokenizers, {"glossary": 1.0}))
-    assert sum(count_symbols(batch.labels, small_tokenizers) for batch in batches) == 0
-    assert sum(count_symbols(batch.src, small_tokenizers) for batch in batches) > 3 * len(batches)
-
-
-def test_symbols_are_inserted_after_the_change_of_case(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
-    batches = all_batches(make_stream(corpus, small_tokenizers, {"placeholder": 1.0, "upper": 1.0, "typos": 1.0}))
-    assert all(text == text.upper() for pairs in texts(batches, small_tokenizers) for pair in pairs for text in pair)
-    assert all(count_symbols(batch.src, small_tokenizers) > 0 for batch in batches)
-
-
-def test_pairs_that_symbols_make_too_long_have_none(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
-    longest = int(max(corpus.src.lengths.max(), corpus.tgt.lengths.max())) + 1
-    batches = all_batches(make_stream(corpus, small_tokenizers, dict.fromkeys(SYMBOLS, 1.0), longest))
-    assert max(batch.labels.size(1) for batch in batches) <= longest
-    assert max(batch.src.size(1) for batch in batches) <= longest
-    symbols = [(row >= small_tokenizers.src.first_symbol_id).any().item() for batch in batches for row in batch.src]
-    assert any(symbols) and not all(symbols)
 
 
 @pytest.mark.parametrize("cuts", [[1] * 12, [5, 7], [12]])

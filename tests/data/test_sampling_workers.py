@@ -20,15 +20,9 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.system.device import Machine
 from transformer_mt.tools.augmentation.batch_modifier import BatchModifier
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
-from transformer_mt.tools.quality.lexicon import WordDictionary
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 16
 START = StreamPosition()
-
-
-@pytest.fixture
-def small_tokenizers(small_tokenizers: TokenizerPair) -> TokenizerPair:
-    return small_tokenizers.with_symbols()
 
 
 @pytest.fixture
@@ -36,8 +30,8 @@ def stream(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: Tokenize
     """Batches of up to 40 modified pairs with subword sampling."""
     ids = small_tokenizers.src.encode(TEXTS)
     sampler = SubwordSampler(small_tokenizers.src, 0.3, 1, 99)
-    config = ModifierConfig(upper=0.3, typos=0.5, placeholder=0.5, glossary=0.5)
-    modifier = BatchModifier(config, small_tokenizers, 1, 99, WordDictionary.learn([[(text, text) for text in TEXTS]]))
+    config = ModifierConfig(upper=0.3, typos=0.5)
+    modifier = BatchModifier(config, small_tokenizers, 1, 99)
     return BatchStream(make_corpus(ids, ids[::-1]), small_tokenizers, 400, 1, (sampler, sampler), modifier=modifier)
 
 
@@ -54,7 +48,7 @@ def assert_equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
     assert all(torch.equal(*pair) for pair in zip(left, right, strict=True))
 
 
-def test_workers_sample_the_same_subwords_and_symbols_and_end(stream: BatchStream) -> None:
+def test_workers_sample_the_same_subwords_and_end(stream: BatchStream) -> None:
     expected = take(stream, 12)
     with open_sampling_workers(stream, 2):
         assert_equal(take(stream, 12), expected)

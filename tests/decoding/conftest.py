@@ -154,23 +154,3 @@ def make_translator(
         return Translator([model], small_tokenizers, DecodingConfig.model_validate(settings))
 
     return make_translator
-
-
-@pytest.fixture(scope="session")
-def make_translator_with_symbols(
-    make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair
-) -> Callable[..., Translator]:
-    """`make_translator_with_symbols(**decoding)` has an untrained model with symbols of elements and terms.
-
-    The guarantees of the search do not depend on what a model has learned.
-    """
-    tokenizers = small_tokenizers.with_symbols()
-    src, tgt = tokenizers.src, tokenizers.tgt
-    one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)
-    model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)
-
-    def make_translator(**decoding: Any) -> Translator:
-        settings = {"max_length_factor": 1, "max_length_offset": 2, **decoding}
-        return Translator([model.eval()], tokenizers, DecodingConfig.model_validate(settings))
-
-    return make_translator

@@ -1,4 +1,4 @@
-"""Translation of text with protected elements, by symbols and by word alignment."""
+"""Translation of text with protected elements, which are placed by word alignment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.line_splitting import LineChunker
-from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
 from transformer_mt.tools.markup.protection import Protector
-from transformer_mt.tools.markup.symbols import SLOTS, SYMBOL_NAMES
 
 MARK = Protector(ELEMENT_KINDS).mark
 ELEMENTS = ("<b>", "</b>", "<i>", "</i>", "<br/>", "{name}", "%s", "https://a.org", "x.py")
@@ -36,18 +34,8 @@ TEXTS = [add_elements(src, random.Random(i), i % 7) for i, (src, _) in enumerate
 
 
 @pytest.fixture(scope="module")
-def aligning(make_translator: Callable[..., Translator]) -> Translator:
+def translator(make_translator: Callable[..., Translator]) -> Translator:
     return make_translator(markup="auto", protect=ELEMENT_KINDS)
-
-
-@pytest.fixture(scope="module")
-def with_symbols(make_translator_with_symbols: Callable[..., Translator]) -> Translator:
-    return make_translator_with_symbols(markup="symbols", protect=ELEMENT_KINDS)
-
-
-@pytest.fixture(params=["aligning", "with_symbols"])
-def translator(request: pytest.FixtureRequest) -> Translator:
-    return request.getfixturevalue(request.param)
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sampling"])
@@ -71,8 +59,8 @@ def test_text_that_consists_of_elements_stays_as_it_is(translator: Translator) -
     assert translator.translate(texts) == texts
 
 
-def test_more_elements_than_symbols_are_placed_by_alignment(translator: Translator) -> None:
-    text = "The dog {a} sleeps. " + "{name} <b>x</b> " * (SLOTS + 1)
+def test_many_elements_are_kept(translator: Translator) -> None:
+    text = "The dog {a} sleeps. " + "{name} <b>x</b> " * 17
     ((translation,),) = translator.n_best([text])
     assert translation.marked is not None
     assert translation.marked.find_violation(MARK(text)) is None
@@ -83,43 +71,11 @@ def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
     ((translation,),) = translator.n_best([text], [prefix])
     assert translation.marked is not None
     assert translation.marked.find_violation(MARK(text)) is None
-    if translator.tokenizers.has_symbols:
-        assert translation.text.startswith(prefix)
 
 
-def test_n_best_translations_may_differ_only_in_the_place_of_an_element(
-    with_symbols: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = with_symbols.tokenizers.tgt
-    (ids,) = tokenizer.encode(["Der Hund"])
-    symbol = tokenizer.first_symbol_id
-    outputs = [symbol, *ids], [*ids, symbol], [symbol, *ids, *tokenizer.encode([" "])[0]]
-    found = [Hypothesis([*each], [0.0] * (len(each) + 1), finished=True) for each in outputs]
-    monkeypatch.setattr(with_symbols, "translate_ids", lambda *_: [found])
-    texts = [each.text for each in with_symbols.n_best(["{name} dog"], n_best=3)[0]]
-    assert texts == ["{name} Der Hund", "Der Hund {name}"]
-
-
-def test_an_element_that_only_a_prefix_has_is_text(aligning: Translator) -> None:
-    (translation,) = aligning.translate(["The <b>dog</b> sleeps."], ["Der {name}"])
+def test_an_element_that_only_a_prefix_has_is_text(translator: Translator) -> None:
+    (translation,) = translator.translate(["The <b>dog</b> sleeps."], ["Der {name}"])
     assert translation.replace("<b>", "").startswith("Der {name}")
-
-
-def test_a_prefix_with_crossing_tags_is_refused(with_symbols: Translator) -> None:
-    with pytest.raises(UserError, match="line 1: the markup tags of the prefix"):
-        with_symbols.translate(["<b>the <i>dog</i></b>"], ["<i>Hund"])
-
-
-def test_auto_uses_symbols_for_text_with_more_than_tags(with_symbols: Translator) -> None:
-    texts = ["the <b>dog</b> <br/>", "the <b>dog</b> {name}"]
-    tags_only, with_placeholder = with_symbols.n_best(texts, markup="auto")
-    assert not {*tags_only[0].tokens} & {*SYMBOL_NAMES}
-    assert len({*with_placeholder[0].tokens} & {*SYMBOL_NAMES}) == 3
-
-
-def test_symbols_need_a_model_that_has_them(aligning: Translator) -> None:
-    with pytest.raises(UserError, match=r"data\.modifiers\.placeholder"):
-        aligning.translate(["<b>dog</b>"], markup="symbols")
 
 
 def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:

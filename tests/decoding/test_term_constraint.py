@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import tokenizers as hf
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
-from transformer_mt.decoding.logits_processors import LogitsProcessor, MinLength
+from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import BeamState, Hypothesis, beam_search
 from transformer_mt.decoding.term_automaton import (
     Context,
@@ -28,13 +26,6 @@ from transformer_mt.decoding.term_automaton import (
     encode_variants,
 )
 from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary, allocate
-from transformer_mt.tools.markup.elements import (
-    Role,
-    Span,
-    allows_order,
-    mark,
-)
-from transformer_mt.tools.markup.symbols import assign_symbol_numbers
 
 BOS, EOS = -1, 0  # of the toy language
 CLASSES = [
@@ -127,9 +118,7 @@ def search(
 ) -> list[list[Hypothesis]]:
     config = DecodingConfig.model_validate({"min_length": 0, **settings})
     automata = [TermAutomaton(*CASES[case], CLASSES) for case in cases]
-    constraint = TermConstraint(
-        automata, torch.tensor(limits), TermVocabulary(CLASSES, EOS, VOCAB, torch.device("cpu"))
-    )
+    constraint = TermConstraint(automata, torch.tensor(limits), TermVocabulary(CLASSES, EOS, torch.device("cpu")))
     beams = BeamState(torch.tensor(limits), beam, BOS, EOS, config.length_normalise)
     processors = [MinLength(config.min_length, EOS), constraint]
     return beam_search(language.step, language, beams, constraint.choose_candidates, processors)
@@ -156,71 +145,6 @@ def test_wide_beam_finds_all_valid_translations_in_their_order(toy: Any) -> None
         finished = [one for one in found if one.finished]
         assert [one.ids for one in finished] == [ids for _, ids in expected]
         assert [one.ranking_score for one in finished] == pytest.approx([score for score, _ in expected], abs=1e-4)
-
-
-@pytest.mark.parametrize("source", ["(a)b", "{a", "{({)"])
-def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any, source: str) -> None:
-    """Brackets are tags, and `{` is a single element. The term is `a b`, which may have tags inside."""
-    tokenizer = Tokenizer(hf.Tokenizer(hf.models.WordLevel({"a": 0, "b": 1}, unk_token="a")), has_symbols=True)
-    roles = {"(": Role.OPENING, ")": Role.CLOSING}
-    spans = [Span(i, i + 1, roles.get(sign, Role.SINGLE)) for i, sign in enumerate(source) if sign in "(){"]
-    marked = mark(source, spans)
-    numbers = assign_symbol_numbers(marked.elements) or []
-    index_of = {tokenizer.first_symbol_id + number: i for i, number in enumerate(numbers)}
-    limit, beam = len(numbers) + 4, 1500
-    language = toy([0], tokenizer.vocab_size)
-
-    def missing_tokens(ids: Sequence[int]) -> int:
-        """Return how many tokens of the term are missing after a prefix."""
-        signs = ("ab"[i] if i < 2 else "{" if marked.elements[index_of[i]].role is Role.SINGLE else "" for i in ids)
-        text = "".join(signs)
-        return 0 if "ab" in text else 1 if text.endswith("a") else 2
-
-    def all_wanted(ids: list[int], total: float) -> Iterator[tuple[float, list[int]]]:
-        """Yield the mean log-probability of all translations that continue a prefix, by the definitions."""
-        log_probs = language.scores(0)([ids])[0]
-        end, room = log_probs[tokenizer.eos_id], max(0, limit - len(ids) - 2)
-        order = [index_of[i] for i in ids if i in index_of]
-        n_missing, n_tokens = len(numbers) - len(order), missing_tokens(ids)
-        if not n_missing and not n_tokens:
-            yield (total + end) / (len(ids) + 1), ids
-        following = {
-            symbol: log_probs[symbol]
-            for symbol, i in index_of.items()
-            if i not in order and allows_order(marked.elements, [*order, i])
-        }
-        text = {i: log_probs[i] for i in (0, 1)}
-        if n_missing and ((not n_tokens and end >= max(text.values())) or n_missing > room):
-            scores = torch.tensor([*following.values()]).log_softmax(0).tolist()
-            text, following = {}, dict(zip(following, scores, strict=True))
-        for i, log_prob in (text | following).items():
-            if missing_tokens([*ids, i]) + n_missing - (i in index_of) <= room and len(ids) < limit - 1:
-                yield from all_wanted([*ids, i], total + log_prob)
-
-    classes = classify_tokens(tokenizer)
-    vocabulary = TermVocabulary(classes, tokenizer.eos_id, tokenizer.first_symbol_id, torch.device("cpu"))
-    automaton = TermAutomaton([phrase(0, 0, 1)], [1], classes)
-    limits = torch.tensor([limit])
-    elements = ElementConstraint([RequiredElements(marked.elements, numbers)], tokenizer, limits)
-    terms = TermConstraint([automaton], limits, vocabulary, elements.count_missing)
-    beams = BeamState(limits, beam, BOS, tokenizer.eos_id, DecodingConfig().length_normalise)
-    no_pad = ForbidTokens([tokenizer.pad_id, tokenizer.bos_id])
-    (found,) = beam_search(language.step, language, beams, terms.choose_candidates, [no_pad, terms, elements])
-    expected = sorted(all_wanted([], 0.0), reverse=True)
-    finished = [one for one in found if one.finished]
-    assert [one.ids for one in finished] == [ids for _, ids in expected]
-    assert [one.ranking_score for one in finished] == pytest.approx([score for score, _ in expected], abs=1e-4)
-
-
-class ForbidTokens(LogitsProcessor):
-    """Forbids tokens that no trained model produces."""
-
-    def __init__(self, ids: list[int]) -> None:
-        self.ids = ids
-
-    def apply(self, log_probs: torch.Tensor, rows: slice, position: int) -> torch.Tensor:
-        log_probs[..., self.ids] = -torch.inf
-        return log_probs
 
 
 @pytest.mark.parametrize("beam", [2, 5])
@@ -313,15 +237,6 @@ def test_terms_of_a_script_without_spaces_may_be_anywhere() -> None:
     automaton = make_automaton(tokenizer, "狗")
     for text, expected in (("大狗跑了", True), ("大跑了", False), ("狗", True)):
         assert automaton.accepts(tokenizer.encode([text])[0]) == expected
-
-
-def test_tags_do_not_interrupt_a_term_but_placeholders_do() -> None:
-    tokenizer = build_tokenizers(TokenizerConfig(kind="bpe", vocab_size=400), [(text, text) for text in TEXTS])
-    automaton = make_automaton(tokenizer.with_symbols().tgt, "das Haus")
-    *others, last = tokenizer.tgt.encode(["das Haus"])[0]
-    symbol = tokenizer.with_symbols().tgt.first_symbol_id
-    for number, expected in ((0, False), (16, True), (32, True)):
-        assert automaton.accepts([*others, symbol + number, last]) == expected
 
 
 def test_a_shorter_form_for_the_start_of_a_sentence_reserves_no_positions() -> None:

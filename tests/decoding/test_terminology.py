@@ -18,7 +18,6 @@ from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
-from transformer_mt.tools.markup.symbols import TERM_SYMBOL_NAMES
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
@@ -36,26 +35,18 @@ def glossary(tmp_path: Path) -> str:
     return write(tmp_path, *(f"{term}\t{'|'.join(forms)}" for term, forms in TERMS.items()))
 
 
-@pytest.fixture(scope="module")
-def with_symbols(make_translator_with_symbols: Callable[..., Translator]) -> Translator:
-    return make_translator_with_symbols()
-
-
 def occurrences(forms: tuple[str, ...], text: str) -> int:
     alternatives = "|".join(sorted(forms, key=len, reverse=True))
     return len(re.findall(rf"(?<!\w)(?:{alternatives})(?!\w)", text, re.IGNORECASE))
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "n-best", "no repetition"])
-@pytest.mark.parametrize("has_symbols", [False, True])
 def test_each_translation_has_each_term(
     make_translator: Callable[..., Translator],
-    with_symbols: Translator,
     glossary: str,
     search: dict[str, Any],
-    has_symbols: bool,
 ) -> None:
-    translator = with_symbols if has_symbols else make_translator()
+    translator = make_translator()
     for text, n_best in zip(TEXTS, translator.n_best(TEXTS, glossary=glossary, **search), strict=True):
         for translation in n_best:
             for term, forms in TERMS.items():
@@ -63,13 +54,14 @@ def test_each_translation_has_each_term(
                 assert occurrences(forms, translation.text) >= needed, (text, translation.text)
 
 
-def test_terms_and_elements_are_guaranteed_together(with_symbols: Translator, glossary: str) -> None:
+def test_terms_and_elements_are_guaranteed_together(make_translator: Callable[..., Translator], glossary: str) -> None:
+    translator = make_translator()
     texts = [f"<b>{text}</b> {{name}}" for text in TEXTS]
-    translations = with_symbols.n_best(texts, glossary=glossary, markup="symbols", beam=2)
+    translations = translator.n_best(texts, glossary=glossary, markup="align", beam=2)
     for text, (best, *_) in zip(texts, translations, strict=True):
         assert (
             best.marked is not None
-            and best.marked.find_violation(with_symbols.with_options({"markup": "auto"}).mark(text)) is None
+            and best.marked.find_violation(translator.with_options({"markup": "auto"}).mark(text)) is None
         )
         plain = re.sub(r"</?b>", "", best.text)
         for term, forms in TERMS.items():
@@ -129,7 +121,7 @@ def test_terms_without_room_are_left_out_with_a_warning(
 def test_random_samples_with_required_terms_are_refused(
     make_translator: Callable[..., Translator], glossary: str
 ) -> None:
-    with pytest.raises(UserError, match="glossary_mode: soft"):
+    with pytest.raises(UserError, match=r"decoding\.glossary"):
         make_translator().translate(TEXTS, glossary=glossary, sample=True)
 
 
@@ -137,44 +129,15 @@ def test_ctranslate2_refuses_a_glossary() -> None:
     assert [key for key, _ in find_unsupported_search_keys(DecodingConfig(glossary="terms.tsv"))] == ["glossary"]
 
 
-# --- soft mode --------------------------------------------------------------------------------------------------------
-
-
-def test_soft_mode_annotates_terms_in_the_source(
-    with_symbols: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    glossary = write(tmp_path, "the\tder|die", "dog\tHund")
-    seen: list[str] = []
-    translate_ids = with_symbols.translate_ids
-
-    def record(sources: list[list[int]], *arguments: Any) -> Any:
-        seen.extend("".join(with_symbols.tokenizers.src.tokens(ids)) for ids in sources)
-        return translate_ids(sources, *arguments)
-
-    monkeypatch.setattr(Translator, "translate_ids", lambda self, *arguments: record(*arguments))
-    with_symbols.translate(
-        ["the <b>dog</b> of x"], glossary=glossary, glossary_mode="soft", markup="symbols", sample=True
-    )
-    start, middle, end = TERM_SYMBOL_NAMES
-    assert seen == [f"{start} the{middle} der{end}<t0>{start} dog{middle} Hund{end}</t0> of x"]
-
-
-def test_soft_mode_without_symbols_is_refused(make_translator: Callable[..., Translator], glossary: str) -> None:
-    with pytest.raises(UserError, match=r"data\.modifiers\.glossary"):
-        make_translator().translate(TEXTS, glossary=glossary, glossary_mode="soft")
-
-
-def test_soft_mode_warns_once_for_each_line_that_is_cut(with_symbols: Translator, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"glossary_mode": "soft", "max_source_length": 20, "markup": "align"}
-    translator = with_symbols.with_options({"glossary": write(tmp_path, "dog\tHund"), **options})
+def test_each_line_that_is_cut_has_one_warning(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=8, markup="align")
     with pytest.warns(TruncatedSourceWarning) as warned:
-        translator.n_best(["a dog", "a <b>dog</b>" + " dog" * 40, "dog dog dog"])
+        translator.n_best(["a dog", "a <b>dog</b>" + " dog" * 40, "dog" + " dog" * 30])
     assert [str(each.message).partition(" has ")[0] for each in warned] == ["line 2", "line 3"]
 
 
-def test_a_warning_about_a_chunk_names_its_line(with_symbols: Translator, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"glossary_mode": "soft", "max_source_length": 20}
-    translator = with_symbols.with_options({"glossary": write(tmp_path, "dog\tHund"), **options})
+def test_a_warning_about_a_chunk_names_its_line(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=3)
     chunker = LineChunker("en", "de", lambda texts: [1 for _ in texts], 30, "always")
     with pytest.warns(TruncatedSourceWarning, match="^line 7 has"):
         ChunkedTranslator(translator, chunker).translate(["A dog. The dog dog dog dog."], [""], [7])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from transformer_mt.config.root import Config, load
-from transformer_mt.data.batches import StreamPosition
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
@@ -18,7 +17,6 @@ from transformer_mt.flows.prepare import (
     encode_validation,
     iterate_affected_pairs,
     load_split,
-    make_stream,
     prepare_data,
 )
 from transformer_mt.runs.folder import RunFolder
@@ -101,20 +99,6 @@ def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatc
     assert sorted([*train, *validation]) == sorted((line, line) for line in lines)
     assert len(validation) == 8
     assert training_pairs == [*train]
-
-
-@pytest.mark.parametrize("key", ["placeholder", "glossary"])
-def test_vocabularies_have_symbols_if_a_modifier_inserts_them(key: str, tmp_path: Path) -> None:
-    config = filtered_config(tmp_path, [], modifiers={key: 1.0, "typos": 0.0})
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
-    prepared = prepare_data(run, config)
-    assert prepared.tokenizers.has_symbols
-    batches, _ = make_stream(config, prepared, 400).take(StreamPosition(), 5)
-    first = prepared.tokenizers.src.first_symbol_id
-    assert key == "glossary" or all((batch.labels >= first).any() for batch in batches)
-    without = prepare_data(run, filtered_config(tmp_path, [], modifiers={"typos": 1.0})).tokenizers
-    assert not without.has_symbols and without.src.vocab_size == first
 
 
 def filtered_config(folder: Path, filters: list[Any], **data: Any) -> Config:

@@ -20,7 +20,6 @@ from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows.warm_start import WarmStart
 from transformer_mt.model.transformer import Transformer
@@ -234,19 +233,6 @@ def test_differing_tokenizer_settings_are_listed(workspace: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_a_run_with_symbols_can_be_fine_tuned_with_and_without_them(workspace: Path, tmt: Tmt) -> None:
-    first = run_of(
-        tmt("train", "--config", "tiny.yaml", "name=symbols", "train.max_steps=2", "data.modifiers.placeholder=0.5"),
-        "symbols",
-    )
-    for name, setting in (("with", "data.modifiers.glossary=0.5"), ("without", "data.modifiers.glossary=0")):
-        start = ("train.init_from=runs/symbols", f"name={name}", "train.max_steps=2", setting)
-        run = run_of(tmt("train", "--config", "tiny.yaml", *start), name)
-        assert TokenizerPair.load(run.tokenizer).has_symbols
-        assert run.tokenizer.read_bytes() == first.tokenizer.read_bytes()
-
-
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
@@ -257,8 +243,6 @@ def test_a_run_with_symbols_can_be_fine_tuned_with_and_without_them(workspace: P
         (("train.init_from=nowhere",), "train.init_from: nowhere: no such run folder"),
         (("model.d_model=32",), "train.init_from: runs/tiny: its weights do not fit this model"),
         (("tokenizer.vocab_size=400",), "train.init_from: runs/tiny: its tokenizers come with its weights"),
-        (("data.modifiers.placeholder=0.1",), "train.init_from: runs/tiny: its vocabulary lacks the symbols"),
-        (("data.modifiers.glossary=0.1",), "train.init_from: runs/tiny: its vocabulary lacks the symbols"),
     ],
 )
 def test_refused_warm_start_creates_no_run_folder(

@@ -58,7 +58,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                     name: {"src": str(text / f"{name}.en"), "tgt": str(text / f"{name}.de")}
                     for name in ("some", "others")
                 },
-                "modifiers": {"upper": 0.2, "join": 0.2, "typos": 0.3, "placeholder": 0.3, "glossary": 0.3},
+                "modifiers": {"upper": 0.2, "join": 0.2, "typos": 0.3},
                 "cache_dir": str(text / "cache"),
             },
             "tokenizer": {"vocab_size": 320, "sampling": 0.2, "source_bos": True},

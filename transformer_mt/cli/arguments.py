@@ -102,12 +102,8 @@ def add_markup(parser: argparse.ArgumentParser) -> None:
         "Each protected element of a line occurs exactly once in its translation, and markup tags stay nested."
     )
     add = parser.add_argument_group("protected elements", description).add_argument
-    help = (
-        "symbols: the model copies a symbol for each element (trained with data.modifiers.placeholder); align: "
-        "elements are placed by word alignment; auto: symbols if the model has them and an element is not a markup "
-        "tag, otherwise align; none (default): elements are text"
-    )
-    add("--markup", choices=("none", "auto", "symbols", "align"), help=help)
+    help = "align: elements are placed by word alignment; auto: the same; none (default): elements are text"
+    add("--markup", choices=("none", "auto", "align"), help=help)
     help = (
         "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, numbers (default: not "
         "numbers)"
@@ -122,11 +118,6 @@ def add_terminology(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("terminology").add_argument
     help = "TSV file of terms: source, translation (variants separated by |), and options: case, keep"
     add("--glossary", metavar="F", help=help)
-    help = (
-        "hard (default): each term of a line has one of its translations; soft: the model decides, and inflects "
-        "(trained with data.modifiers.glossary)"
-    )
-    add("--glossary-mode", choices=("hard", "soft"), help=help)
     help = "translation memory (.tsv or .tmx): lines that it contains get their translations from it"
     add("--memory", type=Path, metavar="F", help=help)
 

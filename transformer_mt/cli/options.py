@@ -42,7 +42,7 @@ SEARCH_OPTIONS = (
     "batch_tokens",
     "tag",
 )
-MARKUP_OPTIONS = ("markup", "protect", "protect_patterns", "glossary", "glossary_mode")
+MARKUP_OPTIONS = ("markup", "protect", "protect_patterns", "glossary")
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 

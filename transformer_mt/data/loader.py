@@ -6,20 +6,18 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.batches import Batch, BatchStream, Sentences, StreamPosition
 from transformer_mt.data.bucketing import Rows
-from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.worker_pool import WorkerPool, open_pool
 from transformer_mt.system.device import Machine, count_available_cores
 from transformer_mt.system.launcher import local_world_size
 from transformer_mt.system.log import log
-from transformer_mt.tools.augmentation.symbol_insertion import EncodedPairs, SymbolInserter
 
 PREFETCHED_STEPS = 2  # optimizer steps whose batches are built ahead
 
@@ -75,8 +73,6 @@ class Prefetcher:
 MAX_WORKERS = 16
 MIN_SHARE = 16  # sentences that are worth a message to another process
 
-T = TypeVar("T")
-State = tuple[SubwordSamplers | None, SymbolInserter | None]
 Joined = tuple[NDArray[np.int32], list[int]]  # ids of all sentences in a row, and the length of each
 
 
@@ -89,44 +85,33 @@ def count_sampling_workers(machine: Machine) -> int:
 
 @contextmanager
 def open_sampling_workers(stream: BatchStream, n_workers: int) -> Generator[None]:
-    """Let workers sample the subwords of a stream and insert its symbols inside the `with` block, if it has any."""
-    samplers, modifier = stream.subword_samplers, stream.modifier
-    inserter = modifier.symbol_inserter if modifier is not None else None
-    if n_workers == 0 or (samplers is None and inserter is None):
+    """Let workers sample the subwords of a stream inside the `with` block, if it samples any."""
+    samplers = stream.subword_samplers
+    if n_workers == 0 or samplers is None:
         yield
         return
     sample_in_process = stream.sample_subwords
-    with open_pool(n_workers, _get_state, samplers, inserter) as pool:
-        workers = SamplingWorkers(pool, n_workers, samplers, inserter)
-        if samplers is not None:
-            stream.sample_subwords = workers.sample_subwords
-        if modifier is not None and inserter is not None:
-            stream.modifier = modifier.with_insert_symbols(workers.insert_symbols)
+    with open_pool(n_workers, _get_samplers, samplers) as pool:
+        stream.sample_subwords = SamplingWorkers(pool, n_workers, samplers).sample_subwords
         try:
             yield
         finally:
-            stream.sample_subwords, stream.modifier = sample_in_process, modifier
+            stream.sample_subwords = sample_in_process
 
 
 class SamplingWorkers:
     """Divides the sentences of a batch among workers. If one was killed, this process continues alone."""
 
-    def __init__(
-        self,
-        pool: WorkerPool[State],
-        n_workers: int,
-        samplers: SubwordSamplers | None,
-        inserter: SymbolInserter | None,
-    ) -> None:
-        self._pool: WorkerPool[State] | None = pool
-        self._n_workers, self._samplers, self._inserter = n_workers, samplers, inserter
+    def __init__(self, pool: WorkerPool[SubwordSamplers], n_workers: int, samplers: SubwordSamplers) -> None:
+        self._pool: WorkerPool[SubwordSamplers] | None = pool
+        self._n_workers, self._samplers = n_workers, samplers
 
     def sample_subwords(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
         """Return sampled ids of the sentences of each side, see `sample_sides`."""
-        samplers = self._samplers
-        assert samplers is not None
-
-        def divide(pool: WorkerPool[State]) -> Sequence[Sentences]:
+        pool = self._pool
+        if pool is None:
+            return sample_sides(self._samplers, sides, rows, epoch)
+        try:
             futures = [
                 [
                     pool.submit(_sample_subwords, (side, _join(ids[share]), rows[share], epoch))
@@ -135,38 +120,10 @@ class SamplingWorkers:
                 for side, ids in enumerate(sides)
             ]
             return [[ids for future in of_side for ids in _split(future.result())] for of_side in futures]
-
-        return self._run(divide, lambda: sample_sides(samplers, sides, rows, epoch))
-
-    def insert_symbols(
-        self, pairs: Sequence[Pair], max_insertions: int, max_terms: int, seeds: Sequence[str]
-    ) -> EncodedPairs:
-        """Return the ids of both sides with symbols, see `SymbolInserter`."""
-        inserter = self._inserter
-        assert inserter is not None
-
-        def divide(pool: WorkerPool[State]) -> EncodedPairs:
-            futures = [
-                pool.submit(_insert_symbols, (pairs[share], max_insertions, max_terms, seeds[share]))
-                for share in self._divide(len(pairs))
-            ]
-            results = [future.result() for future in futures]
-            src, tgt = ([ids.tolist() for result in results for ids in _split(result[side])] for side in (0, 1))
-            return src, tgt
-
-        return self._run(divide, lambda: inserter(pairs, max_insertions, max_terms, seeds))
-
-    def _run(self, divide: Callable[[WorkerPool[State]], T], in_process: Callable[[], T]) -> T:
-        """Divide a task among the workers, or do it in this process if one of them has ended."""
-        if self._pool is not None:
-            try:
-                return divide(self._pool)
-            except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
-                log(
-                    "warning: a process that samples subwords ended unexpectedly; the training process samples them now"
-                )
-                self._pool = None
-        return in_process()
+        except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
+            log("warning: a process that samples subwords ended unexpectedly; the training process samples them now")
+            self._pool = None
+            return sample_sides(self._samplers, sides, rows, epoch)
 
     def _divide(self, n_sentences: int) -> list[slice]:
         """Return the share of a batch that each worker gets."""
@@ -187,20 +144,11 @@ def _split(joined: Joined) -> list[NDArray[np.int32]]:
 # --- in a worker process ----------------------------------------------------------------------------------------------
 
 
-def _get_state(samplers: SubwordSamplers | None, inserter: SymbolInserter | None) -> State:
-    """Return the state of a worker: the samplers, which were sent without their caches, and the inserter."""
-    return samplers, inserter
+def _get_samplers(samplers: SubwordSamplers) -> SubwordSamplers:
+    """Return the state of a worker: the samplers, which were sent without their caches."""
+    return samplers
 
 
-def _sample_subwords(state: State, arguments: tuple[int, Joined, Rows, int]) -> Joined:
-    samplers, _ = state
-    assert samplers is not None
+def _sample_subwords(samplers: SubwordSamplers, arguments: tuple[int, Joined, Rows, int]) -> Joined:
     side, joined, rows, epoch = arguments
     return _join(samplers[side].sample_rows(_split(joined), epoch, side, rows))
-
-
-def _insert_symbols(state: State, arguments: tuple[Sequence[Pair], int, int, Sequence[str]]) -> tuple[Joined, Joined]:
-    _, inserter = state
-    assert inserter is not None
-    src, tgt = inserter(*arguments)
-    return _join(src), _join(tgt)

@@ -54,10 +54,7 @@ class ChunkedTranslator:
         when: SplitWhen = "long",
         memory: TranslationMemory | None = None,
     ) -> Self:
-        """Return a translator whose chunks are at most as long as the training pairs, and fit the model.
-
-        The limit applies to the tokens of the text of a chunk. The symbols of its elements are not counted.
-        """
+        """Return a translator whose chunks are at most as long as the training pairs, and fit the model."""
 
         def count_tokens(texts: Sequence[str]) -> list[int]:
             return [len(ids) for ids in translator.tokenizers.src.encode(texts)]

@@ -22,7 +22,7 @@ from transformer_mt.decoding.engine import Member
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
-IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary", "glossary_mode")
+IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary")
 """Options that do not change how the quality of a translation depends on its features."""
 
 

@@ -57,16 +57,14 @@ class DecodingConfig(Section):
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag before each source sentence, one of those of the training sources; null: none"""
-    markup: Annotated[Literal["none", "auto", "symbols", "align"], MAY_CHANGE] = "none"
-    """how to protect elements: symbols (needs data.modifiers.placeholder), align, auto (depends on the text), none"""
+    markup: Annotated[Literal["none", "auto", "align"], MAY_CHANGE] = "none"
+    """how to protect elements: align (place them by word alignment), auto (the same), none"""
     protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = ("tags", "placeholders", "urls", "emails", "files")
     """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None
     """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
-    glossary_mode: Annotated[Literal["hard", "soft"], MAY_CHANGE] = "hard"
-    """hard: each term has one of its translations; soft: the model decides (needs data.modifiers.glossary)"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
 
@@ -89,21 +87,9 @@ class DecodingConfig(Section):
 
     @model_validator(mode="after")
     def _check_glossary(self) -> DecodingConfig:
-        if self.requires_terms and self.sample:
-            raise section_error(
-                "glossary", "random samples cannot be forced to have terms: set glossary_mode: soft, or sample: false"
-            )
+        if self.glossary is not None and self.sample:
+            raise section_error("glossary", "random samples cannot be forced to have terms: set sample: false")
         return self
-
-    @property
-    def requires_terms(self) -> bool:
-        """Return whether translations must have the terms of a glossary."""
-        return self.glossary is not None and self.glossary_mode == "hard"
-
-    @property
-    def annotates_terms(self) -> bool:
-        """Return whether terms of a glossary are annotated in the source."""
-        return self.glossary is not None and self.glossary_mode == "soft"
 
     def with_term_beam(self) -> DecodingConfig:
         """Return the options of a search with required terms: with a beam for several banks."""

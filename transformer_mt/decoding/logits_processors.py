@@ -46,15 +46,15 @@ class MinLength(LogitsProcessor):
         return log_probs
 
 
-class NoSymbols(LogitsProcessor):
-    """Forbids the symbols of elements and terms, which only sources with elements need."""
+class NoReserved(LogitsProcessor):
+    """Forbids the reserved ids that some older vocabularies have at their end."""
 
-    def __init__(self, first_symbol: int) -> None:
-        self.first_symbol = first_symbol
+    def __init__(self, first_reserved: int) -> None:
+        self.first_reserved = first_reserved
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid all symbols, which have the highest ids. [b, K, V] -> [b, K, V]."""
-        log_probs[:, :, self.first_symbol :] = -torch.inf
+        """Forbid the highest ids. [b, K, V] -> [b, K, V]."""
+        log_probs[:, :, self.first_reserved :] = -torch.inf
         return log_probs
 
 

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias
 
 import regex
 
-from transformer_mt.data.tokenizers.marked_text import ANCHOR
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.tools.languages.scripts import UNSPACED
 from transformer_mt.tools.markup.glossary import WORD
-from transformer_mt.tools.markup.symbols import SLOTS
+
+ANCHOR = "x"  # decoded before a token, because the decoder strips a space at the start of a text
 
 _STARTS_WITH_WORD = regex.compile(WORD)
 _ENDS_WITH_WORD = regex.compile(rf"{WORD}\Z")
@@ -34,7 +34,6 @@ class Ending(IntEnum):
     SENTENCE = 1  # punctuation that ends a sentence
     NEUTRAL = 2  # the token has no letters
     OTHER = 3
-    TAG_SYMBOL = 4  # of an opening or closing markup tag; it changes nothing
 
 
 class Context(IntEnum):
@@ -62,12 +61,8 @@ def classify_tokens(tokenizer: Tokenizer) -> list[TokenClass]:
     anchor = tokenizer.encode([ANCHOR])[0]
     (anchor_text,) = tokenizer.decode([anchor])
     texts = tokenizer.decode([[*anchor, i] for i in range(tokenizer.pad_id)])
-    classes = [_classify(text[len(anchor_text) :]) for text in texts]
-    first_tag_symbol = tokenizer.first_symbol_id + SLOTS
-    is_tag_symbol = [
-        first_tag_symbol <= i < first_tag_symbol + 2 * SLOTS for i in range(tokenizer.pad_id, tokenizer.vocab_size)
-    ]
-    return classes + [TokenClass(False, Ending.TAG_SYMBOL if each else Ending.NEUTRAL) for each in is_tag_symbol]
+    controls = [TokenClass(False, Ending.NEUTRAL)] * (tokenizer.vocab_size - tokenizer.pad_id)
+    return [*(_classify(text[len(anchor_text) :]) for text in texts), *controls]
 
 
 def _classify(text: str) -> TokenClass:
@@ -208,8 +203,6 @@ class TermAutomaton:
 
     def _advance(self, state: State, key: int | TokenClass) -> State:
         token, token_class = (key, self.classes[key]) if isinstance(key, int) else (-1, key)
-        if token_class.ending is Ending.TAG_SYMBOL:
-            return state
         assignments = {
             assignment
             for before in state.assignments

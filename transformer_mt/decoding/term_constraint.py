@@ -8,7 +8,7 @@ of a bank lack the same number of tokens of terms. An automaton counts them (com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -29,13 +29,11 @@ NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity
 class TermVocabulary:
     """The class of each token of a vocabulary, as an index into the distinct classes."""
 
-    def __init__(self, classes: Sequence[TokenClass], eos: int, first_symbol: int, device: torch.device) -> None:
-        """`first_symbol` is the lowest id of the symbols of elements."""
+    def __init__(self, classes: Sequence[TokenClass], eos: int, device: torch.device) -> None:
         self.eos = eos
         self.distinct = sorted({*classes})
         numbers = {each: i for i, each in enumerate(self.distinct)}
         self.indices = torch.tensor([numbers[each] for each in classes], device=device)  # [V]
-        self.is_symbol = torch.arange(len(classes), device=device) >= first_symbol  # [V]
 
 
 class TermConstraint(LogitsProcessor):
@@ -46,48 +44,38 @@ class TermConstraint(LogitsProcessor):
         automata: Sequence[TermAutomaton],
         max_lengths: Tensor,
         vocabulary: TermVocabulary,
-        count_missing_elements: Callable[[slice], Tensor] | None = None,
     ) -> None:
         """Require the terms of each sentence.
 
-        `max_lengths` limits the tokens of each translation. It must have room for terms, elements and EOS. [B].
-        `count_missing_elements` returns how many protected elements each beam lacks. [b, K].
+        `max_lengths` limits the tokens of each translation. It must have room for the terms and EOS. [B].
         """
         self.automata, self.max_lengths = [*automata], cast(list[int], max_lengths.tolist())
-        self.vocabulary, self.count_missing_elements = vocabulary, count_missing_elements
+        self.vocabulary = vocabulary
         self.states = [[automaton.start] for automaton in automata]  # of each beam, B x K
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid EOS, and tokens after which terms and elements would not fit any more. [b, K, V] -> [b, K, V]."""
+        """Forbid EOS, and tokens after which terms would not fit any more. [b, K, V] -> [b, K, V]."""
         states, eos = self.states[rows], self.vocabulary.eos
         missing = [[state.n_missing_tokens for state in row] for row in states]
         log_probs[:, :, eos].masked_fill_(_to_device(missing, log_probs.device) > 0, -torch.inf)
-        count = self.count_missing_elements
-        elements = (
-            [[0] * len(row) for row in states] if count is None else cast("list[list[int]]", count(rows).tolist())
-        )
-        for row, beam_elements in enumerate(elements):
+        for row, beam_states in enumerate(states):
             automaton, limit = self.automata[rows][row], self.max_lengths[rows][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
-            for beam, n_elements in enumerate(beam_elements):
-                # no token can make more tokens missing than at the start, so most positions need no mask
-                if automaton.start.n_missing_tokens + n_elements > n_left:
-                    fits = self._fits(automaton, states[row][beam], n_left - n_elements)
-                    log_probs[row, beam].masked_fill_(~fits, -torch.inf)
+            # no token can make more tokens missing than at the start, so most positions need no mask
+            if automaton.start.n_missing_tokens > n_left:
+                for beam, state in enumerate(beam_states):
+                    log_probs[row, beam].masked_fill_(~self._fits(automaton, state, n_left), -torch.inf)
         return log_probs
 
     def _fits(self, automaton: TermAutomaton, state: State, n_left: int) -> Tensor:
-        """Return which tokens leave at most `n_left` tokens of terms missing. [V].
-
-        The symbol of an element may leave one more, because its own position was reserved.
-        """
+        """Return which tokens leave at most `n_left` tokens of terms missing. [V]."""
         vocabulary = self.vocabulary
         by_class = [automaton.successor_of_class(state, each).n_missing_tokens for each in vocabulary.distinct]
         n_missing = _to_device(by_class, vocabulary.indices.device)[vocabulary.indices]
         for token in automaton.alphabet:
             n_missing[token] = automaton.successor(state, token).n_missing_tokens
         n_missing[vocabulary.eos] = state.n_missing_tokens
-        return n_missing - vocabulary.is_symbol.long() <= n_left
+        return n_missing <= n_left
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""

@@ -1,27 +1,22 @@
 """Terms of a glossary in sources and in the search.
 
-In hard mode, a source is first translated without regard to its terms. Only if a translation lacks one, the search is
-repeated with the constraint. In soft mode, the terms are annotated in the source, for a model that was trained with
-annotations.
+A source is first translated without regard to its terms. Only if a translation lacks one, the search is repeated with
+the constraint.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from transformer_mt.data.text_files import read_file_state
-from transformer_mt.data.tokenizers.marked_text import encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.marked_input import MarkedInput
 from transformer_mt.decoding.term_automaton import Phrase, TermAutomaton, classify_tokens, encode_variants
 from transformer_mt.decoding.text_encoder import name_line
 from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.glossary import Glossary, GlossaryEntry
-from transformer_mt.tools.markup.terms import TermAnnotation, annotate_terms
 
 
 class UnusableTermWarning(UserWarning):
@@ -85,18 +80,3 @@ class AutomatonBuilder:
 
     def _phrases_of(self, entry: GlossaryEntry) -> list[Phrase]:
         return [phrase for variant in entry.variants for phrase in self._phrases[variant]]
-
-
-def encode_annotated(tokenizer: Tokenizer, glossary: Glossary, inputs: Sequence[MarkedInput]) -> list[list[int]]:
-    """Return the ids of sources in which each term is annotated with its first variant."""
-    texts: list[MarkedText] = []
-    symbol_numbers: list[list[int]] = []
-    for source in inputs:
-        text = MarkedText.from_text(source.sentence) if source.symbol_numbers is None else source.text
-        terms = [
-            TermAnnotation(match.start, match.end, match.entry.variants[0]) for match in glossary.find_in_marked(text)
-        ]
-        annotated, numbers = annotate_terms(text, source.symbol_numbers or [], terms)
-        texts.append(annotated)
-        symbol_numbers.append(numbers)
-    return encode_marked(tokenizer, texts, symbol_numbers)

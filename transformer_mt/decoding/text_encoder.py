@@ -8,7 +8,7 @@ from typing import cast
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.marked_input import MarkedInput, encode_inputs
+from transformer_mt.decoding.marked_input import MarkedInput
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import MarkedText
 
@@ -36,7 +36,7 @@ class TextEncoder:
 
     @property
     def max_source_tokens(self) -> int:
-        """Maximum tokens of a source. Symbols of elements and terms count; EOS, BOS and the tag do not."""
+        """Maximum tokens of a source, without EOS, BOS and the tag."""
         return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
 
     def encode(
@@ -81,7 +81,7 @@ class TextEncoder:
 
     def encode_prefixes(self, prefixes: Sequence[MarkedInput], line_numbers: Sequence[int]) -> list[list[int]]:
         """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
-        encoded = encode_inputs(self.tokenizers.tgt, prefixes)
+        encoded = self.tokenizers.tgt.encode([prefix.sentence for prefix in prefixes])
         for number, ids in zip(line_numbers, encoded, strict=True):
             line = name_line(number)
             if self.tokenizers.tgt.unk_id in ids:

@@ -11,18 +11,15 @@ from typing import Any, Self
 from transformer_mt.data.bucketing import batch_by_length
 from transformer_mt.decoding.confidence import Calibration, add_confidences
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.marked_input import (
     MarkedInput,
-    choose_element_method,
     decode_output_lines,
-    encode_inputs,
     make_prefix_input,
     make_translations,
 )
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.term_automaton import TermAutomaton
-from transformer_mt.decoding.terminology import encode_annotated, get_automaton_builder, read_glossary
+from transformer_mt.decoding.terminology import get_automaton_builder, read_glossary
 from transformer_mt.decoding.text_encoder import check_lists, resolve_line_numbers
 from transformer_mt.decoding.text_scorer import TextScorer
 from transformer_mt.decoding.translation import Translation
@@ -52,13 +49,12 @@ class TextTranslator(TextScorer):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
-        required_elements: Sequence[RequiredElements] | None = None,
         term_automata: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch. Returns the hypotheses of each source, the best first.
 
         The translation of a source may be incomplete once `is_cancelled` is true for its index. Each translation
-        contains the `required_elements` of its source, and the terms of its automaton.
+        contains the terms of its automaton.
         """
 
     @abstractmethod
@@ -170,37 +166,14 @@ class TextTranslator(TextScorer):
         check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
         calibration = self.load_calibration(tags) if confidence else None
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
-        inputs = self._prepare(texts)
-        sources = self._encode_sources(inputs, line_numbers, tags)
+        inputs = [MarkedInput(self.mark(text) if isinstance(text, str) else text) for text in texts]
+        sentences = [each.sentence for each in inputs]
+        sources = self.encode(sentences, line_numbers, tags)
         prefix_ids = None if prefixes is None else self._mark_and_encode_prefixes(prefixes, inputs, line_numbers)
         hypotheses = self._search(inputs, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
-        aligned = self._align(inputs, sources, hypotheses, tags, alignments)
+        aligned = self._align(inputs, sources, hypotheses, alignments)
         n_best_lists = make_translations(self.tokenizers.tgt, inputs, hypotheses, aligned)
-        sentences = [each.sentence for each in inputs]
         return n_best_lists if calibration is None else add_confidences(n_best_lists, sentences, calibration)
-
-    def _prepare(self, texts: Sequence[str | MarkedText]) -> list[MarkedInput]:
-        """Find the protected elements of texts, and choose symbols or word alignment for them."""
-        if self.config.markup == "symbols" and not self.tokenizers.has_symbols:
-            raise UserError(
-                "decoding.markup: symbols: the model knows no symbols of elements; choose align, or train with "
-                "data.modifiers.placeholder"
-            )
-        marked = [text if isinstance(text, MarkedText) else self.mark(text) for text in texts]
-        return [choose_element_method(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
-
-    def _encode_sources(
-        self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], tags: Sequence[str | None] | None
-    ) -> list[list[int]]:
-        """Return the ids of sources. In soft mode, the terms of the glossary are annotated."""
-        if self.glossary is None or not self.config.annotates_terms:
-            return self.cut_and_tag(encode_inputs(self.tokenizers.src, inputs), tags, line_numbers)
-        if not self.tokenizers.has_symbols:
-            raise UserError(
-                "decoding.glossary_mode: soft: the model does not know annotated terms; choose hard, or train with "
-                "data.modifiers.glossary"
-            )
-        return self.cut_and_tag(encode_annotated(self.tokenizers.src, self.glossary, inputs), tags, line_numbers)
 
     def _mark_and_encode_prefixes(
         self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], line_numbers: Sequence[int]
@@ -210,8 +183,8 @@ class TextTranslator(TextScorer):
         Raises `UserError` if a prefix does not fit its source or the model.
         """
         marked = [
-            make_prefix_input(self.mark(prefix.rstrip()), source, number)
-            for prefix, source, number in zip(prefixes, inputs, line_numbers, strict=True)
+            make_prefix_input(self.mark(prefix.rstrip()), source)
+            for prefix, source in zip(prefixes, inputs, strict=True)
         ]
         return self.encode_prefixes(marked, line_numbers)
 
@@ -219,10 +192,10 @@ class TextTranslator(TextScorer):
         self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], prefixes: list[list[int]] | None
     ) -> list[TermAutomaton | None]:
         """Return the automaton of the terms that each translation must contain; None if there is no term."""
-        if self.glossary is None or not self.config.requires_terms:
+        if self.glossary is None:
             return [None] * len(inputs)
         builder = get_automaton_builder(self.glossary, self.tokenizers.tgt)
-        token_budgets = [self.max_positions - 1 - len(each.required_elements.elements) for each in inputs]
+        token_budgets = [self.max_positions - 1] * len(inputs)
         if prefixes is not None:
             token_budgets = [
                 token_budget - len(prefix) for token_budget, prefix in zip(token_budgets, prefixes, strict=True)
@@ -262,11 +235,10 @@ class TextTranslator(TextScorer):
                     [line_numbers[i] for i in batch],
                     None if prefixes is None else [prefixes[i] for i in batch],
                     None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
-                    [inputs[i].required_elements for i in batch],
                     [each for i in batch if (each := automata[i]) is not None] if with_terms else None,
                 )
                 for i, n_best in zip(batch, n_best_lists, strict=True):
-                    hypotheses[i] = self.choose_n_best(n_best, inputs[i])
+                    hypotheses[i] = self.choose_n_best(n_best)
                     automaton = automata[i]
                     if automaton is None or with_terms or all(automaton.accepts(each.ids) for each in hypotheses[i]):
                         n_done += 1
@@ -276,13 +248,13 @@ class TextTranslator(TextScorer):
                     on_batch(n_done)
         return hypotheses
 
-    def choose_n_best(self, hypotheses: Sequence[Hypothesis], source: MarkedInput) -> list[Hypothesis]:
+    def choose_n_best(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the best `n_best` hypotheses. Those of a beam have different texts, but samples may be equal."""
         n_best = self.config.n_best
         if n_best == 1 or self.config.sample:
             return [*hypotheses[:n_best]]
         distinct: dict[str, Hypothesis] = {}
-        lines = decode_output_lines(self.tokenizers.tgt, source, [each.ids for each in hypotheses])
+        lines = decode_output_lines(self.tokenizers.tgt, [each.ids for each in hypotheses])
         for line, each in zip(lines, hypotheses, strict=True):
             distinct.setdefault(line, each)
         return [*distinct.values()][:n_best]
@@ -292,7 +264,6 @@ class TextTranslator(TextScorer):
         inputs: Sequence[MarkedInput],
         sources: list[list[int]],
         hypotheses: list[list[Hypothesis]],
-        tags: Sequence[str | None] | None,
         is_requested: bool,
     ) -> dict[int, list[WordAlignment]]:
         """Return the word alignments of the hypotheses of the inputs that need them, by their index."""
@@ -301,13 +272,10 @@ class TextTranslator(TextScorer):
                 "alignments: they are not available for text with protected elements; leave out --alignments, or set "
                 "decoding.markup: none and use no glossary with the option keep"
             )
-        rows = [i for i, each in enumerate(inputs) if is_requested or each.needs_placement]
+        rows = [i for i, each in enumerate(inputs) if is_requested or each.text.elements]
         if not rows:
             return {}
         sources = [sources[i] for i in rows]
-        if self.config.annotates_terms:  # the words are those of the source without annotations
-            encoded = encode_inputs(self.tokenizers.src, [inputs[i] for i in rows])
-            sources = self.cut_and_tag(encoded, None if tags is None else [tags[i] for i in rows])
         sentences = [inputs[i].sentence for i in rows]
         found = iter(self.word_alignments(sentences, sources, [hypotheses[i] for i in rows]))
         return {i: [next(found) for _ in hypotheses[i]] for i in rows}

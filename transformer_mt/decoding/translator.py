@@ -15,7 +15,6 @@ from transformer_mt.data.bucketing import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.confidence import Calibration, read_calibration
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
 from transformer_mt.decoding.engine import (
     Ensemble,
     EnsembleCache,
@@ -29,7 +28,7 @@ from transformer_mt.decoding.logits_processors import (
     LogitsProcessor,
     MinLength,
     NoRepeatNgram,
-    NoSymbols,
+    NoReserved,
     RepetitionPenalty,
     StopCancelled,
 )
@@ -142,18 +141,15 @@ class Translator(TextTranslator):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
-        required_elements: Sequence[RequiredElements] | None = None,
         term_automata: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
-        translation contains the `required_elements` of its source, and the terms of its automaton (beam search only).
+        translation contains the terms of its automaton (beam search only).
         """
-        search = self.set_up_search(
-            sources, config, line_numbers, prefixes, is_cancelled, required_elements, term_automata
-        )
+        search = self.set_up_search(sources, config, line_numbers, prefixes, is_cancelled, term_automata)
         return beam_search(self.ensemble.step, *search)
 
     def set_up_search(
@@ -163,17 +159,15 @@ class Translator(TextTranslator):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
-        required_elements: Sequence[RequiredElements] | None = None,
         term_automata: Sequence[TermAutomaton] | None = None,
     ) -> Search:
         """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
-        required_elements = required_elements or [RequiredElements((), ())] * len(sources)
         prefixes = prefixes or [[] for _ in sources]
         term_tokens = [each.start.n_missing_tokens for each in term_automata or ()] or [0] * len(sources)
         limits = (
-            config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements) + n_term_tokens
-            for ids, prefix, each, n_term_tokens in zip(sources, prefixes, required_elements, term_tokens, strict=True)
+            config.max_target_tokens(len(ids)) + len(prefix) + n_term_tokens
+            for ids, prefix, n_term_tokens in zip(sources, prefixes, term_tokens, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
@@ -184,18 +178,13 @@ class Translator(TextTranslator):
         if config.repetition_penalty > 1:
             processors.append(RepetitionPenalty(config.repetition_penalty))
         choose_candidates = beam_candidates
-        has_elements = any(each.elements for each in required_elements)
-        elements = ElementConstraint(required_elements, tokenizer, max_lengths) if has_elements else None
-        if term_automata is not None:  # before the elements, which must know where the translation cannot end
-            vocabulary = TermVocabulary(term_automata[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
-            count_elements = None if elements is None else elements.count_missing
-            constraint = TermConstraint(term_automata, max_lengths, vocabulary, count_elements)
+        if term_automata is not None:
+            vocabulary = TermVocabulary(term_automata[0].classes, tokenizer.eos_id, device)
+            constraint = TermConstraint(term_automata, max_lengths, vocabulary)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
-        if elements is not None:
-            processors.append(elements)
-        elif tokenizer.has_symbols:
-            processors.append(NoSymbols(tokenizer.first_symbol_id))
+        if tokenizer.n_reserved:
+            processors.append(NoReserved(tokenizer.first_reserved_id))
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         if config.sample:

@@ -37,7 +37,6 @@ from transformer_mt.tools.augmentation.batch_modifier import BatchModifier, Toke
 from transformer_mt.tools.quality.corpus_filters import has_text, hash_side, read_held_out_columns
 from transformer_mt.tools.quality.duplicates import HashSet
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected, read_blocks
-from transformer_mt.tools.quality.lexicon import learn_dictionary
 
 FORMAT_VERSION = 2  # of the cached lines; part of their key
 
@@ -234,8 +233,7 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     """
     if config.train.init_from is not None:
         return load_tokenizers(config)
-    pair = _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
-    return pair.with_symbols() if config.data.modifiers.needs_symbols else pair
+    return _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
 
 
 def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
@@ -302,10 +300,7 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
     modifiers, modifier = config.data.modifiers, None
     if modifiers.is_active:
-        dictionary = None
-        if modifiers.needs_symbols:
-            dictionary = learn_dictionary(data.train.text, Path(config.data.cache_dir))
-        modifier = BatchModifier(modifiers, data.tokenizers, config.seed, config.data.max_length, dictionary)
+        modifier = BatchModifier(modifiers, data.tokenizers, config.seed, config.data.max_length)
     return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make, modifier)
 
 

@@ -138,11 +138,6 @@ def load_tokenizers(config: Config) -> TokenizerPair:
     if unknown := [tag for tag in tags if tag not in pair.src.tags]:
         known = ", ".join(pair.src.tags) or "none"
         raise UserError(f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} (it knows: {known})")
-    if config.data.modifiers.needs_symbols and not pair.has_symbols:
-        raise UserError(
-            f"{KEY}: {run.path}: its vocabulary lacks the symbols for data.modifiers.placeholder and glossary;\n"
-            "set both to 0, or start from a run that was trained with one of them"
-        )
     if pair.needs_tag and (missing := next(config.list_missing_tags(), None)):
         key = ".".join(map(str, missing))
         known = ", ".join(pair.src.tags)

@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from transformer_mt.config.section import MAY_CHANGE, Section
-from transformer_mt.config.yaml_loader import Tree, Value, read_yaml
+from transformer_mt.config.yaml_loader import Tree, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.records import (
     CheckpointInfo,
@@ -105,12 +105,18 @@ def _format_holder(holder: Path) -> str:
 
 FORMAT = 4
 READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
-DELETED_KEYS: dict[tuple[str, str], str | None] = {
-    ("keep", "when_full"): None,
-    ("optimizer", "kind"): "schedule_free",
+DELETED_KEYS: dict[str, object] = {
+    "keep.when_full": None,
+    "optimizer.kind": "schedule_free",
+    "data.modifiers.placeholder": None,
+    "data.modifiers.glossary": None,
+    "decoding.glossary_mode": None,
+    "decoding.markup": "symbols",
 }
-"""Keys of format 3 that no longer exist, or whose given value no longer exists. They only affected training, so that
-they are ignored when such a run is read."""
+"""Keys of older runs that no longer exist, or whose given value no longer exists. They are ignored when a run is read.
+"""
+SYMBOL_KEYS = ("placeholder", "glossary")
+"""Keys of `data.modifiers` of older runs. A run that was trained with them cannot be resumed."""
 
 EXPORT = "export.json"  # marks a folder that `tmt export` made for another engine
 
@@ -119,6 +125,14 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 class CheckpointDeletedError(Exception):
     """A running training deleted a checkpoint after it was listed and before it was read."""
+
+
+def _find_section(tree: Tree, names: list[str]) -> dict[str, object]:
+    """Return the keys of a section of a configuration; none if it is missing."""
+    section: object = tree.values
+    for name in names:
+        section = cast(dict[str, object], section).get(name) if isinstance(section, dict) else None
+    return cast(dict[str, object], section) if isinstance(section, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -214,8 +228,17 @@ class RunFolder:
         return metadata
 
     def check_resumable(self) -> None:
-        """Raise `UserError` if the run is of an older format, whose training state cannot be read."""
-        if self.exists() and (version := self.read_metadata()["format"]) != FORMAT:
+        """Raise `UserError` if the training of the run cannot continue, because an earlier version trained it."""
+        if not self.exists():
+            return
+        modifiers = _find_section(read_yaml(self.config), ["data", "modifiers"])
+        for key in SYMBOL_KEYS:
+            if modifiers.get(key) not in (None, "0.0", "0"):
+                raise UserError(
+                    f"{self.config}: data.modifiers.{key}: was removed, and a run that used it cannot resume; train "
+                    "again without it (--restart)"
+                )
+        if (version := self.read_metadata()["format"]) != FORMAT:
             raise UserError(
                 f"{self.path}: was trained by an earlier version (run format {version}), and this one cannot resume "
                 f"it;\ncontinue from its weights in a new run (name=NEW train.init_from={quote(str(self.path))}), or "
@@ -223,13 +246,13 @@ class RunFolder:
             )
 
     def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys of an older format that no longer exist."""
+        """Read the resolved configuration, without keys of older versions that no longer exist."""
         tree = read_yaml(self.config)
-        if self.read_metadata()["format"] != FORMAT:
-            for (section, key), value in DELETED_KEYS.items():
-                keys = tree.values.get(section)
-                if isinstance(keys, dict) and value in (None, cast(dict[str, Value], keys).get(key)):
-                    keys.pop(key, None)
+        for path, value in DELETED_KEYS.items():
+            *sections, key = path.split(".")
+            found = _find_section(tree, sections)
+            if value in (None, found.get(key)):
+                found.pop(key, None)
         return tree
 
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:

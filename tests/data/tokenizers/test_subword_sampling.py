@@ -73,20 +73,6 @@ def test_larger_rate_changes_more_sentences(tokenizer: Tokenizer) -> None:
     assert sum(map(len, canonical)) < sum(map(len, drawn[2]))
 
 
-def test_control_symbols_stay_in_their_places(tokenizer: Tokenizer) -> None:
-    with_symbols = Tokenizer(tokenizer.backend, has_symbols=True)
-    sample = SubwordSampler(with_symbols, 0.5, 1, 999)
-    first, second = with_symbols.first_symbol_id, with_symbols.first_symbol_id + 20
-    before, after = tokenizer.encode(["An unbelievable story", "of other words"])
-    drawn = [sample([first, *before, second, *after], epoch, 0, 0) for epoch in range(20)]
-    for ids in drawn:
-        place = ids.index(second)
-        assert ids[0] == first and [i for i in ids if i >= with_symbols.pad_id] == [first, second]
-        texts = tokenizer.decode([ids[1:place], ids[place + 1 :]])
-        assert texts == ["An unbelievable story", "of other words"]
-    assert len({tuple(ids) for ids in drawn}) > 5
-
-
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_bpe_dropout_at_rate_1_gives_characters(kind: str) -> None:
     tokenizer = build_tokenizers(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 480}), PAIRS).src

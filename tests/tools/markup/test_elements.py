@@ -14,7 +14,6 @@ from transformer_mt.tools.markup.elements import (
     mark,
 )
 from transformer_mt.tools.markup.placement import arrange_spaces
-from transformer_mt.tools.markup.symbols import SLOTS, SYMBOL_NAMES, assign_symbol_numbers
 
 
 def mark_tags(text: str) -> MarkedText:
@@ -80,22 +79,6 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
 def test_broken_translations_are_found(order: list[int], problem: str) -> None:
     source = mark_tags("<b>a <i>old</i> dog</b>")
     assert problem in str(MarkedText.make(order, source.elements).find_violation(source))
-
-
-def test_symbols_are_distinct_and_pairs_share_a_slot() -> None:
-    marked = mark_tags("{a}<b>x</b>{b}<i>y</i>")
-    for rng in (None, random.Random(1), random.Random(2)):
-        numbers = assign_symbol_numbers(marked.elements, rng)
-        assert numbers is not None
-        assert len({*numbers}) == 6
-        names = [SYMBOL_NAMES[number] for number in numbers]
-        assert [name.strip("</>0123456789") for name in names] == ["x", "t", "t", "x", "t", "t"]
-        assert names[1].strip("<>") == names[2].strip("</>")
-
-
-def test_more_elements_than_slots_have_no_symbols() -> None:
-    assert assign_symbol_numbers(mark_tags("{n}" * SLOTS).elements) is not None
-    assert assign_symbol_numbers(mark_tags("{n}" * (SLOTS + 1)).elements) is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,14 +67,10 @@ class SubwordSampler:
     def __call__(self, ids: list[int], epoch: int, side: int, row: int) -> list[int]:
         """Return the ids of a corpus row in an epoch.
 
-        Control symbols stay where they are. Ids between them that their text does not encode to are unchanged, such as
-        those of a truncated character.
+        Ids that their text does not encode to are unchanged, such as those of a truncated character.
         """
         uniform = random.Random(((self.seed << 64 | epoch) << 1 | side) << 64 | row).random
-        drawn: list[int] = []
-        for is_text, group in groupby(ids, lambda i: i < self.tokenizer.pad_id):
-            part = [*group]
-            drawn += self._draw(part, uniform) if is_text else part
+        drawn = self._draw(ids, uniform)
         return drawn if len(drawn) <= self.max_length else ids
 
     def _draw(self, ids: list[int], uniform: Uniform) -> list[int]:

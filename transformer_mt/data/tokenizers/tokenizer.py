@@ -14,7 +14,7 @@ import random
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,23 +26,23 @@ from transformer_mt.data.tokenizers.pretrained import check_content, check_ids
 from transformer_mt.data.tokenizers.tokenizer_config import CONTROL_SYMBOLS, TokenizerConfig
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
-from transformer_mt.tools.markup.symbols import SYMBOL_NAMES
 
 FORMAT = 2
+N_RESERVED = 51  # ids at the end of some vocabularies of earlier versions, which had symbols for markup
 
 
 class Tokenizer:
     """Conversion of text to ids and back, for one language or for both."""
 
-    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = (), *, has_symbols: bool = False) -> None:
-        """`has_symbols`: the vocabulary has the symbols of protected elements and terms."""
-        self.backend, self.tags, self.has_symbols = backend, tuple(tags), has_symbols
+    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = (), n_reserved: int = 0) -> None:
+        """`n_reserved` is the number of ids at the end of the vocabulary that no text uses."""
+        self.backend, self.tags, self.n_reserved = backend, tuple(tags), n_reserved
         ids = backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         n = max(ids.values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
-        self.first_symbol_id = n + len(CONTROL_SYMBOLS) + len(self.tags)
-        self.vocab_size = self.first_symbol_id + (len(SYMBOL_NAMES) if has_symbols else 0)
+        self.first_reserved_id = n + len(CONTROL_SYMBOLS) + len(self.tags)
+        self.vocab_size = self.first_reserved_id + n_reserved
 
     @cached_property
     def unk_id(self) -> int:
@@ -110,7 +110,8 @@ class Tokenizer:
 
     def control_symbols(self) -> list[str]:
         """Return the names of all symbols that are not text, in the order of their ids."""
-        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags), *(SYMBOL_NAMES if self.has_symbols else ())]
+        reserved = (f"<reserved{i}>" for i in range(self.n_reserved))
+        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags), *reserved]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence. Control symbols are skipped; bytes that are not UTF-8 become U+FFFD."""
@@ -137,11 +138,6 @@ class TokenizerPair:
         return self.src is self.tgt
 
     @property
-    def has_symbols(self) -> bool:
-        """True if the vocabularies have symbols of protected elements and terms."""
-        return self.src.has_symbols
-
-    @property
     def n_source_controls(self) -> int:
         """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and a tag."""
         return 1 + self.source_bos + bool(self.src.tags)
@@ -153,20 +149,14 @@ class TokenizerPair:
         controls: dict[str, Any] = {"source_bos": self.source_bos}
         if self.src.tags:
             controls |= {"tags": [*self.src.tags], "needs_tag": self.needs_tag}
-        if self.has_symbols:
-            controls["has_symbols"] = True
+        if self.src.n_reserved:
+            controls["has_symbols"] = True  # the name that earlier versions gave it
         return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
         """Return the same tokenizers with tags for source sentences. `is_needed`: every training pair has one."""
-        src = Tokenizer(self.src.backend, tags, has_symbols=self.has_symbols)
+        src = Tokenizer(self.src.backend, tags, self.src.n_reserved)
         return TokenizerPair(src, src if self.joint else self.tgt, self.source_bos, is_needed and bool(tags))
-
-    def with_symbols(self) -> TokenizerPair:
-        """Return the same tokenizers with symbols of protected elements and terms, for both sides."""
-        src = Tokenizer(self.src.backend, self.src.tags, has_symbols=True)
-        tgt = src if self.joint else Tokenizer(self.tgt.backend, has_symbols=True)
-        return replace(self, src=src, tgt=tgt)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TokenizerPair:
@@ -174,12 +164,12 @@ class TokenizerPair:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         check_content(content["src"])
-        has_symbols = content.get("has_symbols", False)
+        n_reserved = N_RESERVED if content.get("has_symbols") else 0
         backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
-        src = tgt = Tokenizer(backend, content.get("tags", ()), has_symbols=has_symbols)
+        src = tgt = Tokenizer(backend, content.get("tags", ()), n_reserved)
         if content["tgt"]:
             check_content(content["tgt"])
-            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])), has_symbols=has_symbols)
+            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])), n_reserved=n_reserved)
         return cls(src, tgt, content["source_bos"], content.get("needs_tag", False))
 
     def save(self, path: Path) -> None:

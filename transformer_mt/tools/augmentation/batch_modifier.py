@@ -1,15 +1,14 @@
-"""Modifiers of training pairs: capitals, typing errors, missing punctuation, joined sentences, symbols, and others.
+"""Modifiers of training pairs: capitals, typing errors, missing punctuation, joined sentences, and others.
 
 They make a model robust to text that its corpus lacks. A modification is a pure function of (seed, epoch, rows), so a
-resumed run sees the same pairs. Capitals, joining and symbols apply to whole batches, because such text has more
-tokens: a few such sentences would add padding to all others. The other modifiers apply to single pairs.
+resumed run sees the same pairs. Capitals and joining apply to whole batches, because such text has more tokens: a few
+such sentences would add padding to all others. The other modifiers apply to single pairs.
 
 Text is decoded from token ids, modified and encoded again, so that no other copy of the corpus is read.
 """
 
 from __future__ import annotations
 
-import copy
 import random
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,7 @@ import regex
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import Pairs, TokenizerPair
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
-from transformer_mt.tools.augmentation.symbol_insertion import EncodedPairs, SymbolInserter, draw_max_counts
 from transformer_mt.tools.languages.scripts import UNSPACED
-from transformer_mt.tools.quality.lexicon import WordDictionary
 
 LETTERS_PER_TYPO = 25
 
@@ -125,8 +122,6 @@ PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
 RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
 
 Ids = list[list[int]]
-InsertSymbols = Callable[[Sequence[Pair], int, int, Sequence[str]], EncodedPairs]
-"""Inserts symbols into pairs, like `SymbolInserter`."""
 
 
 class ModifiedBatch(NamedTuple):
@@ -149,33 +144,16 @@ class BatchModifier:
         tokenizers: TokenizerPair,
         seed: int,
         max_length: int,
-        dictionary: WordDictionary | None = None,
     ) -> None:
         """Prepare the modifiers.
 
         `max_length` limits the tokens of each side, EOS included. A pair that would exceed it is not modified.
-        `dictionary` is needed for symbols.
         """
         self.config, self.tokenizers, self.seed = config, tokenizers, seed
         self.max_tokens = max_length - 1  # without EOS
-        self.symbol_inserter: SymbolInserter | None = None
-        if config.needs_symbols:
-            assert dictionary is not None
-            self.symbol_inserter = SymbolInserter(tokenizers, dictionary)
-        self._insert_symbols: InsertSymbols | None = self.symbol_inserter
-
-    def with_insert_symbols(self, insert_symbols: InsertSymbols) -> BatchModifier:
-        """Return the same modifier with another function that inserts symbols, such as one of worker processes."""
-        twin = copy.copy(self)
-        twin._insert_symbols = insert_symbols
-        return twin
 
     def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         """Return the pairs of some corpus rows with the modifications of an epoch."""
-        modified = self._change_text(src, tgt, epoch, rows)
-        return modified if self._insert_symbols is None else self._add_symbols(modified, epoch, rows)
-
-    def _change_text(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
         change_case = choose_case(self.config, batch_rng.random())
         is_joined = batch_rng.random() < self.config.join
@@ -190,26 +168,6 @@ class BatchModifier:
                 pairs[i] = change_case(pairs[i][0]), change_case(pairs[i][1])
         src, tgt = self._replace(src, tgt, {i: pairs[i] for i in changed})
         return self._join(src, tgt, pairs) if is_joined else ModifiedBatch(src, tgt, [*range(len(rows))])
-
-    def _add_symbols(self, batch: ModifiedBatch, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
-        """Insert symbols of elements and terms into a random part of the batches."""
-        batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM + 3}")
-        has_elements = batch_rng.random() < self.config.placeholder
-        has_terms = batch_rng.random() < self.config.glossary
-        if not (has_elements or has_terms):
-            return batch
-        assert self._insert_symbols is not None
-        max_insertions, max_terms = draw_max_counts(batch_rng)
-        pairs = self._decode(batch.src, batch.tgt, range(len(batch.src)))
-        seeds = [f"{self.seed} {epoch} {rows[i]} {RNG_STREAM + 4}" for i in batch.indices]
-        encoded = self._insert_symbols(
-            [*pairs.values()], max_insertions if has_elements else 0, max_terms if has_terms else 0, seeds
-        )
-        src, tgt = [*batch.src], [*batch.tgt]
-        for i, new in enumerate(zip(*encoded, strict=True)):
-            if self._fits(*new):
-                src[i], tgt[i] = new
-        return ModifiedBatch(src, tgt, batch.indices)
 
     def _decode(self, src: Ids, tgt: Ids, indices: Sequence[int]) -> dict[int, Pair]:
         sides = (

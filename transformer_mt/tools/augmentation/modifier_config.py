@@ -28,10 +28,6 @@ class ModifierConfig(Section):
     """probability that the numbers of a pair are replaced by random ones, the same on both sides"""
     replace_names: float = Field(default=0.0, ge=0, le=1)
     """probability that a name, the same on both sides of a pair, is replaced by an invented one"""
-    placeholder: float = Field(default=0.0, ge=0, le=1)
-    """probability that a batch has symbols in place of, between and around words; the model learns to keep markup"""
-    glossary: float = Field(default=0.0, ge=0, le=1)
-    """probability that the sources of a batch have translations of one to three terms; teaches to use a glossary"""
 
     @model_validator(mode="after")
     def _cases_exclude_each_other(self) -> ModifierConfig:
@@ -43,8 +39,3 @@ class ModifierConfig(Section):
     def is_active(self) -> bool:
         """Return whether any modification is possible."""
         return any(self.model_dump().values())
-
-    @property
-    def needs_symbols(self) -> bool:
-        """Return whether the vocabularies need symbols of protected elements and terms."""
-        return self.placeholder > 0 or self.glossary > 0

@@ -23,12 +23,10 @@ import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
 from transformer_mt.data.tokenizers.pretrained import check_content
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import N_RESERVED, Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.element_constraint import RequiredElements
-from transformer_mt.decoding.marked_input import NO_ELEMENTS
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.term_automaton import TermAutomaton
@@ -160,9 +158,10 @@ class CTranslate2Translator(TextTranslator):
             for content in contents:
                 check_content(json.loads(content))
             backends = [hf.Tokenizer.from_str(content) for content in contents]
-            src = Tokenizer(backends[0], metadata.tags, has_symbols=metadata.has_symbols)
+            n_reserved = N_RESERVED if metadata.has_symbols else 0
+            src = Tokenizer(backends[0], metadata.tags, n_reserved)
             tgt_tags = metadata.tags if metadata.joint else ()
-            tgt = Tokenizer(backends[1], tgt_tags, has_symbols=metadata.has_symbols)
+            tgt = Tokenizer(backends[1], tgt_tags, n_reserved)
             config = metadata.decoding.with_options(options)
             check_search(config)
             tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
@@ -181,7 +180,6 @@ class CTranslate2Translator(TextTranslator):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: Callable[[int], bool] | None = None,
-        required_elements: Sequence[RequiredElements] | None = None,
         term_automata: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate source ids. Return the hypotheses of each sentence, the best first.
@@ -200,7 +198,7 @@ class CTranslate2Translator(TextTranslator):
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
         if self.has_scores:
-            return self._add_scores(sources, [self.choose_n_best(hypotheses, NO_ELEMENTS) for hypotheses in found])
+            return self._add_scores(sources, [self.choose_n_best(hypotheses) for hypotheses in found])
         return found
 
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Placement of elements in a translation by word alignment, for inputs whose elements are not symbols.
+"""Placement of elements in a translation by word alignment.
 
 The model translates the text without its elements. A pair of tags then encloses the target words that are aligned with
 the source words inside it. A single element goes before the target word that is aligned with the next source word.
