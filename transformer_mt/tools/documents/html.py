@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from html.parser import HTMLParser
-from itertools import pairwise
 
-from transformer_mt.tools.documents.document import Document, Segment, Splice
-from transformer_mt.tools.documents.inline import (
+from transformer_mt.tools.documents.document import (
+    Document,
     InlineToken,
+    Splice,
     find_attributes,
     make_segment,
     make_segments,
@@ -33,20 +33,13 @@ INLINE = frozenset(_INLINE_TAGS.split())
 _UNTRANSLATED_TAGS = "code iframe kbd math noembed noframes pre samp script style svg template textarea tt var xmp"
 UNTRANSLATED = frozenset(_UNTRANSLATED_TAGS.split())
 """Tags whose content is not translated."""
-_BLOCKS_THAT_END_P_TAGS = (
-    "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
-    "hr main menu nav ol p pre section table ul"
-)
-_BLOCKS_THAT_END_P = frozenset(_BLOCKS_THAT_END_P_TAGS.split())
-_ENDED_BY: Mapping[str, frozenset[str]] = {
-    "p": _BLOCKS_THAT_END_P,
-    "li": frozenset({"li"}),
-    "dt": frozenset({"dt", "dd"}),
-    "dd": frozenset({"dt", "dd"}),
-    "td": frozenset({"td", "th", "tr", "tbody", "tfoot"}),
-    "th": frozenset({"td", "th", "tr", "tbody", "tfoot"}),
-    "tr": frozenset({"tr", "tbody", "tfoot"}),
-    "option": frozenset({"option", "optgroup"}),
+_ENDED_BY: Mapping[str, Sequence[str]] = {
+    "p": ("p",),
+    "li": ("li",),
+    "dt": ("dt", "dd"),
+    "dd": ("dt", "dd"),
+    "tr": ("tr",),
+    **dict.fromkeys(("td", "th"), ("td", "th", "tr")),
 }
 """Opening tags that end an HTML element whose closing tag is left out."""
 
@@ -76,24 +69,24 @@ class OpenHtmlElement:
         self._open = [tag]
         self._counts = Counter(self._open)
 
-    def read_opening(self, tag: str, is_closed: bool) -> End:
-        """Read the next opening tag. `is_closed`: it has no content."""
-        if len(self._open) == 1 and tag in _ENDED_BY.get(self.tag, ()):
-            return End.BEFORE
-        if not is_closed and tag not in VOID_TAGS:
-            self._open.append(tag)
-            self._counts[tag] += 1
+    def read(self, kind: str, tag: str, is_closed: bool = False) -> End:
+        """Read the next tag: `opening`, `closing`, or other content. `is_closed`: an opening tag has no content."""
+        if kind == "opening":
+            if len(self._open) == 1 and tag in _ENDED_BY.get(self.tag, ()):
+                return End.BEFORE
+            if not is_closed and tag not in VOID_TAGS:
+                self._open.append(tag)
+                self._counts[tag] += 1
+        elif kind == "closing":
+            if not self._counts[tag]:  # that of an enclosing block ends the HTML element, too
+                return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
+            while self._open:
+                last = self._open.pop()
+                self._counts[last] -= 1
+                if last == tag:
+                    break
+            return End.LATER if self._open else End.AFTER
         return End.LATER
-
-    def read_closing(self, tag: str) -> End:
-        """Read the next closing tag. That of an enclosing block ends the HTML element, too."""
-        if not self._counts[tag]:
-            return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
-        while True:
-            last = self._open.pop()
-            self._counts[last] -= 1
-            if last == tag:
-                return End.LATER if self._open else End.AFTER
 
 
 _REFERENCE = re.compile(r"&#?[0-9A-Za-z]+;?")
@@ -181,27 +174,20 @@ class _EventParser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._add("opening", tag, attrs)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("opening", tag, attrs)
-
     def handle_endtag(self, tag: str) -> None:
         self._add("closing", tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("opening", tag, attrs)
 
     def handle_data(self, data: str) -> None:
         if not self.events or self.events[-1].kind != "text":  # a broken tag may be in two parts
             self._add("text")
 
-    def handle_comment(self, data: str) -> None:
+    def _handle_other(self, _: str, /) -> None:
         self._add("other")
 
-    def handle_decl(self, decl: str) -> None:
-        self._add("other")
-
-    def handle_pi(self, data: str) -> None:
-        self._add("other")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add("other")
+    handle_comment = handle_decl = handle_pi = unknown_decl = _handle_other  # pyright: ignore[reportAssignmentType]
 
 
 class _PageReader:
@@ -216,7 +202,9 @@ class _PageReader:
         self.attribute_splices: list[Splice] = []
 
     def read(self) -> Document:
-        for event, end in _with_ends(_EventParser(self.text).events, len(self.text)):
+        events = _EventParser(self.text).events
+        ends = [*(event.start for event in events[1:]), len(self.text)]
+        for event, end in zip(events, ends, strict=False):  # a page may be empty
             if self.untranslated is None or self._advance_untranslated(self.untranslated, event, end):
                 self._read_event(event, end)
         if self.untranslated is not None:
@@ -229,11 +217,7 @@ class _PageReader:
 
         Returns whether the event is after the HTML element, so that it must be read.
         """
-        where = End.LATER
-        if event.kind == "opening":
-            where = html_element.read_opening(event.tag, event.is_closed)
-        elif event.kind == "closing":
-            where = html_element.read_closing(event.tag)
+        where = html_element.read(event.kind, event.tag, event.is_closed)
         if where is not End.LATER:
             self._end_untranslated(html_element, end if where is End.AFTER else event.start)
         return where is End.BEFORE
@@ -291,22 +275,11 @@ class _PageReader:
                 tokens = [*split_references(self.text, attribute.start, attribute.end)]
                 segment = make_segment(self.text, tokens, render_text(_attribute_escape(attribute.quote)))
                 if segment is not None:
-                    yield _make_attribute_splice(segment, attribute.quote)
-
-
-def _make_attribute_splice(segment: Segment, quote: str) -> Splice:
-    quotes = [] if quote else ['"']  # a translation may have spaces
-    return Splice(segment.start, segment.end, [*quotes, segment, *quotes])
+                    quotes = [] if attribute.quote else ['"']  # a translation may have spaces
+                    yield Splice(segment.start, segment.end, [*quotes, segment, *quotes])
 
 
 def _attribute_escape(quote: str) -> Callable[[str], str]:
     """Return a function that escapes text for a value in quotes."""
     reference = "&#39;" if quote == "'" else "&quot;"
     return lambda text: escape_text(text).replace(quote or '"', reference)
-
-
-def _with_ends(events: Sequence[_Event], end: int) -> Iterator[tuple[_Event, int]]:
-    """Yield each event with the start of the next one."""
-    for event, following in pairwise([*events, None]):
-        assert event is not None
-        yield event, end if following is None else following.start

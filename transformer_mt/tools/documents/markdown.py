@@ -13,9 +13,12 @@ from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.tools.documents.document import (
     Document,
+    InlineToken,
     Piece,
     Segment,
     Splice,
+    make_segments,
+    render_text,
 )
 from transformer_mt.tools.documents.html import (
     INLINE,
@@ -24,7 +27,6 @@ from transformer_mt.tools.documents.html import (
     OpenHtmlElement,
     split_references,
 )
-from transformer_mt.tools.documents.inline import InlineToken, make_segments, render_text
 from transformer_mt.tools.markup.elements import Role
 from transformer_mt.tools.markup.protection import VOID_TAGS
 
@@ -172,11 +174,8 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
             continue
         if not tag:
             continue
-        is_closing = token.role is Role.CLOSING
-        where = (
-            html_element.read_closing(tag) if is_closing else html_element.read_opening(tag, token.role is Role.SINGLE)
-        )
-        if where is End.AFTER:
+        kind = "closing" if token.role is Role.CLOSING else "opening"
+        if html_element.read(kind, tag, token.role is Role.SINGLE) is End.AFTER:
             result.append(InlineToken(html_element.start, token.end, is_content=True))
             html_element = None
     if html_element is not None:

@@ -14,12 +14,14 @@ import polib
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
+    InlineToken,
     Piece,
     Segment,
     Splice,
     check_encoding_name,
+    make_segment,
+    make_text_parts,
 )
-from transformer_mt.tools.documents.inline import InlineToken, make_segment, make_text_parts
 from transformer_mt.tools.markup.elements import Role
 
 _OTHER_LINE_BREAKS = re.compile("[\v\f\x1c-\x1e\x85\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}]|\r(?!\n)")
