@@ -26,7 +26,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -50,11 +50,9 @@ from transformer_mt.decoding.search import (
     beam_search,
 )
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine, configure_process
-from transformer_mt.training.compile import compile_layers
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss_config import make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.saved_state import ExponentialMovingAverage
@@ -236,9 +234,7 @@ def measure_parity(session: Session) -> None:
         ]
         for variant, given, precision in variants:
             moved = copy.deepcopy(model).to(session.device)
-            cast_weights = WeightCast(moved, torch.bfloat16) if precision == "bf16" else nullcontext
-            with cast_weights():
-                found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
+            found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
             differences = [
                 (gradient.cpu() - expected, expected)
                 for gradient, expected in zip(found.gradients, reference.gradients, strict=True)
@@ -249,7 +245,7 @@ def measure_parity(session: Session) -> None:
                 (error / (size + 1e-9), name)
                 for (error, size), (name, _) in zip(norms, model.named_parameters(), strict=True)
             )
-            loss_error = abs(float(found.sums[0]) / float(reference.sums[0]) - 1)
+            loss_error = abs(float(found.losses["loss"]) / float(reference.losses["loss"]) - 1)
             verdict = "ok" if difference / norm < (1e-3 if precision == "fp32" else 1e-1) else "TOO LARGE"
             session.record(
                 f"parity {name}, {variant}",
@@ -293,7 +289,7 @@ def measure_waits(session: Session) -> None:
             with no_waits(session.device):
                 metrics = step(2, 1e-3, batches[2:])
                 if ema:
-                    ema.update(2, metrics.grad_norm.isfinite())
+                    ema.update(2, metrics["grad_norm"].isfinite())
             session.record(f"waits {name}", "none")
         except RuntimeError as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -362,7 +358,7 @@ def measure_steps(session: Session, workload: Workload, layout: str) -> None:
         groups = [[batch.pin_memory() for batch in group] for group in groups]
     start = time.perf_counter()
     if layout.endswith("compiled"):
-        compile_layers(model, "eager" if session.is_tiny else "inductor")
+        model.compile_layers("eager" if session.is_tiny else "inductor")
     for number, group in enumerate(groups, start=1):
         step(number, 1e-4, group)
     synchronise(session.device)
@@ -420,7 +416,9 @@ def make_update(
 
 def update_weights(step: TrainStep, ema: ExponentialMovingAverage | None) -> None:
     one = torch.ones((), device=step.machine.device)
-    step.apply_gradients(1e-4, [torch.ones_like(parameter) for parameter in step.parameters], one, one)
+    for parameter in step.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    step.update_weights(1e-4, one, one)
     if ema:
         ema.update(9, one > 0)
 

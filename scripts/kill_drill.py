@@ -3,10 +3,10 @@
     python scripts/kill_drill.py N [--seed S] [--keep FOLDER]
 
 A small model is trained with everything that a resume could forget: dropout, gradient accumulation, subword sampling,
-early stopping, EMA, ledger, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one
+early stopping, EMA, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one
 in four of them twice: at a random moment, inside a save, or while test sets are scored. Each is restarted with the same
 command until it ends. Then its results are compared with the reference run, to the bit except for timings: all
-checkpoints (weights, optimizer, data position, early stopping, sums for the log, ledger), metrics.jsonl, TensorBoard
+checkpoints (weights, optimizer, data position, early stopping, sums for the log), metrics.jsonl, TensorBoard
 (each tag once per step), the scores of the test sets, and translations.
 
 Prints a line per trial. Exit status 1 if anything differs.
@@ -30,15 +30,14 @@ from typing import Any, cast
 
 import safetensors.torch
 import torch
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-from tensorboard.compat.proto import event_pb2
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from torch import Tensor
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
-from transformer_mt.training.metrics_logger import locate_chart
+from transformer_mt.training.metrics_logger import FIGURES, locate_chart
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
@@ -65,7 +64,7 @@ model:
   dropout: {attention: 0.1, activation: 0.1, word: 0.05}
 optimizer: {kind: adamw, weight_decay: 0.01, ema_decay: 0.9}
 schedule: {warmup_steps: 20, peak: 2e-2}
-train: {max_steps: 120, save_every: 5, log_every: 3, ledger: true}
+train: {max_steps: 120, save_every: 5, log_every: 3}
 validation: {every: 12, metric: chrf, patience: 2, probes: 2}
 decoding: {max_length_factor: 1, max_length_offset: 1}
 keep: {best: 2, last: 2}
@@ -235,19 +234,21 @@ def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
 
 
 def curves(folder: Path) -> dict[str, list[Any]]:
-    """Read TensorBoard's scalars and texts: `folder: tag @ step` -> values, of which there should be one."""
-    event: Any = event_pb2
+    """Read the scalars and texts that TensorBoard shows: `folder: tag @ step` -> values, of which there should be one.
+
+    Figures are not compared: they are drawn after the save, so the last one can be missing.
+    """
     found: dict[str, list[Any]] = {}
     timings = {locate_chart(name)[1] for name in TIMINGS}
-    for path in sorted(folder.rglob("*tfevents*")):
-        loader: Any = RawEventFileLoader(str(path))
-        for record in loader.Load():
-            entry = event.Event.FromString(record)
-            for value in entry.summary.value:
-                if not value.HasField("image"):  # figures are drawn after the save, so the last one can be missing
-                    content = value.simple_value if value.HasField("simple_value") else str(value.tensor)
-                    content = None if value.tag in timings else content
-                    found.setdefault(f"{path.parent.name}: {value.tag} @ {entry.step}", []).append(content)
+    for part in ("train", "valid", "test", ""):
+        if not (folder / part).exists():
+            continue
+        events: Any = EventAccumulator(str(folder / part), size_guidance={"tensors": 0})
+        events.Reload()
+        for tag in events.Tags()["tensors"]:
+            for event in () if tag.startswith(FIGURES) else events.Tensors(tag):
+                value = None if tag in timings else str(event.tensor_proto)
+                found.setdefault(f"{part}: {tag} @ {event.step}", []).append(value)
     return found
 
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from transformer_mt.system.device import Machine
-from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.train_step import loss_and_gradients
+from transformer_mt.training.training_config import LossConfig
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 IS_FAKE = "fake_cuda.device" in sys.modules

@@ -72,10 +72,12 @@ def read_events(run: Path, part: str = "") -> Any:
 def read_curves(run: Path) -> dict[str, dict[int, float]]:
     """Read TensorBoard's curves of a run, with the names of metrics.jsonl: name -> step -> value."""
     curves: dict[str, dict[int, float]] = {}
-    for part in ("train", "valid", ""):
+    for part in ("train", "valid", "test", ""):
+        if not (run / "tensorboard" / part).exists():
+            continue
         events = read_events(run, part)
         for tag in events.Tags()["scalars"]:
-            name = f"{part}/{tag.rpartition('/')[2]}" if part else tag
+            name = f"{part}/{tag.rpartition('/')[2]}" if part in ("train", "valid") else tag
             curves[name] = {event.step: event.value for event in events.Scalars(tag)}
             assert len(curves[name]) == len(events.Scalars(tag)), f"{name} has a step twice"
     return curves

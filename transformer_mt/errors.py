@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 class DivergedError(UserError):
-    """The gradient of a training was not finite any more, and a lower learning rate did not help."""
+    """The gradient of a training was not finite for many steps in a row."""
 
 
 class Interrupted(Exception):  # noqa: N818  (it is not an error)

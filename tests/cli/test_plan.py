@@ -29,7 +29,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import measure_folder
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.memory_estimate import MemoryPrediction
-from transformer_mt.training.progress import Milestone
+from transformer_mt.training.trainer import StepDone
 
 QUICKSTART = configuration.find_builtin_config("quickstart")
 MEASURED = Measurements(
@@ -164,7 +164,7 @@ def test_events_are_those_of_the_training_loop(interval: str, batches: int, accu
     def epochs(step: int) -> int:
         return step * accumulate // batches
 
-    milestones = (Milestone(step, epochs(step - 1), epochs(step)) for step in range(1, 1001))
+    milestones = (StepDone(step, epochs(step - 1), epochs(step)) for step in range(1, 1001))
     expected = [milestone.step for milestone in milestones if milestone.is_due(interval)]
     assert sorted(list_event_steps(interval, 1000, batches / accumulate)) == expected
 

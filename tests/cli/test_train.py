@@ -21,8 +21,7 @@ from transformer_mt.flows.run_overview import list_runs
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import write_manifest
 from transformer_mt.training.metrics_logger import LAST_TIMED, MetricsLogger
-from transformer_mt.training.progress import Milestone
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.trainer import StepDone, Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
 
@@ -160,7 +159,7 @@ def test_an_interrupted_run_names_its_best_step_in_log_readme_and_report(
     readmes: list[str] = []
     take_step, run = Trainer.take_step, RunFolder(tmp_path / "cut")
 
-    def interrupted_step(self: Trainer) -> Milestone:
+    def interrupted_step(self: Trainer) -> StepDone:
         if self.progress.step == 5:
             self.writer.wait()
             readmes.append(run.readme.read_text(encoding="utf-8"))

@@ -494,7 +494,6 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "train.max_epochs": 7,
     "train.save_every": "7 steps",
     "train.log_every": 7,
-    "train.ledger": True,
     "validation.every": "7 steps",
     "validation.patience": 7,
     "validation.probes": 7,

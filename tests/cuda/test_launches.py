@@ -29,9 +29,10 @@ from transformer_mt.model import linear as chunked_logits
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.saved_state import ExponentialMovingAverage
+from transformer_mt.training.training_config import OptimizerConfig
 
 pytestmark = fake_device_only
 BASE = Path(__file__).resolve().parents[2] / "configs" / "papers" / "wmt14_en_de_base.yaml"

@@ -19,9 +19,10 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import is_out_of_memory, read_gpu_bytes, release_memory
 from transformer_mt.training import memory_estimate as memory
-from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import loss_and_gradients
+from transformer_mt.training.training_config import LossConfig
 
 MIB = 1 << 20
 

@@ -21,8 +21,9 @@ from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
+from transformer_mt.training.training_config import OptimizerConfig
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
 """Prefixes of the translations of one sentence -> log-probabilities of the next token of each."""

@@ -28,8 +28,8 @@ from transformer_mt.model.cpu_kernels import (
 from transformer_mt.model.linear import linear
 from transformer_mt.model.norms import RMSNorm, dropout
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.loss import batch_loss, make_loss
+from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
 BF16 = torch.bfloat16
@@ -107,7 +107,7 @@ def test_kernels_equal_plain_torch_in_a_model(make_model: MakeModel, settings: d
 
     def loss_and_gradients() -> list[Tensor]:
         with torch.autocast("cpu", BF16, enabled=autocast):
-            loss = batch_loss(model, batch, smoothing=0.1)[0]
+            loss = batch_loss(model, batch, smoothing=0.1)["loss"]
         return [loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
 
     found = loss_and_gradients()
@@ -356,12 +356,12 @@ def test_fp32_products_are_not_padded() -> None:
 def test_batches_of_many_shapes_share_product_shapes(
     make_model: MakeModel, consistency: Any, rows_per_chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows_per_chunk * 23 * 2)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows_per_chunk * 23 * 4)
     model, loss, rows = make_model().train(), make_loss(LossConfig(consistency=consistency)), set[int]()
     for sentences in range(30, 43):
         src, tgt = torch.randint(1, 23, (sentences, 15 + sentences % 2)), torch.randint(1, 23, (sentences, 31))
         batch = Batch(src, tgt, tgt, n_src=src.numel(), n_tgt=tgt.numel())
         with torch.autocast("cpu", BF16), MatmulShapes() as products:
-            loss(model, batch)[0].backward()
+            loss(model, batch)["loss"].backward()
         rows |= {size for shape in products.shapes for size in shape} - {16, 23, 32, 48}  # sizes of the weights
     assert len(rows) <= 16  # including the ends of chunks; without padding, sources and targets alone have 26

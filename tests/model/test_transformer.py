@@ -22,7 +22,8 @@ from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transf
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.training_config import OptimizerConfig
 
 MakeModel = Callable[..., Transformer]
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -229,9 +230,9 @@ def test_an_empty_source_does_not_affect_other_sentences(make_model: MakeModel, 
     src = SRC.clone()
     src[1] = PAD
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        smoothed, nll, _ = batch_loss(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), smoothing=0.1)
-    smoothed.backward()
-    assert smoothed.isfinite() and nll.isfinite()
+        losses = batch_loss(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), smoothing=0.1)
+    losses["loss"].backward()
+    assert losses["loss"].isfinite() and losses["nll"].isfinite()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     with torch.no_grad():
         model.eval()
@@ -336,7 +337,7 @@ def take_steps(model: Transformer, count: int) -> None:
     n_tgt = int((tgt != model.tgt_pad).sum())
     for _ in range(count):
         optimizer.zero_grad()
-        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), smoothing=0.1)[0].backward()
+        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), smoothing=0.1)["loss"].backward()
         optimizer.step()
 
 

@@ -106,7 +106,7 @@ def check_model(model: Transformer, folder: Path) -> None:
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             loss = batch_loss(model, Batch(SRC, TGT, TGT, n_src=11, n_tgt=7), smoothing=0.1)
-        loss[0].backward()
+        loss["loss"].backward()
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         assert gradients and all(gradient.isfinite().all() for gradient in gradients)
 

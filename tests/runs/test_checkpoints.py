@@ -23,8 +23,8 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs import records as manifest
 from transformer_mt.runs.checkpoints import (
     delete_later_checkpoints,
+    find_last_intact_checkpoint,
     find_resume_checkpoint,
-    find_rollback_checkpoint,
     load_state,
     load_weights,
     save,
@@ -204,15 +204,15 @@ def test_resume_is_refused_from_a_chosen_checkpoint_that_is_damaged(which: str, 
     assert list(run.list_checkpoint_folders()) == [5, 10, 100]
 
 
-def test_rollback_checkpoint_is_the_last_intact_one_of_no_stop(run: RunFolder) -> None:
+def test_last_intact_checkpoint_was_not_written_at_a_stop(run: RunFolder) -> None:
     save(info_of(run, 110, stopped=True), make_model(110), {})
     for up_to, step in ((200, 100), (99, 10), (10, 10), (9, 5)):
-        info = find_rollback_checkpoint(run, up_to)
+        info = find_last_intact_checkpoint(run, up_to)
         assert info is not None and info.step == step
     damage(run, 100, "training.pt")
-    info = find_rollback_checkpoint(run, 200)
+    info = find_last_intact_checkpoint(run, 200)
     assert info is not None and info.step == 10
-    assert find_rollback_checkpoint(run, 4) is None
+    assert find_last_intact_checkpoint(run, 4) is None
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +12,17 @@ import torch
 from helpers import random_batch
 from torch import Tensor
 
+from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
+from transformer_mt.flows.resolve import resolve_for_device
 from transformer_mt.model.cpu_kernels import plain_torch
-from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
-from transformer_mt.training import compile as compilation
-from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile, uncompiled
-from transformer_mt.training.loss_config import LossConfig, make_loss
+from transformer_mt.training.loss import make_loss
+from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import loss_and_gradients
+from transformer_mt.training.training_config import LossConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's compiler triggers deprecation warnings of its own
 CPU = Machine(torch.device("cpu"), "fp32", 1)
@@ -62,7 +64,7 @@ def test_compiled_layers_give_the_same_gradients_with_few_graphs(
         graphs.append(module)
         return module.forward
 
-    compile_layers(compiled, count_graphs, fullgraph=True)
+    compiled.compile_layers(count_graphs, fullgraph=True)
     with plain_torch():
         for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31), (9, 6, 6), (2, 17, 5), (1, 8, 8)):
             batch = make_batch(*shape)
@@ -74,31 +76,7 @@ def test_compiled_layers_give_the_same_gradients_with_few_graphs(
 
 
 @pytest.mark.slow
-def test_copies_of_the_weights_add_no_graphs(make_model) -> None:
-    """And their sizes are as constant as those of the weights."""
-    model, graphs = make_model(dropout={"residual": 0.2}).train(), list[torch.fx.GraphModule]()
-
-    def count_graphs(module: torch.fx.GraphModule, _: object) -> object:
-        graphs.append(module)
-        return module.forward
-
-    compile_layers(model, count_graphs, fullgraph=True)
-    cast_weights = WeightCast(model, torch.bfloat16)
-    with plain_torch(), torch.autocast("cpu", torch.bfloat16):
-        for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31), (9, 6, 6), (2, 17, 5)):
-            batch = make_batch(*shape)
-            with cast_weights():
-                model(batch.src, batch.tgt_in).sum().backward()
-    assert len(graphs) <= 4, "encoder and decoder: all sizes, and the first size"
-    copies = [
-        node for graph in graphs for node in graph.graph.nodes if node.op == "placeholder" and "copies" in node.name
-    ]
-    assert copies
-    assert not any(isinstance(n, torch.SymInt) for node in copies for n in node.meta["example_value"].shape)
-
-
-@pytest.mark.slow
-def test_copies_and_validation_run_uncompiled(make_model) -> None:
+def test_copies_run_uncompiled(make_model) -> None:
     calls: list[object] = []
 
     def watch(module: torch.fx.GraphModule, _: object) -> object:
@@ -107,10 +85,8 @@ def test_copies_and_validation_run_uncompiled(make_model) -> None:
 
     model, batch = make_model(), make_batch(2, 5, 6)
     names = set(model.state_dict())
-    compile_layers(model, watch)
+    model.compile_layers(watch)
     assert set(model.state_dict()) == names
-    with torch.no_grad(), uncompiled():
-        model(batch.src, batch.tgt_in)
     with torch.no_grad():
         copy.deepcopy(model)(batch.src, batch.tgt_in)
     assert not calls
@@ -119,22 +95,31 @@ def test_copies_and_validation_run_uncompiled(make_model) -> None:
     assert calls
 
 
+BASE = configuration.load(Path(__file__).resolve().parents[2] / "configs" / "papers" / "wmt14_en_de_base.yaml")
+MEMORY = MemoryPrediction(largest_batch=(10, 20, 20), n_bytes=1000, available=4000, device="cuda")
+
+
+def resolve(mode: str, device: str, n_steps: int | None) -> str:
+    config = BASE.model_copy(update={"compile": mode, "loss": LossConfig(consistency="simcut")})
+    return resolve_for_device(config, Machine(torch.device(device), "bf16", 1), MEMORY, n_steps).compile
+
+
 @pytest.mark.parametrize(
     ("mode", "device", "n_steps", "expected"),
     [
-        ("auto", "cuda", 100_000, True),
-        ("auto", "cuda", None, True),
-        ("auto", "cuda", 200, False),
-        ("auto", "cpu", 100_000, False),
-        ("off", "cuda", 100_000, False),
-        ("layers", "cuda", 1, True),
+        ("auto", "cuda", 100_000, "layers"),
+        ("auto", "cuda", None, "layers"),
+        ("auto", "cuda", 200, "off"),
+        ("auto", "cpu", 100_000, "off"),
+        ("off", "cuda", 100_000, "off"),
+        ("layers", "cuda", 1, "layers"),
     ],
 )
 def test_long_trainings_on_a_gpu_are_compiled(
-    mode: Any, device: str, n_steps: int | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+    mode: str, device: str, n_steps: int | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation, "find_compiler_problem", lambda _: None)
-    assert resolve_compile(mode, torch.device(device), n_steps) is expected
+    monkeypatch.setattr("transformer_mt.flows.resolve.find_compiler_problem", lambda _: None)
+    assert resolve(mode, device, n_steps) == expected
 
 
 def test_where_pytorch_cannot_compile_auto_trains_without_and_layers_is_refused(
@@ -145,18 +130,18 @@ def test_where_pytorch_cannot_compile_auto_trains_without_and_layers_is_refused(
 
     monkeypatch.setattr(torch, "compile", lambda _: fail)
     monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
-    assert not resolve_compile("auto", torch.device("cuda"), None)
-    assert (
-        "the layers are not compiled, because PyTorch cannot compile here (Failed to find C" in capsys.readouterr().err
-    )
-    with pytest.raises(
-        UserError, match=r"compile: layers: PyTorch cannot compile here \(Failed to find C compiler\.\)"
-    ):
-        resolve_compile("layers", torch.device("cuda"), None)
+    assert resolve("auto", "cuda", None) == "off"
+    assert "because PyTorch cannot compile here (Failed to find C compiler.)" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"compile: layers: .*\(Failed to find C compiler\.\)"):
+        resolve("layers", "cuda", None)
 
 
-def test_layers_are_refused_on_a_cpu() -> None:
-    with pytest.raises(UserError, match="works on CUDA only, and the device is cpu; set compile: auto or off"):
-        check_compile("layers", torch.device("cpu"))
-    check_compile("layers", torch.device("cuda"))
-    check_compile("auto", torch.device("cpu"))
+def test_the_size_of_a_packed_pass_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest batch has 10 x (20 + 20) positions in a quarter of the memory, of which 90 % are used."""
+    monkeypatch.setattr("transformer_mt.flows.resolve.read_gpu_bytes", lambda _: 4000)
+    config = BASE.model_copy(update={"compile": "off"})
+    machine = Machine(torch.device("cuda"), "bf16", 1)
+    resolved = resolve_for_device(config, machine, MEMORY, None)
+    assert resolved.batches.packed_positions == 1440
+    monkeypatch.setattr("transformer_mt.flows.resolve.read_gpu_bytes", lambda _: 8000)
+    assert resolve_for_device(resolved, machine, MEMORY, None) == resolved

@@ -140,7 +140,7 @@ def test_trials_change_no_weight_and_no_random_number(
         rng_state = torch.get_rng_state()
 
         def try_batch(batch: Batch) -> None:
-            torch.autograd.grad(batch_loss(model, batch, 0.1)[0], list(model.parameters()))
+            torch.autograd.grad(batch_loss(model, batch, 0.1)["loss"], list(model.parameters()))
             assert not torch.equal(torch.get_rng_state(), rng_state), "dropout draws random numbers"
             if runs_out:
                 raise torch.OutOfMemoryError
@@ -152,7 +152,7 @@ def test_trials_change_no_weight_and_no_random_number(
         optimizer = torch.optim.Adam(model.parameters())
         for batch in make_stream(300).take(StreamPosition(), 3)[0]:
             optimizer.zero_grad()
-            batch_loss(model, batch, 0.1)[0].backward()
+            batch_loss(model, batch, 0.1)["loss"].backward()
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 

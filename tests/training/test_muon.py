@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.training.muon import COEFFICIENTS, ITERATIONS, MOMENTUM, UPDATE_RMS, Muon, orthogonalize
+from transformer_mt.training.optimizers import COEFFICIENTS, ITERATIONS, MOMENTUM, UPDATE_RMS, Muon, orthogonalize
 
 SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
 

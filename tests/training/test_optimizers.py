@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from transformer_mt.config import root as configuration
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.training_config import OptimizerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "architectures").glob("*.yaml")])

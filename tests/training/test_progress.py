@@ -8,7 +8,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt.data.batches import StreamPosition
-from transformer_mt.training.progress import Interval, Milestone, Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.trainer import Progress, StepDone
+from transformer_mt.training.training_config import Interval, TrainConfig, ValidationConfig
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_invalid_interval_is_refused(written: object) -> None:
     ],
 )
 def test_milestone_ends_an_interval(interval: str | None, step: int, before: int, now: int, due: bool) -> None:
-    assert Milestone(step, epochs_before=before, epochs=now).is_due(interval) is due
+    assert StepDone(step, epochs_before=before, epochs=now).is_due(interval) is due
 
 
 # --- the best score, and the end --------------------------------------------------------------------------------------

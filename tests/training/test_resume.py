@@ -74,7 +74,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
             "loss": {"consistency": "simcut"},
             "optimizer": {"kind": "muon", "weight_decay": 0.1, "ema_decay": 0.9},
             "schedule": {"warmup_steps": 5},
-            "train": {"max_steps": STEPS, "save_every": 2, "log_every": 3, "ledger": True, **train},
+            "train": {"max_steps": STEPS, "save_every": 2, "log_every": 3, **train},
             "validation": {"every": 4, "metric": "loss", "patience": 50},
             "decoding": {"max_length_factor": 0, "max_length_offset": 5},
             "keep": {"last": 9, "best": 9},
@@ -215,10 +215,8 @@ LOST: dict[str, Callable[[dict[str, Any]], object]] = {
     "momentum": lambda state: [of["momentum"].zero_() for of in state["optimizers"][0]["state"].values()],
     "moments": lambda state: [of["exp_avg"].zero_() for of in state["optimizers"][1]["state"].values()],
     "place in the stream": lambda state: state["progress"]["position"].update(epoch=0, index=0),
-    "the way back": lambda state: state["progress"].update(rollbacks=1),
     "best score": lambda state: state["progress"].update(best_score=0.0),
-    "log's next entry": lambda state: state["window"].update(loss=0.0, nll=0.0, n_tgt=0),
-    "ledger": lambda state: state.update(ledger=None),
+    "log's next entry": lambda state: state["window"].update(sums={}),
 }
 
 

@@ -39,21 +39,20 @@ CRAFTED: dict[str, Callable[[State], object]] = {
     "optimizer of another type": lambda state: state.update(optimizers=[3]),
     "no weights": lambda state: state.update(raw_weights=None),
     "smaller weight": lambda state: state["raw_weights"].update({next(iter(state["raw_weights"])): torch.zeros(1)}),
-    "ledger of other pairs": lambda state: state.update(ledger=torch.zeros(3)),
     "no progress": lambda state: state.pop("progress"),
     "negative position": lambda state: state["progress"]["position"].update(epoch=-1),
     "position of a mixture": lambda state: state["progress"]["position"].update(n_taken=(1, 2)),
     "text instead of a number": lambda state: state["progress"].update(best_score="best"),
-    "many rollbacks": lambda state: state["progress"].update(rollbacks=10**9),
+    "rollback of an earlier version": lambda state: state["progress"].update(rollbacks=1),
     "another step": lambda state: state["progress"].update(step=1),
-    "window of text": lambda state: state["window"].update(loss="low"),
-    "incomplete window": lambda state: state["window"].update(source_n_tgt={"a": 1.0}),
+    "window of text": lambda state: state["window"].update(sums={"loss": "low"}),
+    "unknown sums": lambda state: state["window"].update(source_n_tgt={"a": 1.0}),
 }
 
 
 @pytest.fixture(scope="module")
 def trained(tiny: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train with an average of the weights and a ledger, in a copy of the folder of `tiny.yaml`. Return the run."""
+    """Train with an average of the weights, in a copy of the folder of `tiny.yaml`. Return the run."""
     folder, before = tmp_path_factory.mktemp("trained") / "tiny", Path.cwd()
     shutil.copytree(tiny, folder)
     os.chdir(folder)
@@ -65,8 +64,8 @@ def trained(tiny: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "runs" / "run"
 
 
-FAST = {"smaller moment", "no weights", "ledger of other pairs", "text instead of a number"}
-SETTINGS = ("optimizer.ema_decay=0.9", "train.ledger=true", "data.test={}")
+FAST = {"smaller moment", "no weights", "text instead of a number"}
+SETTINGS = ("optimizer.ema_decay=0.9", "data.test={}")
 
 
 @pytest.mark.parametrize(

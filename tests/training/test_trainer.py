@@ -1,4 +1,4 @@
-"""The training loop: skipped steps, rollback, stop signals, splitting, averaging and the log."""
+"""The training loop: skipped steps, divergence, stop signals, splitting, averaging and the log."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.flows.validation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.gradients import GradientSum
-from transformer_mt.training.train_step import StepMetrics, TrainStep
+from transformer_mt.training.train_step import BatchLoss, StepMetrics, TrainStep
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 IsPoisoned = Callable[[int, float], bool]
@@ -44,18 +43,21 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[IsPoisoned], list[tuple
     """`poison(is_poisoned)`: make gradients NaN. Returns a growing list of all steps with their learning rates."""
 
     def poison(is_poisoned: IsPoisoned) -> list[tuple[int, float]]:
-        call, backward, steps = TrainStep.__call__, GradientSum.backward, list[tuple[int, float]]()
+        call, forward, steps = TrainStep.__call__, BatchLoss.forward, list[tuple[int, float]]()
 
-        def record(self: TrainStep, step: int, learning_rate: float, batches: Any) -> StepMetrics[torch.Tensor]:
+        def record(self: TrainStep, step: int, learning_rate: float, batches: Any) -> StepMetrics:
             assert self.model.training
             steps.append((step, learning_rate))
             return call(self, step, learning_rate, batches)
 
-        def spoil(self: GradientSum, loss: torch.Tensor, **settings: Any) -> None:
-            backward(self, loss * torch.nan if is_poisoned(*steps[-1]) else loss, **settings)
+        def spoil(self: BatchLoss, batch: Any) -> dict[str, torch.Tensor]:
+            losses = forward(self, batch)
+            if steps and is_poisoned(*steps[-1]):
+                losses["loss"].register_hook(lambda gradient: gradient * torch.nan)
+            return losses
 
         monkeypatch.setattr(TrainStep, "__call__", record)
-        monkeypatch.setattr(GradientSum, "backward", spoil)
+        monkeypatch.setattr(BatchLoss, "forward", spoil)
         return steps
 
     return poison
@@ -84,95 +86,53 @@ def test_each_step_uses_and_logs_its_learning_rate(here, tmt, poison) -> None:
     assert [rate / taken[0][1] for _, rate in taken[:5]] == pytest.approx([1, 2, 3, 4, 5])  # warmup_steps 5
 
 
-def test_divergence_rolls_back_with_half_the_learning_rate(here, tmt, poison) -> None:
-    """Checkpoints are at steps 4 and 8, and the gradients are NaN from step 6 on. Each step is logged once."""
-    taken = poison(lambda step, rate: step >= 6 and rate > 1.5e-3)
-    done = tmt(*TRAIN, *CONSTANT)
-    assert done.returncode == 0, done.stderr
-    message = "not finite for 3 steps in a row from step 6 on: rolled back to step 4 with half the learning rate"
-    assert message in done.stderr
-    assert taken == [(step, 2e-3) for step in range(1, 9)] + [(step, 1e-3) for step in range(5, 13)]
-    assert [entry["step"] for entry in entries()] == list(range(1, 13))
-    assert [entry["train/learning_rate"] for entry in entries()][3:5] == [2e-3, 1e-3]
-    state = torch.load(
-        RunFolder(here / "runs" / "tiny").find_checkpoint("last").path / "training.pt", weights_only=True
-    )
-    assert state["progress"]["rollbacks"] == 1
-    hours = [entry["train/hours"] for entry in entries()]
-    assert sorted(hours) == hours  # lost steps count, too
+@pytest.mark.parametrize("log_every", [1, 12])
+def test_divergence_ends_the_run_with_the_command_that_resumes_before_it(here, tmt, poison, log_every) -> None:
+    """Checkpoints are at steps 4 and 8, and the gradients are NaN from step 6 on. Metrics are read at step 8."""
+    is_poisoned = [True]
+    taken = poison(lambda step, _: step >= 6 and is_poisoned[0])
+    done = tmt(*TRAIN, *CONSTANT, f"train.log_every={log_every}")
+    assert done.returncode == 2
+    assert "not finite for 3 steps in a row from step 6 on (learning rate 0.002)" in done.stderr
+    assert "lower schedule.peak" in done.stderr
+    command = "tmt train --config runs/tiny/config.yaml --checkpoint 4"
+    assert command in done.stderr
+    assert taken[-1] == (8, 2e-3)
+    is_poisoned[0] = False
+    done = tmt(*command.split()[1:])
+    assert (done.returncode, "resuming after step 4" in done.stderr) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize("log_every", [pytest.param(1, marks=pytest.mark.slow), 12])
-def test_divergence_rolls_back_even_if_it_ends_before_metrics_are_read(here, tmt, poison, log_every) -> None:
-    taken = poison(lambda step, rate: 6 <= step <= 9 and rate > 1.5e-3)
-    settings = (*CONSTANT, "validation.every=5")
-    done = tmt(*TRAIN, *settings, f"train.log_every={log_every}")
-    assert done.returncode == 0, done.stderr
-    assert "from step 6 on: rolled back to step 5 with half the learning rate" in done.stderr
-    assert taken[-7:] == [(step, 1e-3) for step in range(6, 13)]
+def test_divergence_in_the_last_steps_is_noticed(here, tmt, poison) -> None:
+    poison(lambda step, _: step >= 10)
+    done = tmt(*TRAIN, *CONSTANT, "train.log_every=12")
+    assert done.returncode == 2
+    assert "from step 10 on" in done.stderr
 
 
-@pytest.mark.parametrize("log_every", [pytest.param(1, marks=pytest.mark.slow), 12])
-def test_divergence_in_the_last_steps_rolls_back(here, tmt, poison, log_every) -> None:
-    """Metrics of the last steps are read before the training may end."""
-    taken = poison(lambda step, rate: step >= 10 and rate > 1.5e-3)
-    settings = CONSTANT
-    done = tmt(*TRAIN, *settings, f"train.log_every={log_every}")
-    assert done.returncode == 0, done.stderr
-    assert "from step 10 on: rolled back to step 8 with half the learning rate" in done.stderr
-    assert taken[-4:] == [(step, 1e-3) for step in range(9, 13)]
-
-
-@pytest.mark.slow
 def test_checkpoints_are_kept_while_steps_are_skipped(here, tmt, poison) -> None:
-    """keep.last is 1, and the checkpoint of step 4 is better than that of step 2, to which the run must roll back."""
-    poison(lambda step, rate: step >= 4 and rate > 1.5e-3)
-    settings = (*CONSTANT, "train.log_every=12")
-    done = tmt(*TRAIN, *settings, "keep.last=1", "validation.every=2", "validation.metric=loss")
-    assert done.returncode == 0, done.stderr
-    assert "from step 4 on: rolled back to step 2 with half the learning rate" in done.stderr
-    run = RunFolder(here / "runs" / "tiny")
-    assert len(run.list_checkpoint_folders()) <= 2
+    """keep.last is 1, and the checkpoint of step 4 is better than that of step 2, before the skipped steps."""
+    poison(lambda step, _: step >= 4)
+    settings = (*CONSTANT, "keep.last=1", "keep.best=1", "validation.every=2", "validation.metric=loss")
+    done = tmt(*TRAIN, *settings)
+    assert done.returncode == 2
+    assert "--checkpoint 2" in done.stderr
 
 
-def test_checkpoints_are_kept_before_a_rollback(here, tmt, poison) -> None:
-    """Steps 5 to 7 are skipped, which is noticed at step 8. keep.last is 1."""
-    poison(lambda step, rate: 5 <= step <= 7 and rate > 1.5e-3)
-    settings = (*CONSTANT, "train.log_every=12")
-    done = tmt(*TRAIN, *settings, "keep.last=1", "keep.best=1", "validation.every=4", "validation.metric=loss")
-    assert done.returncode == 0, done.stderr
-    assert "from step 5 on: rolled back to step 4 with half the learning rate" in done.stderr
-
-
-def test_rollback_ignores_the_checkpoint_of_a_stop(here, tmt, poison, monkeypatch) -> None:
+def test_the_checkpoint_of_a_stop_is_not_recommended(here, tmt, poison) -> None:
     signals = iter([True])
 
-    def stop_then_fail(step: int, rate: float) -> bool:
+    def stop_then_fail(step: int, _: float) -> bool:
         if step == 5 and next(signals, False):
             os.kill(os.getpid(), signal.SIGTERM)
-        return step >= 7 and rate > 1.5e-3
+        return step >= 7
 
     poison(stop_then_fail)
     settings = (*TRAIN, *CONSTANT)
     assert tmt(*settings).returncode == 143
     assert RunFolder(here / "runs" / "tiny").find_checkpoint("last").step == 5
     done = tmt(*settings, "validation.every=100")
-    assert done.returncode == 0, done.stderr
-    assert "from step 7 on: rolled back to step 4 with half the learning rate" in done.stderr
-
-
-@pytest.mark.slow
-def test_rollback_to_before_the_first_step_of_this_process(here, tmt, poison) -> None:
-    """The run resumed after step 8 and rolls back to 4. The estimate of the time left does not divide by zero."""
-    settings = (*CONSTANT, "train.max_steps=20")
-    assert tmt(*TRAIN, *settings, "train.max_steps=8").returncode == 0
-    run = RunFolder(here / "runs" / "tiny")
-    (run.find_checkpoint("8").path / "training.pt").rename(run.find_checkpoint("8").path / "lost")
-    poison(lambda step, rate: step >= 10 and rate > 1.5e-3)
-    shutil.rmtree(run.find_checkpoint("8").path)
-    done = tmt(*TRAIN, *settings, "validation.every=100")
-    assert done.returncode == 0, done.stderr
-    assert "rolled back to step 4" in done.stderr
+    assert (done.returncode, "--checkpoint 4" in done.stderr) == (2, True), done.stderr
 
 
 def test_nan_score_is_never_the_best(here, tmt, monkeypatch) -> None:
@@ -229,20 +189,11 @@ def test_stop_does_not_change_which_checkpoints_are_kept(here, tmt, poison, monk
     assert 9 not in run.list_checkpoint_folders()
 
 
-def test_third_divergence_ends_the_run_with_advice(here, tmt, poison) -> None:
-    taken = poison(lambda step, _: step >= 6)
-    done = tmt(*TRAIN, *CONSTANT)
-    assert done.returncode == 2
-    assert "step 8: the gradient was not finite for 3 steps in a row from step 6 on, after 2 rollbacks" in (done.stderr)
-    assert "lower schedule.peak" in done.stderr
-    assert [rate for step, rate in taken if step == 6] == [2e-3, 1e-3, 5e-4]
-
-
 def test_divergence_before_the_first_checkpoint_ends_the_run_and_its_readme_says_so(here, tmt, poison) -> None:
     poison(lambda *_: True)
     done = tmt(*TRAIN)
     assert done.returncode == 2
-    assert "before the first checkpoint" in done.stderr
+    assert "start again with --restart" in done.stderr and "--checkpoint" not in done.stderr
     readme = RunFolder(here / "runs" / "tiny").readme.read_text(encoding="utf-8")
     assert re.search(r"^- Status: failed.*: .*the gradient was not finite.*start again with --restart$", readme, re.M)
 
@@ -263,15 +214,16 @@ def test_divergence_is_recorded_until_the_training_resumes(here, tmt, poison) ->
 
 
 def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:
-    run_passes, failed = TrainStep.run_passes, list[int]()
+    forward, failed = BatchLoss.forward, list[int]()
 
-    def starve(self: TrainStep, batch: Any, **settings: Any) -> torch.Tensor:
-        if len(failed) < 2 and len(batch.src) > 1:
+    def starve(self: BatchLoss, batch: Any) -> dict[str, torch.Tensor]:
+        if torch.is_grad_enabled() and len(failed) < 2 and len(batch.src) > 1:
             failed.append(len(batch.src))
             raise torch.OutOfMemoryError("none left")
-        return run_passes(self, batch, **settings)
+        return forward(self, batch)
 
-    monkeypatch.setattr(TrainStep, "run_passes", starve)
+    monkeypatch.setattr("transformer_mt.flows.train.predict_memory", lambda *_: None)
+    monkeypatch.setattr(BatchLoss, "forward", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"out of memory: a batch of {failed[0]} pairs is split (train.en:" in done.stderr
@@ -292,10 +244,10 @@ def test_batches_are_planned_once(here, tmt, monkeypatch) -> None:
 
 
 def test_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
-    def starve(*_: Any, **settings: Any) -> Any:
+    def starve(*_: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr(TrainStep, "run_passes", starve)
+    monkeypatch.setattr(BatchLoss, "forward", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "this pair alone does not fit into memory; lower data.max_length" in done.stderr

@@ -31,10 +31,11 @@ from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, one_thread
 from transformer_mt.system.log import Severity
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss_config import LossConfig, make_loss
-from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.loss import make_loss
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 from transformer_mt.training.train_step import TrainStep
+from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 if TYPE_CHECKING:
     from transformer_mt.system.device import Machine
@@ -93,7 +94,7 @@ def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = 
             is_last = step == MAX_STEPS or time.perf_counter() - start > time_limit
             if is_last or step % TEST_EVERY == 0:
                 accuracy = measure_accuracy(model, machine, make_batch(generator))
-                loss = float(metrics.loss / metrics.n_tgt)
+                loss = float(metrics["loss"] / metrics["n_tgt"])
                 result = SelfTestResult(step, loss, accuracy, time.perf_counter() - start)
                 if is_last or result.is_learnt:
                     return result

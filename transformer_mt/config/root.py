@@ -29,20 +29,24 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.system.device import DeviceName, Precision
-from transformer_mt.system.log import cut_list
+from transformer_mt.system.log import cut_list, log_rank0
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
-from transformer_mt.training.compile import CompileMode
-from transformer_mt.training.loss_config import LossConfig
-from transformer_mt.training.optimizers import OptimizerConfig
-from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
+from transformer_mt.training.training_config import (
+    CompileMode,
+    LossConfig,
+    OptimizerConfig,
+    TrainConfig,
+    ValidationConfig,
+)
 
 
 class Schema:
@@ -141,6 +145,20 @@ FILTER_LIST = ("data", "filters")
 _MISSING_TAG = "is required, because each training source has a tag: set one of {}"
 
 
+class ValidationSection(ValidationConfig):
+    """Validation: loss, scores of greedy translations of raw text, and behaviour tests."""
+
+    expect: BehaviourTests = ()
+    """behaviour tests: a list of sentences with conditions, a YAML file with such a list, or starter"""
+
+    def find_problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""
+        for key in ("metric", "expect_all"):
+            if not self.expect and getattr(self, key) in ("expect", True):
+                yield (key,), "needs behaviour tests: set validation.expect"
+        yield from super().find_problems(sources, is_warm_start)
+
+
 class Config(Section):
     """All settings of a run."""
 
@@ -157,7 +175,7 @@ class Config(Section):
     compile: Annotated[CompileMode, MAY_CHANGE] = "auto"
     """torch.compile for each layer: layers (CUDA only), off, or auto (layers on CUDA for 1,000 steps and more)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
-    """number of CPU threads of PyTorch; auto: one per core that no other program uses when the run is created"""
+    """number of CPU threads of PyTorch; auto: one per physical core when the run is created"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
     """planned export format; ctranslate2: reject settings that it does not support before training; null: no check"""
     data: DataSection
@@ -176,7 +194,7 @@ class Config(Section):
     """learning rate schedule"""
     train: TrainConfig = TrainConfig()
     """length of the training, and intervals of checkpoints and logging"""
-    validation: ValidationConfig = ValidationConfig()
+    validation: ValidationSection = ValidationSection()
     """validation loss, scores of greedy translations, and early stopping"""
     scoring: ScoringConfig = ScoringConfig()
     """computation of BLEU and chrF"""
@@ -317,6 +335,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
         if key.count(".") >= MAX_DEPTH:
             raise UserError(f"{COMMAND_LINE}: {key[:40]}...: no key has more than {MAX_DEPTH} parts")
         tree = tree.replace(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
+    tree = _drop_removed_keys(tree)
     if tree.values.get("name") is None:
         tree = tree.replace(("name",), path.stem, Location(str(path)))
     try:
@@ -331,6 +350,26 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))
     return config
+
+
+REMOVED_KEYS: dict[tuple[str, str], str] = {
+    ("train", "ledger"): "`tmt check RUN --worst N` scores the training pairs with the finished model",
+}
+"""Keys of earlier versions without an effect on the weights, with what to do instead."""
+
+
+def _drop_removed_keys(tree: Tree) -> Tree:
+    """Return the tree without keys of earlier versions. A key that was switched on is warned of."""
+    for path, remedy in REMOVED_KEYS.items():
+        name, key = path
+        section: Any = tree.values.get(name)
+        if isinstance(section, dict) and key in section:
+            if section[key]:
+                log_rank0(f"warning: {tree.locate(path)}: {name}.{key} is ignored: {remedy}")
+            kept = {**cast(dict[str, Value], section)}
+            del kept[key]
+            tree = Tree({**tree.values, name: kept}, tree.locations)
+    return tree
 
 
 def find_builtin_config(name: str) -> Path:

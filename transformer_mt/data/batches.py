@@ -124,6 +124,8 @@ class BatchConfig(Section):
     """maximum padded target tokens per batch (source: twice as many); auto: the largest that fits the GPU, or 4096"""
     accumulate: int = Field(default=1, ge=1)
     """batches per optimizer step, of all processes together (gradient accumulation)"""
+    packed_positions: CountOrAuto = "auto"
+    """on CUDA: maximum padded source and target positions of the batches that are packed together; auto: what fits"""
 
     @property
     def token_budget(self) -> int:

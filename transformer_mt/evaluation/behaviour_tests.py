@@ -120,6 +120,18 @@ def check_translations(tests: Sequence[BehaviourTest], translations: Sequence[st
     ]
 
 
+N_LISTED = 3  # failed tests in one line
+
+
+def describe_failed_tests(results: Sequence[BehaviourResult]) -> str | None:
+    """Return a sentence about the tests that failed, or None."""
+    failed = [f"{result.title}: {result.problem}" for result in results if result.problem]
+    if not failed:
+        return None
+    more = f"; and {len(failed) - N_LISTED} more" if len(failed) > N_LISTED else ""
+    return f"{len(failed)} of {len(results)} behaviour tests fail ({'; '.join(failed[:N_LISTED])}{more})"
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

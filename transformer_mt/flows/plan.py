@@ -35,8 +35,8 @@ from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import SilentMetricsLogger
-from transformer_mt.training.progress import Interval
 from transformer_mt.training.trainer import LogWindow, Trainer
+from transformer_mt.training.training_config import Interval
 
 WARM_UP_STEPS = 5  # compile kernels and fill caches
 MEASURED_STEPS = 20
@@ -148,9 +148,9 @@ def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_b
     return Measurements(
         setup_seconds=setup_seconds,
         cache_bytes=cache_bytes,
-        step_seconds=window.seconds / window.n_padded * n_padded_per_epoch / setup.steps_per_epoch,
-        tokens_per_second=window.n_tgt / window.seconds,
-        padding=1 - (window.n_src + window.n_tgt) / window.n_padded,
+        step_seconds=window.seconds / window.total("n_padded") * n_padded_per_epoch / setup.steps_per_epoch,
+        tokens_per_second=window.total("n_tgt") / window.seconds,
+        padding=window.scalars()["train/padding"],
         validation_seconds=validation_seconds,
         checkpoint_seconds=time.perf_counter() - start,
         checkpoint_bytes=measure_folder(run.checkpoints),

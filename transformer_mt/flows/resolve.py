@@ -1,4 +1,7 @@
-"""Resolving `auto` in the configuration, once per run, and refusing changes of settings that affect the result."""
+"""Resolve `auto` in the configuration, once per run, and refuse changes of settings that affect the result.
+
+The results are stored in `config.yaml` when the run is created, because a bit-exact resume depends on them.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,22 @@ from transformer_mt.flows.prepare import TrainingData, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, leave_busy_cores, resolve_machine
+from transformer_mt.system.device import Machine, resolve_machine
 from transformer_mt.system.log import log_rank0
+from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.training import memory_estimate as memory
-from transformer_mt.training.loss_config import make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
-from transformer_mt.training.packed_batches import can_pack, pack
+from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, can_pack, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:
-    """Return the configuration with `auto` resolved for device, precision, threads and the end of the schedule.
+    """Return the configuration with `auto` resolved, as far as this is possible without the data.
 
-    An existing run keeps the values that it was created with, except threads if the number of processes changed.
+    An existing run keeps the values that it was created with, except threads if the number of processes changed, and
+    `compile` on another device.
 
     Raises:
         UserError: The run exists and a setting that affects the result differs, or it cannot be resumed.
@@ -45,12 +50,15 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     _refuse_exported(run)
     old = configuration.load_run(run)
     same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
-    keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
+    keys = ["device", "precision", *(["threads"] if same_processes else [])]
+    if requested.device in ("auto", old.device):
+        keys.append("compile")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
     kept["data"] = resolve_stages(run, requested)
     kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
-    if requested.batches.tokens == "auto":
-        kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
+    limits = {key: getattr(old.batches, key) for key in ("tokens", "packed_positions")}
+    limits = {key: value for key, value in limits.items() if getattr(requested.batches, key) == "auto"}
+    kept["batches"] = requested.batches.model_copy(update=limits)
     resolved = _resolve_machine_settings(requested.model_copy(update=kept))
     check_unchanged(run, old, resolved)
     check_schedule_end(run, resolved, is_new=False)
@@ -77,13 +85,11 @@ def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
 
 def _resolve_machine_settings(config: Config) -> Config:
     machine = resolve_machine(config.device, config.precision, config.threads)
-    if config.threads == "auto":
-        n_threads, machine = machine.threads, leave_busy_cores(machine)
-        if machine.threads < n_threads:
-            log_rank0(
-                f"threads: auto takes {machine.threads} instead of {n_threads}: other programs use cores, and the "
-                "threads of a training wait for the slowest one"
-            )
+    if config.compile == "layers" and machine.device.type != "cuda":
+        # on a CPU, compiled layers took 1.6 times as long in bf16, and compiled attention fails for new lengths
+        raise UserError(
+            f"compile: layers: works on CUDA only, and the device is {machine.device}; set compile: auto or off"
+        )
     return config.model_copy(
         update={
             "device": machine.device.type if config.device == "auto" else config.device,
@@ -190,6 +196,53 @@ def predict_memory(config: Config, machine: Machine, model: Transformer, stream:
     prediction = memory.predict_memory(stream, *_trial(config, machine, model))
     log_rank0(f"memory: {prediction.describe()}")
     return prediction
+
+
+def resolve_for_device(config: Config, machine: Machine, largest: MemoryPrediction, n_steps: int | None) -> Config:
+    """Return the configuration with `compile` and `batches.packed_positions` resolved.
+
+    `largest` is the memory that the largest batch needs. The training has `n_steps`; None: its length is unknown.
+    """
+    return _resolve_compile(_resolve_packing(config, machine, largest), machine.device, n_steps)
+
+
+def _resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
+    """Resolve `batches.packed_positions: auto`, if batches are packed on this device."""
+    is_packed = can_pack(config.model, config.loss.consistency, machine.device)
+    if config.batches.packed_positions != "auto" or not is_packed:
+        return config
+    memory_bytes = read_gpu_bytes(machine.device) or largest.available  # of the whole GPU, whatever else uses it now
+    n_positions = max(1, min(MAX_PASS_POSITIONS, largest.max_positions(memory_bytes)))
+    return config.model_copy(update={"batches": config.batches.model_copy(update={"packed_positions": n_positions})})
+
+
+MIN_COMPILED_STEPS = 1000
+"""With `compile: auto`, shorter trainings are not compiled: compilation takes as long as some hundred steps."""
+
+
+def _resolve_compile(config: Config, device: torch.device, n_steps: int | None) -> Config:
+    """Resolve `compile: auto`.
+
+    Raises `UserError` for `layers` if PyTorch cannot compile; with `auto`, the reason is logged.
+    """
+    is_worthwhile = device.type == "cuda" and (n_steps is None or n_steps >= MIN_COMPILED_STEPS)
+    if config.compile == "off" or (config.compile == "auto" and not is_worthwhile):
+        return config.model_copy(update={"compile": "off"})
+    problem = find_compiler_problem(device)
+    if problem and config.compile == "layers":
+        raise UserError(f"compile: layers: PyTorch cannot compile here ({problem}); set compile: auto or off")
+    if problem:
+        log_rank0(f"compile: auto: the layers are not compiled, because PyTorch cannot compile here ({problem})")
+    return config.model_copy(update={"compile": "off" if problem else "layers"})
+
+
+def find_compiler_problem(device: torch.device) -> str | None:
+    """Compile a small function, and return the first line of the error, such as that of a missing compiler, or None."""
+    try:
+        torch.compile(torch.sin)(torch.ones(8, device=device))
+    except Exception as error:  # of any part of the tool chain
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return None
 
 
 def warn_early_end(config: Config, stream: BatchStream) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from transformer_mt.flows.resolve import (
     predict_memory,
     resolve_batch_tokens,
     resolve_config,
+    resolve_for_device,
     warn_early_end,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_card
@@ -48,7 +48,6 @@ from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.tools.analysis import figures
 from transformer_mt.tools.quality.check_runner import check_sample
 from transformer_mt.training import distributed
-from transformer_mt.training.compile import check_compile, compile_layers, resolve_compile
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.trainer import Trainer
@@ -179,7 +178,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             record_start(run, setup, warm_start)
         log_rank0(describe_model(config, setup.model, setup.steps_per_epoch))
         with make_logger(run, config, ranks, config.train.last_step(setup.steps_per_epoch)) as logger:
-            trainer = make_trainer(run, setup, ranks, logger, partial(write_card, run, config, is_running=True))
+            trainer = make_trainer(run, setup, ranks, logger, lambda _: write_card(run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
@@ -256,7 +255,6 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
-    check_compile(resolved.compile, machine.device)
     configure_process(machine)
     log_rank0(describe_training(resolved, machine, ranks))
     if warning := describe_busy_cores(machine):
@@ -268,18 +266,17 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
     ranks.run_on_rank0(lambda: check_model_fits(resolved, machine, data.tokenizers))
     model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
-    # if the run of the warm start is still in training, ranks may have read different weights
-    ranks.broadcast_parameters(parameter.data for parameter in model.parameters())
     config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
     memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
     if ranks.is_rank0:
         warn_early_end(config, stream)
     n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
-    if resolve_compile(config.compile, machine.device, n_steps):
-        compile_layers(model)
+    final = ranks.run_on_rank0(lambda: resolve_for_device(config, machine, memory, n_steps))
+    if final.compile == "layers":
+        model.compile_layers()
         log_rank0("compile: the first steps compile the layers, which takes about a minute")
-    return Setup(config, machine, data, model, stream, report, memory)
+    return Setup(final, machine, data, model, stream, report, memory)
 
 
 def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart | None) -> Transformer:

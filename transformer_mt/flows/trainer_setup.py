@@ -14,21 +14,15 @@ from transformer_mt.flows.prepare import TrainingData
 from transformer_mt.flows.validation import make_validator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system.device import Machine
 from transformer_mt.system.log import log
-from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ledger import Ledger
-from transformer_mt.training.loss_config import make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
-from transformer_mt.training.metrics_logger import MetricsLogger
+from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
 from transformer_mt.training.optimizers import make_optimizers
-from transformer_mt.training.packed_batches import (
-    MAX_PASS_POSITIONS,
-    PackedBatch,
-    can_pack,
-    pack_passes,
-)
+from transformer_mt.training.packed_batches import PackedBatch, can_pack, pack_passes
 from transformer_mt.training.saved_state import ExponentialMovingAverage
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
@@ -54,16 +48,23 @@ class Setup:
 
 
 def make_trainer(
-    run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogger, after_save: Callable[[], None] | None = None
+    run: RunFolder,
+    setup: Setup,
+    ranks: Ranks,
+    logger: MetricsLogger,
+    after_save: Callable[[CheckpointInfo], None] | None = None,
 ) -> Trainer:
     """Return the trainer, which calls `after_save` after each checkpoint."""
     config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
-    ledger = Ledger(len(data.train), ranks) if config.train.ledger else None
-    source_names = [*data.train.text.source_sizes]
-    return Trainer(
+
+    def log_figures(result: ValidationResult) -> None:
+        logger.log_figures(trainer.progress.step, result.draw)
+
+    corpus_names = [*data.train.text.source_sizes]
+    trainer = Trainer(
         train_step=make_train_step(
-            config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger, len(source_names)
+            config, setup.machine, ranks, setup.model, partial(halve_batch, stream), corpus_names
         ),
         prefetcher=Prefetcher(
             stream, config.batches.accumulate, ranks.rank, ranks.size, partial(prepare_batches, setup)
@@ -77,21 +78,19 @@ def make_trainer(
         config=config.train,
         validation=config.validation,
         keep=config.keep,
-        ledger=ledger,
-        source_names=source_names,
-        is_warm_start=config.train.init_from is not None,
+        on_validation=log_figures,
         after_save=after_save,
+        is_warm_start=config.train.init_from is not None,
     )
+    return trainer
 
 
 def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
     """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
     config, model = setup.config, setup.model
     if can_pack(config.model, config.loss.consistency, setup.machine.device):
-        # the size of the GPU, not its free memory: a resumed training packs the same batches
-        memory_bytes = read_gpu_bytes(setup.machine.device) or setup.memory.available
-        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions(memory_bytes))
-        batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_positions)
+        assert config.batches.packed_positions != "auto"
+        batches = pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)
     return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches
 
 
@@ -101,21 +100,19 @@ def make_train_step(
     ranks: Ranks,
     model: Transformer,
     split_batch: Callable[[Batch], Sequence[Batch]],
-    ledger: Ledger | None = None,
-    n_sources: int = 0,
+    corpus_names: Sequence[str] = (),
 ) -> TrainStep:
     """Return the train step. `split_batch` splits a batch that does not fit into memory."""
-    loss = make_loss(config.loss)
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.precision),
-        loss=ledger.wrap_loss(loss) if ledger else loss,
+        loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,
         machine=machine,
         ranks=ranks,
         split_batch=split_batch,
-        n_sources=n_sources,
+        corpus_names=corpus_names,
     )
 
 

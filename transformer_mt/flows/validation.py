@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -18,7 +18,12 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.behaviour_tests import BehaviourResult, BehaviourTest, check_translations
+from transformer_mt.evaluation.behaviour_tests import (
+    BehaviourResult,
+    BehaviourTest,
+    check_translations,
+    describe_failed_tests,
+)
 from transformer_mt.evaluation.degenerate import Sample, as_markdown, find_degenerate, markdown_table
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
@@ -26,7 +31,6 @@ from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.figures import render_pixels
-from transformer_mt.training.compile import uncompiled
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
@@ -113,7 +117,8 @@ class Validator:
             samples=["\n".join(sample.lines()) for sample in samples],
             markdown=markdown,
             warning=degenerate.warning(failures),
-            tests=tests,
+            tests=[test._asdict() for test in tests],
+            failed_tests=describe_failed_tests(tests),
             draw=lambda: self.draw(translator),
         )
 
@@ -151,9 +156,10 @@ class Validator:
         # [2, K] negative log-likelihood and labels of each source
         by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
-            with self.machine.autocast(), uncompiled():
-                loss, nll, _ = batch_loss(model, batch.to(self.machine.device), self.smoothing)
-            sums += torch.stack([loss, nll, torch.full_like(nll, batch.n_tgt)])
+            with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
+                found = batch_loss(model, batch.to(self.machine.device), self.smoothing)
+            nll = found["nll"]
+            sums += torch.stack([found["loss"], nll, torch.full_like(nll, batch.n_tgt)])
             by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
         model.train(was_training)
         sums, by_source = self.ranks.all_reduce_sum([sums, by_source])

@@ -22,10 +22,11 @@ from transformer_mt.model.cpu_kernels import (
     masked_softmax_cpu,
     use_cpu_kernels,
 )
+from transformer_mt.model.cuda_kernels import packed_attention
 from transformer_mt.model.linear import FusedLinear, Linear
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.norms import dropout, make_norm
-from transformer_mt.model.packing import PackedMask, packed_attention
+from transformer_mt.model.packing import PackedMask
 from transformer_mt.model.positions import NoPositions, Positions, make_rotation
 
 

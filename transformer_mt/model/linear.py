@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.model.cpu_kernels import needs_padded_rows, onednn_is_faster, onednn_linear, pad_rows, padded_linear
+from transformer_mt.model.cpu_kernels import needs_padded_rows, onednn_is_faster, onednn_linear, padded_linear
 from transformer_mt.model.model_config import ModelConfig
 
 NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
@@ -43,7 +42,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Linear(nn.Linear):
     """x W^T + b. [..., D] -> [..., O]."""
 
-    copies: tuple[Tensor, Tensor | None] | None = None  # of weight and bias in another dtype, see weight_cast.py
+    copies: tuple[Tensor, Tensor | None] | None = None  # of weight and bias in another dtype, see `WeightCast`
 
     def get_weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
         """Return the tensors to compute with: the copies, if there are any."""
@@ -110,24 +109,6 @@ def initialise(module: nn.Module, config: ModelConfig, depth: int = 1) -> None:
 CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Maximum size of a chunk of logits, by device type: on a CPU, about the size of its caches."""
 DEFAULT_CHUNK_BYTES = 1 << 25
-VOCABULARY_MULTIPLE = 8
-"""On CUDA the number of logits is a multiple of this. Products of other widths took 6 times as long on an H100."""
-UNUSED_LOGIT = -1e4  # its probability is 0; finite, so that differences of logits are numbers
-
-ChunkLoss = Callable[[Tensor, Tensor], Tensor]
-"""Returns fp32 sums from logits [n, ..., V] and labels [n], and overwrites the logits with the first sum's gradient."""
-
-
-def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, chunk_loss: ChunkLoss, tensors: int = 1) -> Tensor:
-    """Sum `chunk_loss` over all chunks. Only the first sum has a gradient. [N, ..., D], [V, D], [N] -> [sums].
-
-    Logits have the dtype of the surrounding autocast. `tensors` is the number of tensors of the size of the logits that
-    `chunk_loss` holds at once.
-    """
-    dtype, logits_per_label = compute_dtype(states), math.prod(states.shape[1:-1]) * len(weight)
-    rows = chunk_rows(states.device, tensors * logits_per_label * dtype.itemsize)
-    with torch.autocast(states.device.type, enabled=False):
-        return cast(Tensor, _ChunkedSum.apply(states, weight, labels, chunk_loss, rows, dtype, torch.is_grad_enabled()))
 
 
 def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
@@ -141,54 +122,6 @@ def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
     return torch.nonzero_static(is_real, size=n_labels)[:, 0]
 
 
-def pad_vocabulary(weight: Tensor) -> Tensor:
-    """Append zero rows on CUDA, up to a multiple of `VOCABULARY_MULTIPLE`. [V, D] -> [V', D]."""
-    n_missing = -len(weight) % VOCABULARY_MULTIPLE if weight.is_cuda else 0
-    return F.pad(weight, (0, 0, 0, n_missing)) if n_missing else weight
-
-
 def chunk_rows(device: torch.device, row_bytes: int) -> int:
     """Return the number of rows of a chunk, at least 1."""
     return max(1, CHUNK_BYTES.get(device.type, DEFAULT_CHUNK_BYTES) // row_bytes)
-
-
-class _ChunkedSum(torch.autograd.Function):
-    """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        chunk_loss: ChunkLoss,
-        rows: int,
-        dtype: torch.dtype,
-        needs_grad: bool,
-    ) -> Tensor:
-        # Rows appended by `pad_rows` give logits of 0, which no chunk loss overwrites: their gradient is 0 as well.
-        states = pad_rows(states, dtype) if needs_padded_rows(states.device, dtype) else states.to(dtype)
-        grad_states = torch.empty_like(states) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
-        n_ids = len(weight)
-        weight = pad_vocabulary(weight.to(dtype))
-        sums: list[Tensor] = []
-        for start in range(0, max(1, len(labels)), rows):
-            chunk = slice(start, start + rows)
-            logits = states[chunk] @ weight.T  # [n, ..., V]
-            logits[..., n_ids:] = UNUSED_LOGIT
-            chunk_labels = labels[chunk]
-            sums.append(chunk_loss(logits[: len(chunk_labels)], chunk_labels))
-            if grad_states is not None and grad_weight is not None:
-                grad_logits = logits.flatten(0, -2)  # `chunk_loss` has overwritten the logits
-                torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-                grad_weight += (grad_logits.T @ states[chunk].flatten(0, -2))[:n_ids]
-        ctx.save_for_backward(grad_states, grad_weight)
-        ctx.n_labels = len(labels)
-        return torch.stack(sums).sum(0)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        grad_states, grad_weight = ctx.saved_tensors
-        scale = grad_outputs[0][0]
-        return grad_states[: ctx.n_labels] * scale, grad_weight * scale, None, None, None, None, None

@@ -10,7 +10,7 @@ sentences: positions, which count from the start of a sentence, and attention, w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,39 +66,3 @@ class PackedMask(NamedTuple):
         if self.is_causal:
             mask &= self.keys.positions <= self.queries.positions[:, None]
         return mask[None, None]
-
-
-def packed_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: PackedMask, dropout_rate: float = 0.0
-) -> Tensor:
-    """Compute softmax(Q K^T / sqrt(E)) V within each sentence, on CUDA. [1, H, T, E], 2 x [1, G, S, E] -> [1, H, T, E].
-
-    This is the memory-efficient kernel of PyTorch (Rabe & Staats 2021), called without `scaled_dot_product_attention`,
-    which has no offsets. On an H100 with sentences of 30 tokens it took a quarter of the time of `varlen_attn`, the
-    FlashAttention kernel, whose blocks are longer than the sentences.
-    """
-    n_repeats = queries.size(1) // keys.size(1)
-    if n_repeats > 1:  # the kernel has no grouped queries
-        keys, values = (x.repeat_interleave(n_repeats, dim=1) for x in (keys, values))
-    context, *_ = torch.ops.aten._efficient_attention_forward(
-        *map(_put_tokens_first, (queries, keys, values)),
-        None,
-        mask.queries.offsets,
-        mask.keys.offsets,
-        mask.queries.longest,
-        mask.keys.longest,
-        dropout_rate,
-        int(mask.is_causal),
-        True,  # keep what the backward pass needs
-    )
-    return cast(Tensor, context).transpose(1, 2)
-
-
-def _put_tokens_first(x: Tensor) -> Tensor:
-    """Exchange heads and tokens, and copy if the heads come first in memory. [1, H, L, E] -> [1, L, H, E].
-
-    The kernel returns contiguous gradients. `torch.compile` expects the strides of the input, which are the same only
-    with the tokens first.
-    """
-    x = x.transpose(1, 2)
-    return x if x.stride(1) >= x.stride(2) else x.contiguous()

@@ -87,7 +87,7 @@ class Stack(nn.Module):
         for depth, layer in enumerate(self.layers, start=1):
             initialise(layer, config, depth)
         self.norm = make_final_norm(config)
-        self.before_layer: Callable[[nn.Module], None] | None = None  # see weight_cast.py
+        self.before_layer: Callable[[nn.Module], None] | None = None  # see `WeightCast`
 
     def embed(self, ids: Tensor, positions: Positions | None = None) -> Tensor:
         """Embed ids with dropout. [B, L] -> [B, L, D].
@@ -100,7 +100,7 @@ class Stack(nn.Module):
         return self.dropout(self.embedding(ids, positions))
 
     def active_layers(self) -> Iterator[nn.Module]:
-        """Yield the layers to run, after `before_layer`. LayerDrop skips some in training (Fan et al. 2020)."""
+        """Yield the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
         for layer in self.layers:
             if self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop:
                 continue
@@ -165,6 +165,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, src: Vocabulary, tgt: Vocabulary) -> None:
         super().__init__()
         self.config, self.src_pad, self.tgt_pad = config, src.pad_id, tgt.pad_id
+        self.is_compiled = False
         tgt_embedding = Embedding(tgt, config)
         src_embedding = Embedding(src, config, tgt_embedding.tokens if config.tie_embeddings == "all" else None)
         self.encoder = Encoder(config, src_embedding)
@@ -184,6 +185,16 @@ class Transformer(nn.Module):
             return self.decode(tgt_in, *self.encode(src))
         src_states = self.encoder(src, PackedMask(packings.src, packings.src), packings.src)
         return self.decoder(tgt_in, src_states, PackedMask(packings.tgt, packings.src), packings.tgt)
+
+    def compile_layers(self, backend: str | Callable[..., object] = "inductor", *, fullgraph: bool = False) -> None:
+        """Compile each layer for batches of any size. Equal layers share the code, and a copy is not compiled.
+
+        What cannot be compiled runs as plain PyTorch; with `fullgraph` it is an error.
+        """
+        self.is_compiled = True
+        for stack in (self.encoder, self.decoder):
+            for layer in stack.layers:
+                layer.compile(dynamic=True, fullgraph=fullgraph, backend=backend)
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]."""

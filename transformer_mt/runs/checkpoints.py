@@ -209,10 +209,10 @@ def load_last_state(run: RunFolder) -> State | None:
                 raise
 
 
-def find_rollback_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | None:
+def find_last_intact_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | None:
     """Return the last intact checkpoint up to a step, or None.
 
-    Checkpoints written at a stop signal are skipped: an uninterrupted run would not have them to roll back to.
+    Checkpoints written at a stop signal are skipped, because an uninterrupted run would not have them.
     """
     for info in reversed(run.list_readable_checkpoints()):
         if info.step <= up_to and not info.stopped:

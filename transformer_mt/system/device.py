@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
@@ -70,7 +70,7 @@ class Machine:
 
     @contextmanager
     def autocast(self) -> Generator[None]:
-        """Compute matrix products in this precision. Parameters, residual stream, norms and loss stay in fp32."""
+        """Compute matrix products in this precision. Parameters, residual stream, norms and losses stay in fp32."""
         import torch
 
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
@@ -130,15 +130,6 @@ def describe_busy_cores(machine: Machine) -> str | None:
         return None
     programs = "another program uses a core" if busy == 1 else f"other programs use {busy} cores"
     return f"warning: {programs}; {machine.threads} threads then wait for each other; threads=1 may be much faster"
-
-
-def leave_busy_cores(machine: Machine) -> Machine:
-    """Return the machine with fewer threads, at least one, if other programs use cores that the threads need."""
-    if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
-        return machine
-    # all cores, because the processes are counted on the whole machine, not in a container
-    free = max(1, (os.cpu_count() or 1) - count_busy_processes())
-    return replace(machine, threads=min(machine.threads, free))
 
 
 def count_busy_processes() -> int:

@@ -1,15 +1,14 @@
 """Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
-Every rank holds the whole model. The ranks share the micro-batches of a step, and sum their gradients during the last
-backward pass (gradients.py). `DistributedDataParallel` does so too, but requires as many backward passes on every rank.
-Here a rank may split a batch that does not fit into memory.
+Every rank holds the whole model. The ranks share the micro-batches of a step, and `DistributedDataParallel` sums their
+gradients during the last backward pass (train_step.py).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
+from transformer_mt.system.memory import is_out_of_memory
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
 """Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""
@@ -54,31 +54,20 @@ class Ranks:
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Sum each tensor over all ranks, in one all-reduce with `STEP_TIMEOUT`. All ranks get the same bits."""
-        sums, wait = self.start_all_reduce_sum(tensors)
-        wait()
-        return sums
-
-    def start_all_reduce_sum(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[], None]]:
-        """Start `all_reduce_sum`. Return the sums, and a function that must be called before they are read."""
         if self.size == 1:
-            return list(tensors), lambda: None
+            return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        with _translate_errors():
-            work = cast("dist.Work", dist.all_reduce(flat, async_op=True))
-
-        def wait() -> None:
-            with _translate_errors():
-                work.wait()
-
+        with translate_errors():
+            dist.all_reduce(flat)
         parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
-        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)], wait
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
     def all_reduce_max(self, number: int) -> int:
         """Return the maximum over all ranks."""
         if self.size == 1:
             return number
         maximum = torch.tensor(number)
-        with _translate_errors():
+        with translate_errors():
             dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.cpu_group)
         return int(maximum)
 
@@ -87,23 +76,16 @@ class Ranks:
         if self.size == 1:
             return list(shard)
         shards: list[Any] = [None] * self.size
-        with _translate_errors():
+        with translate_errors():
             dist.all_gather_object(shards, list(shard), group=self.cpu_group)
         rows = [list(part) for part in cast("list[list[T]]", shards)]
         return [part[i] for i in range(len(rows[0])) for part in rows if i < len(part)]
-
-    def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite the tensors of every rank, in place, with those of rank 0."""
-        if self.size > 1:
-            with _translate_errors():
-                for tensor in tensors:
-                    dist.broadcast(tensor, src=0)
 
     def run_on_rank0(self, function: Callable[[], T]) -> T:
         """Call a function on rank 0 only, and return its result on every rank."""
         result: list[Any] = [function() if self.is_rank0 else None]
         if self.size > 1:
-            with _translate_errors():
+            with translate_errors():
                 dist.broadcast_object_list(result, group=self.cpu_group)
         return cast(T, result[0])
 
@@ -115,7 +97,7 @@ class Ranks:
         machine of rank 0 fails; a `UserError` then ends them.
         """
         if self.store is not None and not self.is_rank0:
-            with _translate_errors():
+            with translate_errors():
                 while not self.store.check([name]):
                     time.sleep(POLL_SECONDS)
         yield
@@ -125,7 +107,7 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         if self.size > 1:
-            with _translate_errors():
+            with translate_errors():
                 dist.barrier(self.cpu_group)
 
 
@@ -163,11 +145,13 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
 
 
 @contextmanager
-def _translate_errors() -> Generator[None]:
+def translate_errors() -> Generator[None]:
     """Turn the error of a failed collective into a `UserError`."""
     try:
         yield
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise UserError(
             f"another process of this training died or hangs, or memory ran out ({str(error).splitlines()[0]});\n"
             "see its message above; run the same command to resume from the last checkpoint, or let "

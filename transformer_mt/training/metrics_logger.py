@@ -6,14 +6,13 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from tensorboard.plugins.text import summary_v2 as text_summary
@@ -21,7 +20,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from transformer_mt.evaluation.behaviour_tests import BehaviourResult
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, atomic_file, write_text
 from transformer_mt.system.log import format_duration, log_rank0
@@ -44,20 +42,25 @@ BEST_SCORES = ("best/bleu", "best/chrf", "best/loss")  # columns of HPARAMS, whi
 
 _SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
 CURVES = ("train", "valid")
-"""Sub-folders whose curves share the charts. The folder itself has hyper-parameters, images, texts and test scores."""
+"""Sub-folders whose curves share the charts. Test scores have a sub-folder of their own, because a resumed run records
+those of its step again. The folder itself has hyper-parameters, images and texts."""
 HPARAMS_FILE = "events.hparams.tfevents"  # sorts before "events.out": TensorBoard follows only the last file
 
 
 class EventWriter:
-    """Appends events to a folder, training and validation curves to its sub-folders."""
+    """Appends events to a folder, training and validation curves to its sub-folders.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    TensorBoard hides older events of `purge_steps` and later steps, by sub-folder. The default is 0, because TensorBoard
+    ignores the first such mark of a folder.
+    """
+
+    def __init__(self, folder: Path, purge_steps: Mapping[str, int]) -> None:
+        self._folder, self._purge_steps = folder, purge_steps
         self._writers: dict[str, Any] = {}  # by sub-folder
 
     def _writer(self, part: str = "") -> Any:
         if part not in self._writers:
-            self._writers[part] = SummaryWriter(str(self._folder / part))
+            self._writers[part] = SummaryWriter(str(self._folder / part), purge_step=self._purge_steps.get(part, 0))
         return self._writers[part]
 
     def write_scalar(self, name: str, value: float, step: int) -> None:
@@ -71,9 +74,9 @@ class EventWriter:
         plugin: Any = text_summary
         writer.file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)  # add_text would append to the tag
 
-    def write_image(self, name: str, pixels: Pixels, step: int) -> None:
-        """Write a drawing."""
-        self._writer().add_image(FIGURES + name, pixels, step, dataformats="HWC")
+    def write_image(self, name: str, image: Pixels, step: int) -> None:
+        """Write an image."""
+        self._writer().add_image(FIGURES + name, image, step, dataformats="HWC")
 
     def write_hparams(self, values: Mapping[str, Scalar]) -> None:
         """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
@@ -85,7 +88,11 @@ class EventWriter:
             event.Event(wall_time=now, file_version="brain.Event:2"),
             event.Event(wall_time=now, summary=_hparams_summary(values)),
         ]
-        _write_records(self._folder / HPARAMS_FILE, [entry.SerializeToString() for entry in entries])
+        with atomic_file(self._folder / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
+            writer: Any = RecordWriter(file)
+            for entry in entries:
+                writer.write(entry.SerializeToString())
+            writer.flush()
 
     def flush(self) -> None:
         """Write buffered events to the files."""
@@ -101,41 +108,7 @@ class EventWriter:
 def locate_chart(name: str) -> tuple[str, str]:
     """Return the sub-folder and the tag of a metric: `valid/bleu` -> `valid`, `headline/bleu`."""
     part, _, quantity = name.partition("/")
-    return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else ("", name)
-
-
-def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: int, is_scored: bool) -> bool:
-    """Return whether an entry was recorded before a checkpoint was saved.
-
-    Entries of the checkpoint's step precede it, except test scores, and validation scores unless `is_scored`.
-    """
-    later = ("test/",) if is_scored else ("test/", "valid", "best/", TEXTS, f"{FIGURES}attention")
-    is_earlier_name = not any(name.startswith(later) for name in names)
-    return entry_step < checkpoint_step or (entry_step == checkpoint_step and is_earlier_name)
-
-
-def truncate(folder: Path, step: int, is_scored: bool) -> None:
-    """Delete the entries after a checkpoint, incomplete records and empty files from the event files of a run."""
-    event: Any = event_pb2
-    for path in sorted(folder.rglob("*tfevents*")):
-        prefix = "" if path.parent == folder else f"{path.parent.name}/"
-        loader: Any = RawEventFileLoader(str(path))
-        records: list[bytes] = list(loader.Load())
-        entries: list[Any] = [event.Event.FromString(record) for record in records]
-        tags = [[f"{prefix}{value.tag}" for value in entry.summary.value] for entry in entries]
-        kept = [i for i, entry in enumerate(entries) if precedes_checkpoint(entry.step, tags[i], step, is_scored)]
-        if any(tags[i] for i in kept):
-            _write_records(path, [records[i] for i in kept])
-        else:
-            path.unlink()
-
-
-def _write_records(path: Path, records: Iterable[bytes]) -> None:
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        writer: Any = RecordWriter(file)
-        for record in records:
-            writer.write(record)
-        writer.flush()
+    return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else (part, name)
 
 
 def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:
@@ -168,26 +141,16 @@ def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:
     )
 
 
-N_LISTED = 3  # failed behaviour tests in one line
-
-
 class ValidationResult(NamedTuple):
-    """Scores of one validation, with text and figures for the log."""
+    """Scores of one validation, with text and images for the log."""
 
     scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
     samples: list[str]  # blocks of lines for the log
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output
-    tests: Sequence[BehaviourResult]  # of the behaviour tests
-    draw: Callable[[], Mapping[str, Pixels]]  # draws the figures by name
-
-    def describe_failed_tests(self) -> str | None:
-        """Return a sentence about the behaviour tests that failed, or None."""
-        failed = [f"{test.title}: {test.problem}" for test in self.tests if test.problem]
-        if not failed:
-            return None
-        more = f"; and {len(failed) - N_LISTED} more" if len(failed) > N_LISTED else ""
-        return f"{len(failed)} of {len(self.tests)} behaviour tests fail ({'; '.join(failed[:N_LISTED])}{more})"
+    tests: list[dict[str, Any]]  # results of the behaviour tests
+    failed_tests: str | None  # a sentence about the behaviour tests that failed
+    draw: Callable[[], dict[str, Pixels]]  # draws the figures by name
 
     def find_rejection(
         self, initial_scores: dict[str, float], gate: dict[str, float], *, expect_all: bool
@@ -198,7 +161,7 @@ class ValidationResult(NamedTuple):
             loss = initial_scores.get(key, math.nan) - self.scores[key]
             if loss > limit:
                 return f"validation.gate: {source} lost {loss:.2f} BLEU, more than {limit:g}"
-        return self.describe_failed_tests() if expect_all else None
+        return self.failed_tests if expect_all else None
 
 
 FIRST_TIMED, LAST_TIMED = 5, 25  # steps after the start that the estimate of the remaining time rests on
@@ -214,6 +177,7 @@ class MetricsLogger:
     def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], last_step: int | None) -> None:
         self.run, self.hparams, self.last_step = run, hparams, last_step
         self._events: EventWriter | None = None
+        self._purge_steps: dict[str, int] = {}
         self._bar: Any = None
         self._first_step = 0
         self._first_time = self._timed_from = time.perf_counter()
@@ -273,8 +237,8 @@ class MetricsLogger:
             summary = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
             best = "  (best so far)" if is_best and title == "validation" else ""
             log_rank0(f"step {step:,}  {title}  {summary}{best}")
-        if failed := result.describe_failed_tests():
-            log_rank0(f"step {step:,}  {failed}")
+        if result.failed_tests:
+            log_rank0(f"step {step:,}  {result.failed_tests}")
         for sample in result.samples:
             log_rank0(f"{sample}\n")
         for name, markdown in result.markdown.items():
@@ -297,9 +261,9 @@ class MetricsLogger:
         self._open_events().write_text(name, markdown, step)
 
     def log_figures(self, step: int, draw: Callable[[], Mapping[str, Pixels]]) -> None:
-        """Draw figures and write them by name to TensorBoard."""
-        for name, pixels in draw().items():
-            self._open_events().write_image(name, pixels, step)
+        """Draw images and write them by name to TensorBoard."""
+        for name, image in draw().items():
+            self._open_events().write_image(name, image, step)
         self.flush()
 
     def flush(self) -> None:
@@ -308,17 +272,18 @@ class MetricsLogger:
             self._events.flush()
 
     def truncate(self, step: int, *, is_scored: bool) -> None:
-        """Delete all entries after a checkpoint, because a resumed run records them again.
+        """Remove all entries after a checkpoint, because a resumed run records them again.
 
-        `is_scored` is True for a checkpoint that was saved after the validation of its step.
+        `is_scored` is True for a checkpoint that was saved after the validation of its step. Event files are not
+        changed: the new ones hide the removed entries.
         """
         self.close()
         _truncate_metrics(self.run.metrics, step, is_scored)
-        truncate(self.run.tensorboard, step, is_scored)
+        self._purge_steps = {"train": step + 1, "valid": step + is_scored, "test": step, "": step + is_scored}
 
     def _open_events(self) -> EventWriter:
         if self._events is None:
-            self._events = EventWriter(self.run.tensorboard)
+            self._events = EventWriter(self.run.tensorboard, self._purge_steps)
             self._write_hparams(self._events)
         return self._events
 
@@ -387,6 +352,12 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:
-    kept = [entry for entry in read_metrics(path) if precedes_checkpoint(entry["step"], entry, step, is_scored)]
+    """Keep entries up to a step. Of those at the step, keep no test scores, and validations only if `is_scored`."""
+    later = ("test/",) if is_scored else ("test/", "valid/", BEST)
+    kept = [
+        entry
+        for entry in read_metrics(path)
+        if entry["step"] < step or (entry["step"] == step and not any(name.startswith(later) for name in entry))
+    ]
     if path.exists():
         write_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))

@@ -1,49 +1,23 @@
-"""Optimizer settings, and the choice of the parameters that Muon updates and that weight decay applies to."""
+"""The optimizers: fused Adam and AdamW of PyTorch, and Muon, with the choice of their parameters.
+
+`R` rows, `C` columns of a matrix, `N` matrices of one shape.
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+# `torch._foreach_*` changes all tensors of a list in one operation; torch has no public name for it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
-from pydantic import Field, model_validator
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from transformer_mt.config.section import Section, section_error
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class OptimizerConfig(Section):
-    """Adam (Kingma & Ba 2015), AdamW or Muon (Jordan et al. 2024), gradient clipping and weight averaging."""
-
-    kind: Literal["adam", "adamw", "muon"] = "adam"
-    """adam; adamw: Adam with decoupled weight decay; muon: Muon for the matrices of the layers, Adam for the rest"""
-    betas: tuple[Beta, Beta] = (0.9, 0.98)
-    """decay rates of Adam's running means of the gradient and of its square"""
-    eps: float = Field(default=1e-9, ge=1e-30)
-    """added to the denominator of Adam's update"""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """decoupled weight decay (adamw, muon) of the layers' matrices and of an untied output projection"""
-    clip_norm: float | None = Field(default=1.0, gt=0)
-    """maximum norm of the gradient; null: no clipping"""
-    ema_decay: float | None = Field(default=None, gt=0, lt=1)
-    """decay of an exponential moving average of the weights, which is validated and saved; null: no average"""
-
-    @model_validator(mode="after")
-    def _weight_decay_needs_adamw_or_muon(self) -> OptimizerConfig:
-        if self.weight_decay and self.kind == "adam":
-            raise section_error(
-                "weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0"
-            )
-        return self
-
-    @property
-    def state_copies(self) -> int:
-        """Return the number of values stored per weight in addition to it: two moments, and the average if any."""
-        return 2 + (self.ema_decay is not None)
+from transformer_mt.model.linear import Linear, projection_widths
+from transformer_mt.training.training_config import OptimizerConfig
 
 
 def make_optimizers(
@@ -54,10 +28,6 @@ def make_optimizers(
     `precision` applies to Muon's iterations. The caller sets the learning rate before each step, and may set two scalar
     fp32 tensors: `step` divides the gradients by `grad_scale`, and changes no weight or state if `found_inf` is 1.
     """
-    import torch
-
-    from transformer_mt.training.muon import Muon
-
     matrices = list_layer_matrices(model) if config.kind == "muon" else {}
     groups = group_parameters(model, config.weight_decay, excluded=set(matrices))
     adam_class = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
@@ -65,11 +35,9 @@ def make_optimizers(
     return [Muon(matrices, config.weight_decay, in_bf16=precision == "bf16"), adam] if matrices else [adam]
 
 
-def list_layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
+def list_layer_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
     """Return the weight matrices of the layers, each with the number of rows of every projection fused into it."""
-    from transformer_mt.model.linear import Linear, projection_widths
-
-    found: dict[torch.Tensor, list[int]] = {}
+    found: dict[Tensor, list[int]] = {}
     for name, module in cast("Iterator[tuple[str, nn.Module]]", model.named_modules()):
         if ".layers." in name and isinstance(module, Linear):
             found[module.weight] = projection_widths(module)
@@ -77,7 +45,7 @@ def list_layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
 
 
 def group_parameters(
-    model: nn.Module, weight_decay: float, excluded: Container[torch.Tensor] = ()
+    model: nn.Module, weight_decay: float, excluded: Container[Tensor] = ()
 ) -> list[dict[str, list[nn.Parameter] | float]]:
     """Split the parameters into a group with weight decay and one without, and omit empty groups."""
     decayed: list[nn.Parameter] = []
@@ -92,3 +60,75 @@ def group_parameters(
 def is_decayed(name: str, parameter: nn.Parameter) -> bool:
     """Tell whether weight decay applies: to matrices, but not to biases, gains, embeddings and positions."""
     return parameter.dim() == 2 and ".embedding." not in name
+
+
+# --- Muon -------------------------------------------------------------------------------------------------------------
+
+MOMENTUM = 0.95
+ITERATIONS = 5
+COEFFICIENTS = 3.4445, -4.7750, 2.0315
+"""Factors of x, x^3 and x^5. They bring most singular values between 0.7 and 1.2, and none above."""
+UPDATE_RMS = 0.2
+"""Root mean square of an update at a learning rate of 1. It is close to Adam's, so both can share a learning rate (Liu
+et al. 2025, Muon is Scalable for LLM Training, section 2.2)."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024): update each matrix by its momentum, with all singular values nearly equal.
+
+    It is for matrices only, and the caller sets the learning rate before each step. `torch.optim.Muon` is not used. It
+    cannot skip a step without synchronising (it has neither `grad_scale` nor `found_inf`), treats fused projections as
+    one matrix, and always iterates in bf16, which took 20 times as long on a CPU without native bf16. Apart from the
+    bf16 rounding, its update with `match_rms_adamw` is the same.
+
+    As in torch's fused Adam, `step` divides the gradients by `grad_scale`, and changes nothing if `found_inf` is 1.
+    It does not read these tensors on the CPU, which would synchronise with a GPU.
+    """
+
+    def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, in_bf16: bool) -> None:
+        """Create the optimizer.
+
+        `matrices` maps each matrix to the row counts of the projections fused into it, which are updated separately.
+        `in_bf16` chooses the precision of the iterations; bf16 is accurate enough.
+        """
+        groups = [{"params": [matrix], "rows": [*rows]} for matrix, rows in matrices.items()]
+        super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
+        self.in_bf16 = in_bf16
+        self.grad_scale, self.found_inf = torch.ones(()), torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update all matrices. A closure is not supported."""
+        is_skipped, is_taken = self.found_inf != 0, 1 - self.found_inf  # 1.0 or 0.0
+        rate, decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
+        for group in self.param_groups:
+            matrix = cast(Tensor, group["params"][0])
+            if "momentum" not in self.state[matrix]:
+                self.state[matrix]["momentum"] = torch.zeros_like(matrix)
+            fused = matrix, cast(Tensor, matrix.grad), self.state[matrix]["momentum"]
+            for projection in zip(*(tensor.split_with_sizes(group["rows"]) for tensor in fused), strict=True):
+                by_shape[projection[0].shape].append(projection)
+        for shape, projections in by_shape.items():
+            weights, gradients, momenta = zip(*projections, strict=True)
+            gradient = torch.stack(gradients).div_(self.grad_scale).masked_fill_(is_skipped, 0.0)  # [N, R, C]
+            momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * is_taken)
+            torch._foreach_copy_(momenta, momentum.unbind())
+            direction = gradient.lerp_(momentum, MOMENTUM).mul_(is_taken)  # Nesterov momentum
+            updates = orthogonalize(direction, self.in_bf16)
+            torch._foreach_mul_(weights, 1 - rate * decay * is_taken)
+            torch._foreach_add_(weights, updates.unbind(), alpha=-rate * UPDATE_RMS * max(shape) ** 0.5)
+
+
+def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
+    """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations; 0 stays 0. [N, R, C] -> [N, R, C]."""
+    is_tall = matrices.size(1) > matrices.size(2)
+    x = matrices.mT if is_tall else matrices
+    x = F.normalize(x.flatten(1), eps=torch.finfo(x.dtype).tiny).view_as(x)
+    if in_bf16:
+        x = x.bfloat16()
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).to(matrices.dtype).contiguous()

@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.training.muon import Muon
+from transformer_mt.training.optimizers import Muon
 
 MUON_STATE = {"momentum"}
 ADAM_STATE = {"step", "exp_avg", "exp_avg_sq"}

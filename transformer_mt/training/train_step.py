@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batches import Batch
+from transformer_mt.errors import UserError
+from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.model.weight_cast import WeightCast
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import is_out_of_memory, release_memory
-from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.gradients import GradientSum
-from transformer_mt.training.loss_config import BatchLoss
+from transformer_mt.training.distributed import Ranks, translate_errors
+from transformer_mt.training.loss import LossFunction
 
-Number = TypeVar("Number", float, Tensor)
+StepMetrics = dict[str, Tensor]
+"""Metrics of one step by name, still on the device. Reading them synchronises.
 
-
-class StepMetrics(NamedTuple, Generic[Number]):
-    """Sums over all labels of one step and all ranks, on the device or, after a synchronisation, as numbers."""
-
-    loss: Number
-    nll: Number
-    consistency: Number
-    n_src: Number
-    n_tgt: Number
-    n_padded: Number  # source and target positions, including padding, even if packing has removed it
-    n_splits: Number  # batches that were split because memory ran out
-    grad_norm: Number  # of the mean gradient per label
-    source_nll: tuple[Number, ...] = ()  # of each source of a mixture
-    source_n_tgt: tuple[Number, ...] = ()
-
-    def values(self) -> list[Number]:
-        """Return all numbers in a row."""
-        return [*self[:8], *self.source_nll, *self.source_n_tgt]
+Sums over all labels of all ranks: `loss`, `nll`, `consistency`, and of each corpus of a mixture `nll/NAME` and
+`n_tgt/NAME`. Numbers: `n_src`, `n_tgt`, `n_padded` (source and target positions, with the padding that packing may have
+removed), and `n_splits`. `grad_norm` is that of the mean gradient per label.
+"""
 
 
-def metrics_from_values(values: Sequence[Number]) -> StepMetrics[Number]:
-    """Undo `StepMetrics.values`."""
-    loss, nll, consistency, n_src, n_tgt, n_padded, n_splits, grad_norm, *rest = values
-    source_nll, source_n_tgt = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
-    return StepMetrics(loss, nll, consistency, n_src, n_tgt, n_padded, n_splits, grad_norm, source_nll, source_n_tgt)
+class BatchLoss(nn.Module):
+    """Model and loss as one module, which `DistributedDataParallel` can wrap whether or not weights are tied."""
+
+    def __init__(self, model: Transformer, loss: LossFunction, machine: Machine) -> None:
+        super().__init__()
+        self.model, self.loss, self.machine = model, loss, machine
+        is_cast = machine.device.type == "cuda" and machine.precision == "bf16" and not model.is_compiled
+        self.cast_weights = WeightCast((model.encoder, model.decoder), torch.bfloat16) if is_cast else nullcontext
+
+    def forward(self, batch: Batch | None) -> dict[str, Tensor]:
+        """Compute the losses of a batch, or a loss of 0 without a batch, of which all gradients are 0."""
+        if batch is None:
+            return {"loss": torch.stack([parameter.flatten()[:0].sum() for parameter in self.parameters()]).sum()}
+        with self.cast_weights(), self.machine.autocast():
+            return self.loss(self.model, batch.to(self.machine.device))
 
 
 class TrainStep:
     """Updates the weights of a model, one optimizer step per call.
 
-    On a CPU, the result depends on the number of ranks only by rounding. Packing on CUDA and the splitting of batches
-    also change the random numbers of dropout. `split_batch` divides a batch in two, or raises an error if it has a
-    single pair.
+    Several ranks share the micro-batches of a step. On a CPU, the result depends on their number only by rounding.
+    Packing on CUDA and the splitting of batches also change the random numbers of dropout.
     """
 
     def __init__(
@@ -63,119 +59,161 @@ class TrainStep:
         model: Transformer,
         optimizers: Sequence[torch.optim.Optimizer],
         *,
-        loss: BatchLoss,
+        loss: LossFunction,
         clip_norm: float | None,
         seed: int,
         machine: Machine,
         ranks: Ranks,
         split_batch: Callable[[Batch], Sequence[Batch]],
-        n_sources: int = 0,
+        corpus_names: Sequence[str] = (),
     ) -> None:
-        """`n_sources` is the number of sources of a mixture, whose losses are summed separately; 0: no mixture."""
-        self.n_sources = n_sources
-        self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
-        self.gradient_sum = GradientSum(self.parameters, ranks)
-        self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
-        self.machine, self.ranks, self.split_batch = machine, ranks, split_batch
-        is_cast = machine.device.type == "cuda" and machine.precision == "bf16"
-        self.cast_weights = WeightCast(model, torch.bfloat16) if is_cast else nullcontext
+        """Create the step.
 
-    def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics[Tensor]:
+        `split_batch` divides a batch in two, or raises an error if it has a single pair. `corpus_names` are those of
+        the corpora of a mixture, whose losses are summed separately.
+        """
+        self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
+        self.clip_norm, self.seed, self.machine, self.ranks = clip_norm, seed, machine, ranks
+        self.split_batch, self.corpus_names = split_batch, corpus_names
+        self.batch_loss = BatchLoss(model, loss, machine)
+        self.parallel_loss = wrap_for_ranks(self.batch_loss, ranks) if ranks.size > 1 else None
+
+    def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics:
         """Update the weights with this rank's micro-batches, on the mean loss per label over all ranks.
 
         The update is skipped if the gradient is not finite or there is no label.
         """
-        sums: list[Tensor] = []
-        for i, batch in enumerate(batches):
-            torch.manual_seed(self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size))
-            sums.append(self.forward_backward(batch, is_last=i == len(batches) - 1))
-        gradients = self.gradient_sum.take_sums()
-        (total,) = self.ranks.all_reduce_sum([torch.stack(sums).sum(0)])
-        metrics = metrics_from_values([*total[:7], get_total_norm(gradients), *total[7:]])
-        metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
-        self.apply_gradients(learning_rate, gradients, metrics.n_tgt, metrics.grad_norm)
+        metrics = self.compute_gradients(step, batches)
+        for parameter in self.parameters:
+            if parameter.grad is None:  # of a layer that LayerDrop has skipped on all ranks
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        n_labels = metrics["n_tgt"] / self.ranks.size  # `DistributedDataParallel` has averaged over the ranks
+        metrics["grad_norm"] = get_total_norm(gradients) / n_labels
+        self.update_weights(learning_rate, n_labels, metrics["grad_norm"])
         return metrics
+
+    def compute_gradients(self, step: int, batches: Sequence[Batch]) -> StepMetrics:
+        """Set the gradients to sums over the batches, averaged over the ranks. Return the sums of all ranks.
+
+        If memory runs out, the batch at fault is split, and the step starts again.
+        """
+        passes: list[tuple[int | None, Batch | None]] = [
+            (self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size), batch)
+            for i, batch in enumerate(batches)
+        ]
+        if not passes:  # the all-reduce needs all ranks
+            passes = [(None, None)]
+        n_splits, failed = 0, 0
+        while True:
+            totals = dict.fromkeys(self.metric_names(), torch.zeros((), device=self.machine.device))
+            try:
+                for failed, (seed, batch) in enumerate(passes):
+                    if seed is not None:
+                        torch.manual_seed(seed)
+                    metrics = self.forward_backward(batch, is_last=failed == len(passes) - 1)
+                    totals |= {name: totals[name] + value for name, value in metrics.items()}
+                break
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # outside of the handler, whose traceback keeps the graph of the batch alive
+            self.zero_grad()
+            release_memory(self.machine.device)
+            seed, batch = passes[failed]
+            if batch is None or self.ranks.size > 1:
+                raise UserError(
+                    f"step {step:,}: rank {self.ranks.rank} ran out of memory; with several processes, batches cannot "
+                    "be split: lower batches.tokens (and raise batches.accumulate), or data.max_length"
+                )
+            first, *others = self.split_batch(batch)
+            passes[failed : failed + 1] = [(seed, first), *((None, other) for other in others)]
+            n_splits += 1
+        totals["n_splits"] = totals["n_splits"] + n_splits
+        return dict(zip(totals, self.ranks.all_reduce_sum(list(totals.values())), strict=True))
+
+    def metric_names(self) -> Iterator[str]:
+        """Yield the names of all sums of a step."""
+        yield from ("loss", "nll", "consistency", "n_src", "n_tgt", "n_padded", "n_splits")
+        for name in self.corpus_names:
+            yield from (f"nll/{name}", f"n_tgt/{name}")
 
     def micro_batch_seed(self, step: int, index: int) -> int:
         """Return the dropout seed of a micro-batch, which does not depend on the rank or on previous steps."""
         return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
-    def forward_backward(
-        self, batch: Batch, *, is_last: bool, complete_buckets: AbstractSet[int] = frozenset()
-    ) -> Tensor:
-        """Add the gradients of a micro-batch to the step, and return its sums [7 + 2 K]. Split it if memory runs out.
+    def forward_backward(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor | int]:
+        """Add the gradients of a micro-batch, and return its sums. The last one of a step also sums over the ranks.
 
-        `is_last` means that this rank has no further micro-batch in this step. `complete_buckets` are those of
-        `GradientSum` that include this micro-batch already.
+        Returning or raising frees the graph of the batch.
         """
-        complete_buckets = set(complete_buckets)
-        try:
-            return self.run_passes(batch, is_last=is_last, complete_buckets=complete_buckets)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-        # outside of the handler, whose traceback keeps the graph of the batch alive
-        release_memory(self.machine.device)
-        left, right = self.split_batch(batch)
-        sums = self.forward_backward(left, is_last=False, complete_buckets=complete_buckets)
-        sums = sums + self.forward_backward(right, is_last=is_last, complete_buckets=complete_buckets)
-        sums[6] += 1  # n_splits
-        return sums
+        loss_module, context = self.batch_loss, nullcontext()
+        if self.parallel_loss is not None:
+            loss_module, context = self.parallel_loss, translate_errors() if is_last else self.parallel_loss.no_sync()
+        with context:
+            losses: dict[str, Tensor] = loss_module(batch)
+            losses["loss"].backward()
+        metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
+        if batch is not None:
+            metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
+            if self.corpus_names:
+                name = self.corpus_names[batch.source_index]
+                metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
+        return metrics
 
-    def run_passes(self, batch: Batch, *, is_last: bool, complete_buckets: set[int]) -> Tensor:
-        """Run the forward and backward pass, and return the sums. Returning or raising frees the loss and its graph."""
-        with self.cast_weights():
-            total, sums = compute_batch_sums(self.model, batch, machine=self.machine, loss=self.loss)
-        self.gradient_sum.backward(total, is_last=is_last, complete_buckets=complete_buckets)
-        return self.add_source_sums(batch, sums)
-
-    def add_source_sums(self, batch: Batch, sums: Tensor) -> Tensor:
-        """Append the sums of the sources, which are 0 for all but the source of the batch. [7] -> [7 + 2 K]."""
-        if not self.n_sources:
-            return sums
-        is_source = torch.arange(self.n_sources, device=sums.device) == batch.source_index  # [K]
-        return torch.cat([sums, *(sums[number] * is_source for number in (1, 4))])  # nll and n_tgt
-
-    def apply_gradients(
-        self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, grad_norm: Tensor
-    ) -> None:
+    def update_weights(self, learning_rate: float, n_labels: Tensor, grad_norm: Tensor) -> None:
         """Update the weights without synchronising: the optimizers average, clip and skip, see `make_optimizers`."""
         clip_factor = (grad_norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
         scale, is_finite = n_labels * clip_factor, grad_norm.isfinite()
         if self.machine.device.type == "mps":  # its fused kernel ignores `grad_scale` and `found_inf`
             if not is_finite:
+                self.zero_grad()
                 return
-            for gradient in gradients:
-                gradient.div_(scale)
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale)
             scale = torch.ones_like(scale)
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
             optimizer.grad_scale = scale  # pyright: ignore[reportAttributeAccessIssue]
             optimizer.found_inf = (~is_finite).float()  # pyright: ignore[reportAttributeAccessIssue]
             optimizer.step()
-            optimizer.zero_grad()
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Free all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
 
-def compute_batch_sums(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> tuple[Tensor, Tensor]:
-    """Return the loss of a batch with its graph [], and the first seven fields of `StepMetrics` without a graph [7]."""
-    with machine.autocast():
-        total, nll, consistency = loss(model, batch.to(machine.device))
-    n_splits = 0
-    counts = [torch.full_like(nll, count) for count in (batch.n_src, batch.n_tgt, batch.n_padded, n_splits)]
-    return total, torch.stack([total.detach(), nll, consistency, *counts])
+def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParallel:
+    """Return the module that averages gradients over the ranks in the backward pass. All ranks get rank 0's weights.
+
+    LayerDrop may skip a layer on some ranks, so unused parameters are looked for, and the buckets stay as they are.
+    Otherwise PyTorch rearranges them after the first backward pass. That happens here, so that a resumed training adds
+    the gradients in the same order as an uninterrupted one.
+    """
+    has_layer_drop = any(stack.layer_drop for stack in (batch_loss.model.encoder, batch_loss.model.decoder))
+    with translate_errors():
+        wrapped = DistributedDataParallel(
+            batch_loss, broadcast_buffers=False, find_unused_parameters=has_layer_drop, gradient_as_bucket_view=True
+        )
+        wrapped(None)["loss"].backward()
+    for parameter in batch_loss.parameters():
+        parameter.grad = None
+    return wrapped
 
 
-class SumsAndGradients(NamedTuple):
-    """The sums of a batch (see `compute_batch_sums`), and the gradient of its loss for each parameter."""
+class LossesAndGradients(NamedTuple):
+    """The losses of a batch, and the gradient of its loss for each parameter."""
 
-    sums: Tensor
+    losses: dict[str, Tensor]
     gradients: list[Tensor]
 
 
-def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> SumsAndGradients:
-    """Compute loss and gradients of a batch without a `TrainStep`, and leave the model unchanged."""
-    total, sums = compute_batch_sums(model, batch, machine=machine, loss=loss)
-    return SumsAndGradients(sums, [*torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)])
+def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: LossFunction) -> LossesAndGradients:
+    """Compute losses and gradients of a batch without a `TrainStep`, and leave the model unchanged."""
+    losses = BatchLoss(model, loss, machine)(batch)
+    gradients = torch.autograd.grad(losses["loss"], list(model.parameters()), materialize_grads=True)
+    return LossesAndGradients({name: value.detach() for name, value in losses.items()}, [*gradients])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from pydantic import TypeAdapter
@@ -17,67 +17,158 @@ from torch import Tensor
 from transformer_mt.data.batches import StreamPosition
 from transformer_mt.data.loader import Prefetcher
 from transformer_mt.errors import DivergedError, Interrupted
-from transformer_mt.evaluation.behaviour_tests import BehaviourResult
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import KeepConfig, RunFolder
-from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.runs.records import CheckpointInfo, Count, format_score, is_better
 from transformer_mt.system.log import log, log_rank0
 from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
-from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.saved_state import ExponentialMovingAverage, load_optimizers
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.train_step import StepMetrics, TrainStep, metrics_from_values
+from transformer_mt.training.train_step import StepMetrics, TrainStep
+from transformer_mt.training.training_config import TrainConfig, ValidationConfig
+
+MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the training ends
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+class StepDone(NamedTuple):
+    """A completed step (counted from 1), with the number of completed epochs before and after it."""
+
+    step: int
+    epochs_before: int
+    epochs: int
+
+    def is_due(self, interval: str | None) -> bool:
+        """Return whether an event with this interval is due after this step. None is never due."""
+        if interval is None:
+            return False
+        count, unit = interval.split()
+        if unit.startswith("step"):
+            return self.step % int(count) == 0
+        return self.epochs // int(count) > self.epochs_before // int(count)
+
+
+@dataclass
+class Progress:
+    """Training state apart from weights and optimizers. Every checkpoint contains it."""
+
+    step: Count = 0
+    position: StreamPosition = field(default_factory=StreamPosition)
+    last_validated: Count = 0  # step
+    best_step: Count = 0
+    best_score: float | None = None
+    best_seen: float | None = None  # best score of all checkpoints, rejected ones included
+    without_improvement: Count = 0  # validations in a row
+    skipped: Count = 0  # steps without an update, because the gradient was not finite
+    skipped_in_a_row: Count = 0
+    splits: Count = 0  # batches that were split because memory ran out
+    seconds: float = 0.0  # of training, validation and saving, including those before a resume
+    initial_scores: dict[str, float] = field(default_factory=dict[str, float])  # of the weights of a warm start
+
+    @classmethod
+    def from_checkpoint(cls, saved: dict[str, Any], step: int, n_corpora: int) -> Progress:
+        """Restore the progress at a step from a checkpoint. `n_corpora` is the number of corpora of a mixture.
+
+        Raises `KeyError`, `TypeError` or `ValueError` for another format, or for impossible values.
+        """
+        values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
+        for removed in ("rollbacks", "diverged_at"):  # of version 0.2; a run that was rolled back cannot be resumed
+            if values.pop(removed, 0) != 0:
+                raise ValueError("the run was rolled back, which this version does not do")
+        progress = TypeAdapter(Progress).validate_python(asdict(cls(**values)))
+        if progress.step != step or len(progress.position.n_taken) not in (0, n_corpora):
+            raise ValueError("it belongs to another step, or to other data")
+        return progress
+
+    def record_score(
+        self, metric: str, score: float, *, is_warming_up: bool = False, is_rejected: bool = False
+    ) -> None:
+        """Record a validation of the current step. During the warm-up, patience is not used up.
+
+        A rejected score is never the best, but it is an improvement if no score was better so far.
+        """
+        self.last_validated = self.step
+        if not is_rejected and (self.best_score is None or is_better(metric, score, self.best_score)):
+            self.best_score, self.best_step = score, self.step
+        if self.best_seen is None or is_better(metric, score, self.best_seen):
+            self.best_seen, self.without_improvement = score, 0
+        elif not is_warming_up:
+            self.without_improvement += 1
+
+    def describe(self, metric: str) -> str:
+        """Return the step, and the best step with its score by `metric` after a validation."""
+        if self.best_score is None:
+            return f"step {self.step:,}"
+        score = format_score(metric, self.best_score)
+        return f"step {self.step:,}; best so far: step {self.best_step:,}, {metric} {score}"
+
+    def stop_reason(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:
+        """Return the limit that is reached, or None to continue."""
+        if limits.max_steps is not None and self.step >= limits.max_steps:
+            return f"train.max_steps {limits.max_steps} reached"
+        if limits.max_epochs is not None and self.position.epoch >= limits.max_epochs:
+            return f"train.max_epochs {limits.max_epochs} reached"
+        goal, best = validation.goal, self.best_score
+        if goal is not None and best is not None and not is_better(validation.metric, goal, best):
+            return f"validation.goal {goal:g} reached"
+        if validation.patience is not None and self.without_improvement >= validation.patience:
+            return f"no better {validation.metric} in {validation.patience} validations"
+        return None
 
 
 @dataclass
 class LogWindow:
-    """Sums over the steps since the last log entry."""
+    """Sums over the steps since the last log entry, except skipped ones."""
 
-    loss: float = 0.0
-    nll: float = 0.0
-    consistency: float = 0.0
-    n_src: float = 0.0
-    n_tgt: float = 0.0
-    n_padded: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict[str, float])  # of `StepMetrics`
     grad_norm: float = 0.0  # of the last step
     seconds: float = 0.0
     seconds_waiting: float = 0.0  # for batches; part of `seconds`
-    source_nll: dict[str, float] = field(default_factory=dict[str, float])  # by name of the source of a mixture
-    source_n_tgt: dict[str, float] = field(default_factory=dict[str, float])
 
     @classmethod
     def from_checkpoint(cls, saved: dict[str, Any]) -> LogWindow:
         """Restore the sums from a checkpoint. Raises `ValueError` or `TypeError` for anything else."""
-        window = TypeAdapter(LogWindow).validate_python(asdict(cls(**saved)))
-        if window.source_nll.keys() != window.source_n_tgt.keys():
-            raise ValueError("the sums of the sources are incomplete")
-        return window
+        if "sums" not in saved:  # of version 0.2: only the next log entry lacks some steps
+            return LogWindow()
+        return TypeAdapter(LogWindow).validate_python(asdict(cls(**saved)))
 
-    def add(self, metrics: StepMetrics[float], source_names: Sequence[str]) -> None:
-        """Add the sums of one step."""
-        for name, nll, n_tgt in zip(source_names, metrics.source_nll, metrics.source_n_tgt, strict=True):
-            self.source_nll[name] = self.source_nll.get(name, 0.0) + nll
-            self.source_n_tgt[name] = self.source_n_tgt.get(name, 0.0) + n_tgt
-        self.loss += metrics.loss
-        self.nll += metrics.nll
-        self.consistency += metrics.consistency
-        self.n_src += metrics.n_src
-        self.n_tgt += metrics.n_tgt
-        self.n_padded += metrics.n_padded
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of one step."""
+        for name, value in metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
 
-    def source_scalars(self) -> dict[str, float]:
-        """Return the loss of each source of a mixture, and its share of the target tokens."""
-        scalars: dict[str, float] = {}
-        for name, n_tgt in self.source_n_tgt.items():
-            scalars[f"train/nll/{name}"] = self.source_nll[name] / (n_tgt or math.nan)
-            scalars[f"train/share/{name}"] = n_tgt / (self.n_tgt or math.nan)
+    def total(self, name: str) -> float:
+        """Return the sum of a metric, 0 if all steps were skipped."""
+        return self.sums.get(name, 0.0)
+
+    def scalars(self) -> dict[str, float]:
+        """Return means for the log, and of each corpus of a mixture the loss and the share of the target tokens."""
+        n_labels = self.total("n_tgt") or math.nan
+        nll = self.total("nll") / n_labels
+        scalars = {
+            "train/loss": self.total("loss") / n_labels,
+            "train/nll": nll,
+            "train/ppl": perplexity(nll),
+            "train/gradient_norm": self.grad_norm,
+            "train/waiting": self.seconds_waiting / self.seconds,
+            "train/padding": 1 - (self.total("n_src") + self.total("n_tgt")) / (self.total("n_padded") or math.nan),
+        }
+        if self.total("consistency"):
+            scalars["train/consistency"] = self.total("consistency") / n_labels
+        for name, n_tgt in self.sums.items():
+            metric, _, corpus = name.partition("/")
+            if corpus and metric == "n_tgt":
+                scalars[f"train/nll/{corpus}"] = self.total(f"nll/{corpus}") / (n_tgt or math.nan)
+                scalars[f"train/share/{corpus}"] = n_tgt / n_labels
         return scalars
 
+
+# --- writing checkpoints ----------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -129,12 +220,11 @@ def copy_to_host(values: T) -> T:
     return cast(T, copied)
 
 
-MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the run rolls back
-MAX_ROLLBACKS = 2
+# --- the loop ---------------------------------------------------------------------------------------------------------
 
 
 class Trainer:
-    """Trains a model on a stream of batches, with checkpoints, early stopping and rollback.
+    """Trains a model on a stream of batches, with checkpoints and early stopping.
 
     `validate` scores the current weights, so the trainer knows nothing about decoding.
     """
@@ -153,46 +243,46 @@ class Trainer:
         config: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
-        after_save: Callable[[], None] | None = None,
-        ledger: Ledger | None = None,
-        source_names: Sequence[str] = (),
+        on_validation: Callable[[ValidationResult], None] | None = None,
+        after_save: Callable[[CheckpointInfo], None] | None = None,
         is_warm_start: bool = False,
     ) -> None:
-        """`source_names` are those of the sources of a mixture. A warm start is validated before the first step.
+        """Create the trainer. A warm start is validated before the first step.
 
-        Rank 0 calls `after_save` in the writing thread, after each checkpoint.
+        All ranks call `on_validation` after a validation has been logged and saved. Rank 0 calls `after_save` in the
+        writing thread, after each checkpoint.
         """
-        self.is_warm_start = is_warm_start
-        self.last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
-        self.source_names = source_names
         self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
-        self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
-        self.progress, self.window, self.has_warned = Progress(), LogWindow(), False
-        self.writer, self.after_save = CheckpointWriter(), after_save
-        self.n_untimed = 0.0  # target tokens of the window that an earlier process trained on
+        self.config, self.validation, self.keep = config, validation, keep
+        self.on_validation, self.after_save, self.is_warm_start = on_validation, after_save, is_warm_start
+        self.progress, self.window, self.writer = Progress(), LogWindow(), CheckpointWriter()
+        self.last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
+        self.has_warned = False
+        self.tokens_before_resume = 0.0  # target tokens of the window that an earlier process trained on
         # step, position of its first batch, and metrics that are still on the device
-        self.pending: list[tuple[int, StreamPosition, StepMetrics[Tensor]]] = []
+        self.pending: list[tuple[int, StreamPosition, StepMetrics]] = []
         self.last_time = time.perf_counter()  # of the last `update_time`
 
     def fit(self) -> str:
-        """Train until a limit is reached, and return the stop reason. Raises `Interrupted` after a stop signal."""
+        """Train until a limit is reached, and return the stop reason.
+
+        Raises `Interrupted` after a stop signal, and `DivergedError` after many steps without a finite gradient.
+        """
         self.last_time = time.perf_counter()
         with StopSignals() as stop, self.prefetcher, self.writer:
             self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to open the curves
             if self.is_warm_start and self.progress.step == 0 and not self.progress.initial_scores:
                 self.validate_and_save()
-            while (reason := self.stop_reason()) is None:
-                if self.progress.diverged_at:
-                    self.roll_back()
+            while (reason := self.progress.stop_reason(self.config, self.validation)) is None:
                 self.writer.raise_error()
                 self.logger.start(self.progress.step, self.config.log_every)
-                milestone = self.take_step()
+                done = self.take_step()
 
-                if milestone.step % self.config.log_every == 0:
+                if done.step % self.config.log_every == 0:
                     self.log()
-                is_validated = milestone.is_due(self.validation.every)
-                is_saved = is_validated or milestone.is_due(self.config.save_every)
+                is_validated = done.is_due(self.validation.every)
+                is_saved = is_validated or done.is_due(self.config.save_every)
                 if is_validated:
                     self.validate_and_save()
                 elif is_saved:
@@ -209,92 +299,88 @@ class Trainer:
                 raise Interrupted(signal, self.progress.describe(self.validation.metric))
         return str(reason)
 
-    def stop_reason(self) -> str | None:
-        """Return the stop reason, or None to continue.
-
-        Flushes the pending metrics first, because they may trigger a rollback.
-        """
-        reason = self.progress.stop_reason(self.config, self.validation)
-        if reason is not None:
-            self.flush_metrics()
-        return None if self.progress.diverged_at else reason
-
-    def take_step(self) -> Milestone:
+    def take_step(self) -> StepDone:
         """Take the next batches from the stream and update the weights with them."""
         progress, window, start = self.progress, self.window, time.perf_counter()
         step, first_batch = progress.step + 1, progress.position
         batches, next_batch = self.prefetcher.take(first_batch)
         window.seconds_waiting += time.perf_counter() - start
-        metrics = self.train_step(step, self.compute_learning_rate(step), batches)
+        metrics = self.train_step(step, self.schedule(step), batches)
         if self.ema is not None:
-            self.ema.update(step, is_taken=metrics.grad_norm.isfinite())
+            self.ema.update(step, is_taken=metrics["grad_norm"].isfinite())
         self.pending.append((step, first_batch, metrics))
         progress.step, progress.position = step, next_batch
         window.seconds += time.perf_counter() - start
         self.logger.advance(step)
-        return Milestone(step, first_batch.epoch, next_batch.epoch)
-
-    def compute_learning_rate(self, step: int) -> float:
-        """Return the learning rate of the schedule, halved once per rollback."""
-        return self.schedule(step) / 2**self.progress.rollbacks
+        return StepDone(step, first_batch.epoch, next_batch.epoch)
 
     # --- metrics ------------------------------------------------------------------------------------------------------
 
     def flush_metrics(self) -> None:
-        """Read the pending metrics, all at once, because reading synchronises with the GPU."""
+        """Read the pending metrics, all at once, because reading synchronises with the GPU.
+
+        Raises `DivergedError` after `MAX_SKIPPED` steps in a row without an update.
+        """
         start, pending = time.perf_counter(), self.pending
         if not pending:
             return
-        if self.ledger is not None:
-            self.ledger.flush()
-        stacked = torch.stack([torch.stack(metrics.values()) for _, _, metrics in pending])  # [steps, 8 + 2 K]
+        stacked = torch.stack([torch.stack([*metrics.values()]) for _, _, metrics in pending])  # [steps, metrics]
         rows = cast("list[list[float]]", stacked.tolist())
         self.window.seconds += time.perf_counter() - start
         self.pending = []
-        for (step, first_batch, _), row in zip(pending, rows, strict=True):
-            metrics = metrics_from_values(row)
-            self.window.grad_norm = metrics.grad_norm
-            self.progress.splits += int(metrics.n_splits)
-            if math.isfinite(metrics.grad_norm):
+        for (step, first_batch, names), row in zip(pending, rows, strict=True):
+            metrics = dict(zip(names, row, strict=True))
+            self.window.grad_norm = metrics.pop("grad_norm")
+            self.progress.splits += int(metrics["n_splits"])
+            if math.isfinite(self.window.grad_norm):
                 self.progress.skipped_in_a_row = 0
-                self.window.add(metrics, self.source_names)
+                self.window.add(metrics)
             else:
-                self.count_skipped(step, first_batch, loss_is_finite=math.isfinite(metrics.loss))
+                self.count_skipped(step, first_batch, loss_is_finite=math.isfinite(metrics["loss"]))
 
     def count_skipped(self, step: int, first_batch: StreamPosition, *, loss_is_finite: bool) -> None:
-        """Count a step without an update. The first of several in a row is logged."""
+        """Count a step without an update. The first of several in a row is logged, and the last one ends the run."""
         progress = self.progress
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        if progress.skipped_in_a_row == MAX_SKIPPED and not progress.diverged_at:
-            progress.diverged_at = step - MAX_SKIPPED + 1
         if progress.skipped_in_a_row == 1:
             culprit = "gradient of the loss" if loss_is_finite else "loss"
             lines = self.prefetcher.describe_lines(first_batch)
             log_rank0(f"step {step:,} skipped: the {culprit} is not finite ({lines})")
+        if progress.skipped_in_a_row == MAX_SKIPPED:
+            self.writer.wait()
+            raise self.describe_divergence(first=step - MAX_SKIPPED + 1)
+
+    def describe_divergence(self, first: int) -> DivergedError:
+        """Return the error that ends the training, with the last checkpoint before the `first` skipped step."""
+        rate = self.schedule(first)
+        message = (
+            f"{self.run.path}: the gradient was not finite for {MAX_SKIPPED} steps in a row from step {first:,} on "
+            f"(learning rate {rate:.2g});\nlower schedule.peak (or schedule.factor), raise schedule.warmup_steps or "
+            "set precision: fp32, and start again with --restart"
+        )
+        good = self.ranks.run_on_rank0(lambda: checkpoints.find_last_intact_checkpoint(self.run, first - 1))
+        if good is not None:
+            message += (
+                f";\nto resume before that step: tmt train --config {self.run.config} --checkpoint {good.step}\n"
+                f"to continue from its weights: a new run with train.init_from: {self.run.path} and a lower peak"
+            )
+        return DivergedError(message)
 
     def log(self) -> None:
         """Log means over the steps since the last entry, except skipped ones."""
         self.flush_metrics()
         self.update_time()
         window, self.window, progress = self.window, LogWindow(), self.progress
-        n_timed, self.n_untimed = window.n_tgt - self.n_untimed, 0.0
-        n_labels = window.n_tgt or math.nan
+        n_timed, self.tokens_before_resume = window.total("n_tgt") - self.tokens_before_resume, 0.0
         scalars = {
-            "train/loss": window.loss / n_labels,
-            "train/nll": window.nll / n_labels,
-            "train/ppl": perplexity(window.nll / n_labels),
-            **({"train/consistency": window.consistency / n_labels} if window.consistency else {}),
-            "train/learning_rate": self.compute_learning_rate(progress.step),
-            "train/gradient_norm": window.grad_norm,
+            **window.scalars(),
+            "train/learning_rate": self.schedule(progress.step),
             "train/tokens_per_second": n_timed / window.seconds,
-            "train/waiting": window.seconds_waiting / window.seconds,
-            "train/padding": 1 - (window.n_src + window.n_tgt) / (window.n_padded or math.nan),
             "train/skipped_steps": float(progress.skipped),
             "train/split_batches": float(progress.splits),
             "train/epoch": float(progress.position.epoch),
             "train/hours": progress.seconds / 3600,
-            **window.source_scalars(),
         }
         self.logger.log_training(progress.step, scalars)
 
@@ -314,24 +400,25 @@ class Trainer:
             result = self.validate()
         if self.is_warm_start and progress.step == 0:
             progress.initial_scores = result.scores
-        rejection = result.find_rejection(
+        self.last_rejection = result.find_rejection(
             progress.initial_scores, self.validation.gate, expect_all=self.validation.expect_all
         )
+        is_rejected = self.last_rejection is not None
         progress.record_score(
             self.validation.metric,
             result.scores[self.validation.metric],
             is_warming_up=is_warming_up,
-            is_rejected=rejection is not None,
+            is_rejected=is_rejected,
         )
         self.logger.log_validation(progress.step, result, is_best=progress.best_step == progress.step)
         if result.warning and not is_warming_up and not self.has_warned:
             log_rank0(f"step {progress.step:,}  {result.warning}")
             self.has_warned = True
-        self.last_rejection = rejection
-        if rejection and not is_warming_up:
-            log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {rejection}")
-        self.save(result.scores, is_rejected=rejection is not None, tests=result.tests)
-        self.logger.log_figures(progress.step, result.draw)  # last, so that a failure to draw costs no checkpoint
+        if is_rejected and not is_warming_up:
+            log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {self.last_rejection}")
+        self.save(result.scores, is_rejected=is_rejected, tests=result.tests)
+        if self.on_validation is not None:  # last, so that its failure costs no checkpoint
+            self.on_validation(result)
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
         """Give the model the averaged weights inside the `with` block, and yield the raw ones, or None without EMA."""
@@ -345,7 +432,7 @@ class Trainer:
         *,
         stopped: bool = False,
         is_rejected: bool = False,
-        tests: Sequence[BehaviourResult] = (),
+        tests: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Write a checkpoint of this step, and then delete those that `keep` does not list.
 
@@ -358,26 +445,21 @@ class Trainer:
         self.logger.flush()
         step = self.progress.step
         folder, metric = self.run.locate_checkpoint(step), self.validation.metric
-        results = [test._asdict() for test in tests]
-        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected, tests=results)
+        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected, tests=[*tests])
         self.writer.wait()  # before the copy, so that there is only one
         with self.average_parameters() as raw_weights:
             weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))
             state = copy_to_host(self.collect_state(raw_weights))
-        prune = self.can_prune()
+        can_prune = not self.progress.skipped_in_a_row  # else the next steps may call for an older checkpoint
 
         def write() -> None:
             checkpoints.write(info, weights, state)
-            if prune:
+            if can_prune:
                 checkpoints.prune(self.run, self.keep)
             if self.after_save is not None:
-                self.after_save()
+                self.after_save(info)
 
         self.writer.submit(write)
-
-    def can_prune(self) -> bool:
-        """Return whether every recent step was good, so that no rollback needs older checkpoints."""
-        return not (self.progress.skipped_in_a_row or self.progress.diverged_at)
 
     def collect_state(self, raw_weights: dict[str, Tensor] | None) -> State:
         """Return the training state for a resume. Random numbers depend only on seed and step."""
@@ -386,7 +468,6 @@ class Trainer:
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.train_step.optimizers],
             "raw_weights": raw_weights,
-            "ledger": self.ledger and self.ledger.collect_averages(),
         }
 
     def resume(self, info: CheckpointInfo) -> None:
@@ -397,42 +478,17 @@ class Trainer:
         state = checkpoints.load_state(info)
         checkpoints.load_weights(self.train_step.model, info)
         try:
-            progress = Progress.from_checkpoint(state["progress"], info.step, len(self.source_names))
+            progress = Progress.from_checkpoint(state["progress"], info.step, len(self.train_step.corpus_names))
             window = LogWindow.from_checkpoint(state["window"])
             load_optimizers(self.train_step.optimizers, state["optimizers"])
             if self.ema is not None:
                 self.ema.load_raw_weights(state["raw_weights"])
-            if self.ledger is not None:
-                self.ledger.restore(state.get("ledger"))  # None if the ledger was off at that checkpoint
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise checkpoints.unreadable_state_error(info, str(error).partition("\n")[0]) from None
-        self.progress, self.window, self.n_untimed = progress, window, window.n_tgt
+        self.progress, self.window, self.tokens_before_resume = progress, window, window.total("n_tgt")
         window.seconds = window.seconds_waiting = 0.0  # the speed is that of this process
         if self.ranks.is_rank0:
             checkpoints.delete_later_checkpoints(self.run, info.step)
-            if self.can_prune():
+            if not progress.skipped_in_a_row:
                 checkpoints.prune(self.run, self.keep)  # a kill may have come between the last save and its pruning
         self.logger.truncate(info.step, is_scored=bool(info.scores))
-
-    def roll_back(self) -> None:
-        """Resume from the last checkpoint before the divergence, with half the learning rate.
-
-        Raises `DivergedError` without such a checkpoint, and after two rollbacks.
-        """
-        self.writer.wait()
-        progress, rollbacks = self.progress, self.progress.rollbacks + 1
-        problem = f"the gradient was not finite for {MAX_SKIPPED} steps in a row from step {progress.diverged_at:,} on"
-        info = self.ranks.run_on_rank0(lambda: checkpoints.find_rollback_checkpoint(self.run, progress.diverged_at - 1))
-        if info is None or rollbacks > MAX_ROLLBACKS:
-            when = "before the first checkpoint" if info is None else f"after {MAX_ROLLBACKS} rollbacks"
-            raise DivergedError(
-                f"{self.run.path}: step {progress.step:,}: {problem}, {when} (learning rate "
-                f"{self.compute_learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
-                "schedule.warmup_steps or set precision: fp32, and start again with --restart"
-            )
-        self.update_time()
-        seconds = progress.seconds
-        self.resume(info)
-        self.progress.rollbacks, self.progress.seconds = rollbacks, seconds
-        log_rank0(f"{problem}: rolled back to step {info.step:,} with half the learning rate")
-        self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to truncate the curves

@@ -382,7 +382,7 @@ def _shorten(good: Config, config: Config, steps: int, *, keep_tests: bool) -> C
             stage["until"] = f"{share:.6g}%" if share < 100 else None
     if values["schedule"]["total_steps"] == full:
         values["schedule"]["total_steps"] = None
-    values["train"] |= {"max_steps": steps, "max_epochs": None, "save_every": None, "ledger": False}
+    values["train"] |= {"max_steps": steps, "max_epochs": None, "save_every": None}
     values["train"]["log_every"] = max(1, steps // 10)
     values["validation"] = {
         "every": steps,

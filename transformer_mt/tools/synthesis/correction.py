@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
+from transformer_mt.config.root import Config, ValidationSection
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import DataConfig
@@ -22,11 +22,9 @@ from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.scripts import split_units
-from transformer_mt.training.loss_config import LossConfig
 from transformer_mt.training.metrics_logger import read_metrics
-from transformer_mt.training.optimizers import OptimizerConfig
-from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
+from transformer_mt.training.training_config import LossConfig, OptimizerConfig, TrainConfig
 
 N_REPLAY = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
 N_VALIDATION = 1000  # validation pairs on which the gate compares BLEU
@@ -178,7 +176,7 @@ def make_config(
             "optimizer": OptimizerConfig(kind="adamw", ema_decay=0.95),
             "schedule": ScheduleConfig(kind="linear", warmup_steps=min(WARMUP_STEPS, max_steps - 1), peak=PEAK),
             "train": TrainConfig(max_steps=max_steps, init_from=str(run.path), log_every=VALIDATE_EVERY),
-            "validation": ValidationConfig(
+            "validation": ValidationSection(
                 every=f"{VALIDATE_EVERY} steps",
                 metric="expect",
                 goal=1.0,

@@ -13,9 +13,9 @@ from helpers import random_batch
 from torch import Tensor
 
 from transformer_mt.model.cpu_kernels import plain_torch
+from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.linear import Linear
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.model.weight_cast import WeightCast
 
 PAD, VOCABULARY = 0, 23
 
@@ -46,7 +46,7 @@ def loss_and_gradients(model: Transformer, cast: Any) -> tuple[Tensor, list[Tens
 def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], make_model) -> None:
     model = make_model(rough=0.3, vocab=(VOCABULARY, VOCABULARY), pad=(PAD, PAD), **variant).train()
     expected_loss, expected = loss_and_gradients(model, nullcontext)
-    loss, gradients = loss_and_gradients(model, WeightCast(model, torch.bfloat16))
+    loss, gradients = loss_and_gradients(model, WeightCast((model.encoder, model.decoder), torch.bfloat16))
     assert torch.equal(loss, expected_loss)
     for found, gradient in zip(gradients, expected, strict=True):
         assert found.dtype == torch.float32
@@ -56,7 +56,7 @@ def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], make_
 def test_copies_are_used_only_inside_the_block(make_model) -> None:
     model, ids = make_model(), torch.tensor([[3, 4, 5]])
     linears = [module for module in model.encoder.modules() if isinstance(module, Linear)]
-    with pytest.raises(ZeroDivisionError), WeightCast(model, torch.bfloat16)():
+    with pytest.raises(ZeroDivisionError), WeightCast((model.encoder, model.decoder), torch.bfloat16)():
         model(ids, ids)
         assert {linear.get_weight_and_bias()[0].dtype for linear in linears} == {torch.bfloat16}
         _ = 1 / 0
@@ -66,7 +66,7 @@ def test_copies_are_used_only_inside_the_block(make_model) -> None:
 def test_copies_follow_the_weights(make_model) -> None:
     model, ids = make_model(), torch.tensor([[3, 4, 5]])
     first = next(module for module in model.encoder.modules() if isinstance(module, Linear))
-    cast_weights = WeightCast(model, torch.bfloat16)
+    cast_weights = WeightCast((model.encoder, model.decoder), torch.bfloat16)
     for is_zero in (False, True):
         with cast_weights():
             model(ids, ids)
@@ -75,7 +75,7 @@ def test_copies_follow_the_weights(make_model) -> None:
 
 
 def test_gradients_of_later_layers_are_complete_first(make_model) -> None:
-    """`GradientSum` sends them while those of earlier layers are computed."""
+    """Then they are summed over the ranks while those of earlier layers are computed."""
     model = make_model(vocab=(VOCABULARY, VOCABULARY), pad=(PAD, PAD), encoder={"n_layers": 2}, decoder={"n_layers": 2})
     order: list[str] = []
 
@@ -86,7 +86,7 @@ def test_gradients_of_later_layers_are_complete_first(make_model) -> None:
         if ".layers." in name:
             parameter.register_post_accumulate_grad_hook(record(name))
     batch = random_batch(4, 9, 7, VOCABULARY, PAD)
-    with torch.autocast("cpu", torch.bfloat16), WeightCast(model.train(), torch.bfloat16)():
+    with torch.autocast("cpu", torch.bfloat16), WeightCast((model.train().encoder, model.decoder), torch.bfloat16)():
         loss = model(batch.src, batch.tgt_in).float().square().sum()
     loss.backward()
     assert [layer for layer, _ in groupby(order)] == [

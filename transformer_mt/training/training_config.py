@@ -1,0 +1,149 @@
+"""Configuration sections of the training, except the schedule (schedule.py). Importing them does not import torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
+
+CompileMode = Literal["auto", "off", "layers"]
+
+# --- length, and intervals of events ----------------------------------------------------------------------------------
+
+_INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
+
+
+def _normalize_interval(value: object) -> str:
+    match = _INTERVAL.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError(f'"{value}" is neither a number of steps ("500") nor of epochs ("1 epoch")')
+    count, unit = int(match[1]), (match[2] or "steps").rstrip("s")
+    return f"{count} {unit}" + ("s" if count > 1 else "")
+
+
+Interval = Annotated[
+    str,
+    BeforeValidator(_normalize_interval),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _INTERVAL.pattern}]}),
+]
+"""Number of steps or epochs between two events: `500`, `500 steps` or `2 epochs`."""
+
+
+class TrainConfig(Section):
+    """Length of the training, and intervals of logging and saving. The first limit that is reached ends it."""
+
+    max_steps: Annotated[int | None, MAY_CHANGE] = Field(default=20_000, ge=1, le=10**12)
+    """maximum number of steps; null: no limit"""
+    max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
+    """maximum number of passes through the training pairs; null: no limit"""
+    init_from: PathName | None = None
+    """run folder for a warm start: take its best weights and its tokenizers, with a new optimizer and schedule"""
+    save_every: Annotated[Interval | None, MAY_CHANGE] = None
+    """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
+    log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
+    """steps between log lines and points of the curves"""
+
+    def last_step(self, steps_per_epoch: float) -> int | None:
+        """Return the step at which a limit ends the training, or None without a limit."""
+        limits = [self.max_steps] if self.max_steps is not None else []
+        if self.max_epochs is not None:
+            limits.append(math.ceil(self.max_epochs * steps_per_epoch))
+        return min(limits, default=None)
+
+
+class ValidationConfig(Section):
+    """Validation: loss, and scores of greedy translations of raw text. Behaviour tests join it in config/root.py."""
+
+    every: Annotated[Interval, MAY_CHANGE] = "500 steps"
+    """steps ("500") or epochs ("1 epoch") between validations"""
+    metric: Literal["loss", "bleu", "chrf", "expect"] = "bleu"
+    """loss, bleu, chrf, or expect (share of passed behaviour tests): selects the best checkpoint and ends patience"""
+    patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
+    """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
+    probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
+    """number of sample translations to log at each validation; 0: none, and no figures in TensorBoard"""
+    goal: Annotated[float | None, MAY_CHANGE] = None
+    """end the training when the metric reaches this value; null: never"""
+    expect_all: bool = False
+    """a checkpoint that fails a behaviour test is never the best one; if all fail, tmt train ends with an error"""
+    gate: dict[str, float] = Field(default={})
+    """BLEU that a validation source (or all) may lose after a warm start; one that loses more is never the best"""
+
+    def find_problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""
+        names = ["all", *sources]
+        for name, limit in self.gate.items():
+            if name not in names:
+                yield ("gate", name), f"no validation source has this name; choose from {', '.join(names)}"
+            elif limit < 0:
+                yield ("gate", name), f"{limit:g}: write the BLEU that may be lost, 0 or more"
+        if self.gate and not is_warm_start:
+            yield ("gate",), "compares with the weights of a warm start: set train.init_from, or remove it"
+
+
+# --- loss and optimizer -----------------------------------------------------------------------------------------------
+
+
+class LossConfig(Section):
+    """Cross-entropy with label smoothing, and optionally a consistency loss between two passes of each batch."""
+
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """probability mass that is spread evenly over the vocabulary"""
+    consistency: Literal["none", "simcut", "rdrop"] = "none"
+    """compare two passes of a batch: simcut (token cutoff in the second), rdrop (different dropout); none"""
+    consistency_weight: float | None = Field(default=None, ge=0)
+    """alpha of the papers, the weight of the divergence; null: 3 for simcut, 5 for rdrop"""
+    cutoff: float = Field(default=0.05, ge=0, lt=1)
+    """for simcut: rate of source and target tokens whose embedding is zeroed in the second pass"""
+
+    @model_validator(mode="after")
+    def _weight_needs_consistency(self) -> LossConfig:
+        if self.consistency_weight is not None and self.consistency == "none":
+            raise section_error(
+                "consistency_weight", "it has no effect without a consistency loss: set consistency, or leave this null"
+            )
+        return self
+
+    def find_problem(self, has_dropout: bool) -> str | None:
+        """Return an error message if both passes would be the same, or None."""
+        if has_dropout or self.consistency == "none" or (self.consistency == "simcut" and self.cutoff > 0):
+            return None
+        return f"{self.consistency} compares two passes, which are equal without dropout: raise a rate of model.dropout"
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerConfig(Section):
+    """Adam (Kingma & Ba 2015), AdamW or Muon (Jordan et al. 2024), gradient clipping and weight averaging."""
+
+    kind: Literal["adam", "adamw", "muon"] = "adam"
+    """adam; adamw: Adam with decoupled weight decay; muon: Muon for the matrices of the layers, Adam for the rest"""
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
+    """decay rates of Adam's running means of the gradient and of its square"""
+    eps: float = Field(default=1e-9, ge=1e-30)
+    """added to the denominator of Adam's update"""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """decoupled weight decay (adamw, muon) of the layers' matrices and of an untied output projection"""
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """maximum norm of the gradient; null: no clipping"""
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    """decay of an exponential moving average of the weights, which is validated and saved; null: no average"""
+
+    @model_validator(mode="after")
+    def _weight_decay_needs_adamw_or_muon(self) -> OptimizerConfig:
+        if self.weight_decay and self.kind == "adam":
+            raise section_error(
+                "weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0"
+            )
+        return self
+
+    @property
+    def state_copies(self) -> int:
+        """Return the number of values stored per weight in addition to it: two moments, and the average if any."""
+        return 2 + (self.ema_decay is not None)
