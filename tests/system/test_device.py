@@ -276,17 +276,6 @@ def test_a_warning_is_returned_only_if_busy_cores_delay_threads(
     assert (found is None) if warning is None else (found is not None and warning in found)
 
 
-@pytest.mark.parametrize(
-    ("running", "kind", "expected"),
-    [((9, 9, 9), "cpu", 1), ((2, 2, 3), "cpu", 1), ((1, 2, 2), "cpu", 2), ((9, 9, 9), "cuda", 2), ((), "cpu", 2)],
-)
-def test_threads_leave_the_cores_of_other_programs(
-    running: tuple[int, ...], kind: str, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_processes_run(running, monkeypatch)
-    assert device.leave_busy_cores(device.Machine(torch.device(kind), "fp32", 2)).threads == expected
-
-
 def let_processes_run(running: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 2 cores have these numbers of running processes, one sample after the other; (): unknown."""
     texts = iter(f"cpu 1 2\nprocs_running {running[i % len(running)]}\n" for i in range(5)) if running else iter(())

@@ -50,7 +50,7 @@ HPARAMS_FILE = "events.hparams.tfevents"  # sorts before "events.out": TensorBoa
 class EventWriter:
     """Appends events to a folder, training and validation curves to its sub-folders.
 
-    TensorBoard hides older events of `purge_steps` and later steps, by sub-folder. The default is 0, because TensorBoard
+    TensorBoard hides older events of the steps from `purge_steps` on, by sub-folder. The default is 0, because it
     ignores the first such mark of a folder.
     """
 
