@@ -404,7 +404,8 @@ def test_rendered_configuration_loads_back_equal(path: Path, write: Write) -> No
     ["no", "on", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x}", "é 猫", " "],
 )
 def test_rendering_preserves_any_text(text: str, write: Write) -> None:
-    test = {text: {"dataset": text, "split": text}}
+    name = text if text.strip() else "blank"  # the name of a test set is that of a folder
+    test = {name: {"dataset": text, "split": text}}
     config = make(name="run", runs_dir=text, data={"cache_dir": text, "test": test})
     assert load(write("x.yaml", render_yaml(config))) == config
 

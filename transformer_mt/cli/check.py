@@ -68,7 +68,8 @@ class Check(Command):
 
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
-        config, run = self.data.load()
+        config, run = self.data.load(is_named_file=True)
+        config.allow_commands()
         if self.show_removed is not None and (self.json or self.html is not None):
             raise UserError("check: --show-removed prints lines of text; leave out --json and --html")
         if self.worst is not None and self.html is not None:

@@ -171,9 +171,11 @@ def list_files(data: DataConfig) -> Iterator[str]:
 
 
 def load_run_or_config(
-    path: Path, overrides: Sequence[str], *, trains_again: bool = False
+    path: Path, overrides: Sequence[str], *, trains_again: bool = False, is_named_file: bool = False
 ) -> tuple[Config, RunFolder | None]:
     """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
+
+    `config.yaml` of a run means the run, except for a command that reads it as a file that the user named.
 
     Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run, unless the
     command trains again with the configuration of the run.
@@ -181,8 +183,12 @@ def load_run_or_config(
     from transformer_mt.config import root as configuration
     from transformer_mt.runs.folder import RunFolder
 
+    if not is_named_file and path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
+        path = path.parent
     if path.is_dir():
         run = RunFolder.open(path)
+        if trains_again:
+            run.check_is_own("its settings are not trained again")
         for override in overrides:
             if override.startswith(("model", "tokenizer")) and not trains_again:
                 raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
@@ -305,9 +311,9 @@ class RunOrConfigOptions(OptionGroup):
     run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
     overrides: tuple[str, ...] = overrides_argument()
 
-    def load(self) -> tuple[Config, RunFolder | None]:
-        """Load the configuration, and open the run if it is one."""
-        return load_run_or_config(self.run_or_config, self.overrides)
+    def load(self, *, is_named_file: bool = False) -> tuple[Config, RunFolder | None]:
+        """Load the configuration, and open the run if it is one, like `load_run_or_config`."""
+        return load_run_or_config(self.run_or_config, self.overrides, is_named_file=is_named_file)
 
 
 @dataclass(frozen=True, kw_only=True)

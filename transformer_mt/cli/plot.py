@@ -62,6 +62,8 @@ class Plot(Command):
         _check_model(self, config, run)
         figure = _draw(self, config, run)
         output = self.output or _choose_output(self, config, run)
+        if self.output is None and output.parent.is_symlink():
+            raise UserError(f"{output.parent}: is a link; pass --output, or replace it by a folder")
         output.parent.mkdir(exist_ok=True)
         with atomic_file(output.resolve()) as temporary:
             save(figure, temporary, _image_format(output))

@@ -42,6 +42,7 @@ class Prepare(Command):
         from transformer_mt.runs.folder import RunFolder
         from transformer_mt.system.device import count_available_cores
 
+        config.allow_commands()
         run = RunFolder(Path(config.runs_dir) / str(config.name))
         check_data_settings(run, config)
         data = prepare_data(run, config, self.workers or count_available_cores())

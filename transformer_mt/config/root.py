@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -33,6 +33,7 @@ from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder
+from transformer_mt.runs.ownership import describe_outside_file
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.log import cut_list, log_rank0
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
@@ -203,6 +204,14 @@ class Config(Section):
     keep: KeepConfig = KeepConfig()
     """checkpoints to keep"""
 
+    def allow_commands(self) -> None:
+        """Let the filter `command` run, if the user has named the file of this configuration.
+
+        Only flows that train, prepare or check call this. Reading a run never runs a command of its configuration.
+        """
+        for filter_ in self.data.filters:
+            filter_.allow_commands()
+
     def find_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield each contradiction between sections: the key to blame, and a message with the remedy."""
         yield from self._find_model_conflicts()
@@ -313,12 +322,46 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
-    return _validate(read_inherited(path, _is_merged), path, overrides)
+    return _validate(read_inherited(path, _is_merged), path, overrides, is_named_file=True)
 
 
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
-    """Load the configuration of a run, also of a run in an older format. Raises `UserError` like `load`."""
-    return _validate(run.read_config(), run.config, overrides)
+    """Load the configuration of a run, also of a run in an older format.
+
+    A foreign run (see `runs.ownership`) reads no data outside of its folder, except those that the overrides name.
+
+    Raises:
+        UserError: As for `load`.
+    """
+    config = _validate(run.read_config(), run.config, overrides)
+    if run.is_foreign():
+        _refuse_outside_data(config, run, {override.partition("=")[0] for override in overrides})
+    return config
+
+
+def _refuse_outside_data(config: Config, run: RunFolder, overridden: Collection[str]) -> None:
+    """Make every source of a foreign run unreadable that needs other files than those in its folder."""
+
+    def is_overridden(path: KeyPath) -> bool:
+        return any(".".join(map(str, path[:n])) in overridden for n in range(1, len(path) + 1))
+
+    train = config.data.train
+    several = ((("train", number), source) for number, source in enumerate(train)) if isinstance(train, tuple) else ()
+    training = [*several, *([(("train",), train)] if isinstance(train, Source) else [])]
+    filter_files = [getattr(filter_, "file", None) for filter_ in config.data.filters]
+    for keys, source in (*training, *config.data.iterate_held_out_sources()):
+        if is_overridden(("data", *keys)):
+            continue
+        files = [*source.files, *(file for file in filter_files if file is not None and keys[0] == "train")]
+        problems = [f"{file} {reason}" for file in files if (reason := describe_outside_file(file, run.path))]
+        if source.dataset is not None:
+            problems.append(f"{source.dataset} is a data set")
+        if problems:
+            source.refuse(
+                f"{run.config}: {'.'.join(map(str, ('data', *keys)))} is not read: {problems[0]}, and this run was not "
+                "trained by you on this machine;\n"
+                "pass your own text, such as --src F --ref G, or a configuration file of yours in place of the run"
+            )
 
 
 def from_values(values: dict[str, Any], path: Path) -> Config:
@@ -326,7 +369,7 @@ def from_values(values: dict[str, Any], path: Path) -> Config:
     return _validate(Tree(values), path, ())
 
 
-def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
+def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file: bool = False) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
@@ -345,7 +388,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     for number, filter_ in enumerate(config.data.filters):
         place: KeyPath = (*FILTER_LIST, number, filter_.name)
         locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
-        filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}))
+        filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}, is_named_file))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.find_conflicts()]
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))

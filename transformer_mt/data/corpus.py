@@ -257,6 +257,7 @@ def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -
     Raises:
         UserError: The source cannot be read; with file and line.
     """
+    source.check_may_be_read()
     from datasets import Dataset
 
     languages = source.languages(src_lang, tgt_lang)

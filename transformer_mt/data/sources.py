@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from transformer_mt.config.section import FolderName, PathName, Section, section_error
 from transformer_mt.data.languages import check_language, primary_language
@@ -257,6 +266,17 @@ class Source(Section):
     tag: TagName | None = None
     """symbol before each source sentence, such as 2de, which no text can spell; it selects what the model does"""
 
+    _refusal: str | None = PrivateAttr(default=None)
+
+    def refuse(self, reason: str) -> None:
+        """Make this source unreadable: `check_may_be_read` raises an error with the reason."""
+        self._refusal = reason
+
+    def check_may_be_read(self) -> None:
+        """Raise `UserError` if the source is refused, because it belongs to the run of somebody else."""
+        if self._refusal is not None:
+            raise UserError(self._refusal)
+
     def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
         """Return the languages of both sides. The arguments are those of the configuration."""
         default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
@@ -268,7 +288,12 @@ class Source(Section):
         return (*self.src, *self.tgt, *self.table)
 
     def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the text files of the sources and of the translations, after `reverse`."""
+        """Return the text files of the sources and of the translations, after `reverse`.
+
+        Raises:
+            UserError: The source is refused.
+        """
+        self.check_may_be_read()
         return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import markdown_table
 from transformer_mt.runs.folder import RunFolder, is_locked
+from transformer_mt.runs.ownership import refuse_special_files
 from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints
 from transformer_mt.system.files import measure_folder, write_text
 from transformer_mt.system.log import LAYOUT, make_visible
@@ -275,9 +276,11 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     """Summarise a run."""
     problem, record, max_steps = None, {}, None
     directions: tuple[str, ...] = ()
-    logged = read_last_log_entry(run)
-    checkpoints = run.list_readable_checkpoints()
+    logged, checkpoints = LogEntry(), list[CheckpointInfo]()
     try:
+        refuse_special_files(run.path)
+        logged = read_last_log_entry(run)
+        checkpoints = run.list_readable_checkpoints()
         record = run.read_metadata()
         config = configuration.load_run(run)
         max_steps, directions = config.train.max_steps, _list_directions(config.data)

@@ -162,6 +162,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         UserError: For mistakes that the user can correct.
         Interrupted: After a stop signal; the state is saved.
     """
+    requested.allow_commands()
     run = RunFolder(Path(requested.runs_dir) / str(requested.name))
     if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
         log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")

@@ -32,8 +32,9 @@ from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from transformer_mt.config.section import MAY_CHANGE, Section
-from transformer_mt.config.yaml_loader import Tree, read_yaml
+from transformer_mt.config.yaml_loader import Location, Tree, read_yaml
 from transformer_mt.errors import UserError
+from transformer_mt.runs import ownership
 from transformer_mt.runs.records import (
     CheckpointInfo,
     CorruptFileError,
@@ -43,6 +44,7 @@ from transformer_mt.runs.records import (
     rank_checkpoints,
 )
 from transformer_mt.system.files import find_link_out, remove_leftovers, write_text
+from transformer_mt.system.log import log_rank0
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
@@ -200,6 +202,7 @@ class RunFolder:
             raise UserError(
                 f"{run.path}: is not a run folder (it has no {run.metadata.name}); use one that tmt train made"
             )
+        ownership.refuse_special_files(run.path)
         run.read_metadata()
         return run
 
@@ -245,14 +248,51 @@ class RunFolder:
                 "train again with --restart"
             )
 
+    def is_foreign(self) -> bool:
+        """Return whether the settings that name files were not written by a training of this user, see `ownership`."""
+        return not ownership.is_signed(read_yaml(self.config).values, self.read_metadata().get("signature"))
+
+    def check_is_own(self, purpose: str) -> None:
+        """Raise `UserError` if the run is foreign, for a command that trains with its settings."""
+        if self.is_foreign():
+            raise UserError(
+                f"{self.path}: was not trained by you on this machine, so {purpose};\n"
+                "read its config.yaml, and train with a configuration of your own (train.init_from takes its weights)"
+            )
+
     def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys of older versions that no longer exist."""
+        """Read the resolved configuration, without keys of older versions that no longer exist.
+
+        A foreign run gets the cache of the user, and the glossary of its configuration is left out unless it is a file
+        of the run.
+        """
         tree = read_yaml(self.config)
+        if self.is_foreign():
+            tree = self._confine(tree)
         for path, value in DELETED_KEYS.items():
             *sections, key = path.split(".")
             found = _find_section(tree, sections)
             if value in (None, found.get(key)):
                 found.pop(key, None)
+        return tree
+
+    def _confine(self, tree: Tree) -> Tree:
+        """Replace the settings with which a foreign run would write elsewhere, or read a file elsewhere at once."""
+        here = Location(str(self.config))
+        if "runs_dir" in tree.values:
+            tree = tree.replace(("runs_dir",), "runs", here)
+        for section, key in (("data", "cache_dir"), ("decoding", "glossary")):
+            found = _find_section(tree, [section]).get(key)
+            if found is None:
+                continue
+            if key == "cache_dir":
+                tree = tree.replace((section, key), str(ownership.find_user_cache()), here)
+            elif reason := ownership.describe_outside_file(str(found), self.path):
+                log_rank0(
+                    f"warning: {self.config}: {section}.{key}: {found} is not used: it {reason}, and this run was not "
+                    f"trained by you on this machine; pass --{key} F"
+                )
+                tree = tree.replace((section, key), None, here)
         return tree
 
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:

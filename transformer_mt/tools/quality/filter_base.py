@@ -77,6 +77,7 @@ class FilterLocation(NamedTuple):
 
     number: int
     locations: Mapping[str, Location]  # of its keys; that of "" is the filter's own
+    is_named_file: bool = False  # the user has named the file of the configuration
 
 
 class Filter(Section):
@@ -105,6 +106,9 @@ class Filter(Section):
     def set_location(self, location: FilterLocation) -> None:
         """Record where the filter was written, for messages."""
         self._location = location
+
+    def allow_commands(self) -> None:
+        """Allow the filter to run a shell command. Most filters run none."""
 
     def make_error(self, message: str, key: str = "") -> UserError:
         """Return an error about the filter, or one of its keys, with file, line and dotted key."""

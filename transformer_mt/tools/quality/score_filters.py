@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.text_files import read_file_state, read_lines
@@ -120,6 +120,12 @@ class CommandFilter(ScoredFilter):
     run: Annotated[str, Field(min_length=1), AfterValidator(_check_command)]
     """shell command, started once; it reads `source<tab>target` lines and writes one number per line; required"""
 
+    _may_run: bool = PrivateAttr(default=False)
+
+    def allow_commands(self) -> None:
+        """Allow the filter to run its command, if the user has named the file that has it."""
+        self._may_run = self._location is not None and self._location.is_named_file
+
     def external_state(self) -> object:
         """Return path, size and modification time of the files that the command names."""
         try:
@@ -130,6 +136,12 @@ class CommandFilter(ScoredFilter):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""
+        if not self._may_run:
+            raise self.make_error(
+                "commands run only in tmt train, prepare, plan and check of a configuration file; `tmt prepare "
+                "X.yaml` caches the result",
+                "run",
+            )
         inputs, outputs = context.folder / "command.tsv", context.folder / "command.txt"
         n_pairs = 0
         with inputs.open("w", encoding="utf-8", newline="\n") as file:

@@ -1,0 +1,239 @@
+"""No command executes, writes or reads anything outside of a run folder that somebody else has written.
+
+Each hostile run is a copy of the tiny run, whose `config.yaml` was changed by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+TIMEOUT = 60
+"""Seconds after which a command counts as hanging."""
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "report": ("report", "RUN"),
+    "compare": ("compare", "RUN", "OTHER"),
+    "compare with files": ("compare", "RUN", "OTHER", "--src", "test.en", "--ref", "test.de"),
+    "plot lengths": ("plot", "lengths", "RUN"),
+    "plot attention": ("plot", "attention", "RUN"),
+    "plot positions": ("plot", "positions", "RUN"),
+    "plot schedule": ("plot", "schedule", "RUN"),
+    "check": ("check", "RUN"),
+    "check --show-removed": ("check", "RUN", "--show-removed", "command"),
+    "check --worst": ("check", "RUN", "--worst", "3"),
+    "tokenize": ("tokenize", "RUN", "one"),
+    "tokenize config.yaml": ("tokenize", "RUN/config.yaml", "one"),
+    "plot config.yaml": ("plot", "lengths", "RUN/config.yaml"),
+    "export weights": ("export", "RUN", "--to", "weights", "--output", "exported"),
+    "export ctranslate2": ("export", "RUN", "--to", "ctranslate2", "--output", "exported"),
+    "average": ("average", "RUN", "--last", "2"),
+    "calibrate": ("calibrate", "RUN"),
+    "bisect": ("bisect", "RUN", "OTHER", "--steps", "2"),
+    "correct": ("correct", "RUN", "--pairs", "pairs.tsv"),
+    "evaluate": ("evaluate", "RUN"),
+    "explain": ("explain", "RUN", "one"),
+    "score": ("score", "RUN", "--src", "test.en", "--tgt", "test.de"),
+    "translate": ("translate", "RUN", "one"),
+    "runs": ("runs", "hostile"),
+    "plan": ("plan", "RUN"),
+    "prepare": ("prepare", "RUN"),
+    "train": ("train", "--config", "RUN"),
+    "warm start": ("train", "--config", "tiny.yaml", "name=warm", "train.init_from=RUN"),
+    "backtranslate": ("backtranslate", "RUN", "--mono", "test.de", "--output", "back"),
+    "distill": ("distill", "RUN", "--mono", "test.en", "--output", "taught"),
+    "config": ("config", "RUN/config.yaml"),
+}
+
+OWN_OUTPUT = ("exported", "back", "taught", "warm", "RUN-average-last-2")
+"""Outputs that the commands are asked for."""
+
+Change = Callable[[dict[str, Any], Path], None]
+
+
+def run_a_command(config: dict[str, Any], elsewhere: Path) -> None:
+    """Run a command while the data are read, which a foreign run may read, and cache the data elsewhere."""
+    train, test = ({"builtin": "quickstart", "split": split} for split in ("train", "test"))
+    filters = [{"command": {"run": f"touch {elsewhere}/executed; yes 1", "min": 0}}]
+    config["data"] |= {"train": train, "validation": None, "test": {"t": test}, "filters": filters}
+    config["data"]["cache_dir"] = str(elsewhere / "autostart")
+    config["runs_dir"] = str(elsewhere / "runs")
+
+
+def read_pipes(config: dict[str, Any], elsewhere: Path) -> None:
+    pipe = str(elsewhere / "pipe")
+    config["decoding"]["glossary"] = pipe
+    config["data"] |= {"train": {"src": pipe, "tgt": pipe}, "test": {"t": {"src": "/dev/zero", "tgt": pipe}}}
+
+
+def read_a_secret(config: dict[str, Any], elsewhere: Path) -> None:
+    secret = {"src": str(elsewhere / "secret"), "tgt": str(elsewhere / "secret")}
+    config["data"] |= {"train": secret, "validation": secret, "test": {"t": secret}}
+    config["decoding"]["glossary"] = str(elsewhere / "secret")
+
+
+CHANGES = (run_a_command, read_pipes, read_a_secret)
+FAST = {("average", run_a_command), ("check --show-removed", run_a_command), ("translate", read_pipes)}
+CASES = [
+    pytest.param(command, change, marks=[] if (command, change) in FAST else pytest.mark.slow)
+    for command in COMMANDS
+    for change in CHANGES
+]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a home folder with a secret and a pipe."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "secret").write_text("secret\tgeheim\n" * 30, encoding="utf-8")
+    os.mkfifo(home / "pipe")
+    for name, folder in {"HOME": "", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache"}.items():
+        monkeypatch.setenv(name, str(home / folder))
+    return home
+
+
+@pytest.fixture
+def hostile(run_copy: Path, elsewhere: Path) -> Path:
+    """Move the tiny run, which a training of another home folder has signed, to a folder of its own."""
+    run = run_copy.parent.parent / "hostile" / "run"
+    run.parent.mkdir()
+    run_copy.rename(run)
+    (run.parent.parent / "pairs.tsv").write_text("en\tde\none\teins\n", encoding="utf-8")
+    return run
+
+
+@pytest.fixture
+def alarm() -> Generator[None]:
+    """Raise an error in a command that hangs."""
+
+    def hang(*_: object) -> None:
+        raise AssertionError("the command hangs")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(TIMEOUT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def edit(run: Path, change: Change, elsewhere: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    change(config, elsewhere)
+    (run / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def snapshot(*folders: Path, without: tuple[Path, ...]) -> dict[str, int]:
+    """Return the modification time of every file and folder, except below some folders."""
+    found: dict[str, int] = {}
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if not any(path == other or other in path.parents for other in without):
+                found[str(path)] = 0 if path.is_dir() else path.stat().st_mtime_ns
+    return found
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.filterwarnings("default")  # a report says what it leaves out
+@pytest.mark.parametrize(("command", "change"), CASES)
+def test_a_command_does_nothing_outside_of_a_hostile_run(
+    command: str, change: Change, hostile: Path, elsewhere: Path, tmt: Tmt
+) -> None:
+    edit(hostile, change, elsewhere)
+    arguments = [part.replace("RUN", str(hostile)).replace("OTHER", str(hostile)) for part in COMMANDS[command]]
+    work = hostile.parent.parent
+    allowed = [hostile.parent, elsewhere / ".cache" / "transformer-mt", elsewhere / ".cache" / "matplotlib"]
+    allowed += [path for name in OWN_OUTPUT for path in (work / name, work / "runs" / name)]
+    if command == "warm start":
+        allowed += [work / "runs" / ".cache", elsewhere / ".config" / "transformer-mt", elsewhere / ".config"]
+    before = snapshot(work, elsewhere, without=(*allowed, elsewhere / ".cache"))
+    done = tmt(*arguments)
+    assert snapshot(work, elsewhere, without=(*allowed, elsewhere / ".cache")) == before
+    assert not (elsewhere / "executed").exists()
+    assert "geheim" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for page in work.rglob("*.html"):
+        assert "geheim" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("name", ["run.json", "tokenizer.json", "metrics.jsonl", "config.yaml", "calibration.json"])
+@pytest.mark.parametrize("command", [("translate", "RUN", "one"), ("runs", "hostile"), ("report", "RUN")])
+def test_a_pipe_in_a_run_is_not_opened(name: str, command: tuple[str, ...], hostile: Path, tmt: Tmt) -> None:
+    (hostile / name).unlink(missing_ok=True)
+    os.mkfifo(hostile / name)
+    done = tmt(*(part.replace("RUN", str(hostile)) for part in command))
+    assert (done.returncode == 2) == (command[0] != "runs"), done.stderr
+
+
+def test_a_user_reads_the_data_of_an_own_run_and_of_no_other(
+    run_copy: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "unseen" in assert_succeeded(tmt("evaluate", run_copy))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    assert_user_error(tmt("evaluate", run_copy), "data.test.unseen", "outside of its folder", "--src F --ref G")
+    assert_succeeded(tmt("evaluate", run_copy, "--src", "test.en", "--ref", "test.de"))
+    assert_succeeded(tmt("check", run_copy / "config.yaml"))  # a file that the user names
+
+
+def test_a_changed_search_keeps_a_run_an_own_one_and_changed_data_do_not(run_copy: Path, tmt: Tmt) -> None:
+    edit(run_copy, lambda config, _: config["decoding"].update(beam=2), run_copy)
+    assert_succeeded(tmt("evaluate", run_copy))
+    edit(run_copy, lambda config, _: config["data"]["test"].update(more=config["data"]["test"]["unseen"]), run_copy)
+    assert_user_error(tmt("evaluate", run_copy), "not trained by you")
+
+
+def test_training_again_makes_a_changed_run_an_own_one(run_copy: Path, tmt: Tmt) -> None:
+    edit(run_copy, lambda config, _: config["data"].update(cache_dir="runs/.cache2"), run_copy)
+    assert_user_error(tmt("evaluate", run_copy), "not trained by you")
+    assert_succeeded(tmt("train", "--config", run_copy / "config.yaml"))
+    assert_succeeded(tmt("evaluate", run_copy))
+
+
+def test_a_foreign_run_may_read_files_inside_of_its_folder(
+    run_copy: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("en", "de"):
+        (run_copy / f"test.{side}").write_bytes(Path(f"test.{side}").read_bytes())
+    files = {"src": f"{run_copy}/test.en", "tgt": f"{run_copy}/test.de"}
+    edit(run_copy, lambda config, _: config["data"].update(test={"inside": files}), run_copy)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert "inside" in assert_succeeded(tmt("evaluate", run_copy))
+    assert [*(tmp_path / "cache" / "transformer-mt").iterdir()]
+    (run_copy / "test.en").unlink()
+    (run_copy / "test.en").symlink_to(tmp_path / "copy" / "test.en")
+    assert_user_error(tmt("evaluate", run_copy), "outside of its folder")
+
+
+def test_a_command_runs_for_a_training_and_its_result_is_used_from_the_cache(in_tiny_copy: Path, tmt: Tmt) -> None:
+    filters = 'data.filters=[{command: {run: "touch executed; yes 1 | head -n $(wc -l < train.en)", min: 0}}]'
+    assert_user_error(tmt("tokenize", "tiny.yaml", "one", filters), "commands run only in tmt train")
+    assert not Path("executed").exists()
+    assert_succeeded(tmt("train", "tiny.yaml", filters))
+    assert Path("executed").exists()
+    Path("executed").unlink()
+    assert_succeeded(tmt("plot", "lengths", "runs/tiny"))
+    assert not Path("executed").exists()
+
+
+@pytest.fixture
+def in_tiny_copy(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with the texts and `tiny.yaml`, and without a run."""
+    for path in tiny.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", ""])
+def test_the_name_of_a_test_set_is_that_of_a_folder(name: str, in_tiny: Path, tmt: Tmt) -> None:
+    override = f'data.test={{"{name}": {{src: test.en, tgt: test.de}}}}'
+    assert_user_error(tmt("config", "tiny.yaml", override), "data.test", "cannot be the name of a folder")
