@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.section import MAY_CHANGE, FolderName, PathName, Section, section_error
+from transformer_mt.config.section import MAY_CHANGE, PathName, Section, check_folder_name, section_error
 from transformer_mt.config.yaml_loader import KeyPath
 from transformer_mt.data.mixture import Stage, find_mixture_problem
 from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSources
@@ -31,7 +31,7 @@ class DataConfig(Section):
     """validation pairs, in the same form as train; null: split off training pairs"""
     validation_size: int = Field(default=1000, ge=1)
     """number of training pairs to split off if validation is null (at most a tenth)"""
-    test: dict[FolderName, Source] = Field(default={})
+    test: dict[str, Source] = Field(default={})
     """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
@@ -41,7 +41,12 @@ class DataConfig(Section):
     """how to treat a longer training pair: drop or truncate"""
 
     @model_validator(mode="after")
-    def _test_names_are_not_reserved(self) -> DataConfig:
+    def _check_test_names(self) -> DataConfig:
+        for name in self.test:
+            try:
+                check_folder_name(name)
+            except ValueError as error:
+                raise section_error("test", str(error)) from None
         if reserved := {"train", "validation"} & self.test.keys():
             raise section_error("test", f"{min(reserved)} is a reserved name: rename this test set")
         return self
