@@ -146,7 +146,7 @@ def make_translator(
     for step, batch in enumerate(batches, start=1):
         optimizer.param_groups[0]["lr"] = inverse_sqrt(step, peak=0.01, warmup_steps=20)
         optimizer.zero_grad()
-        (batch_loss(model, batch, smoothing=0.1)[0] / batch.n_tgt).backward()
+        (batch_loss(model, batch, smoothing=0.1)["loss"] / batch.n_tgt).backward()
         optimizer.step()
     optimizer.zero_grad()
 

@@ -17,8 +17,7 @@ from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.decoding.word_alignment import align, align_words, target_word_indices
 from transformer_mt.errors import UserError
-from transformer_mt.model.attention_weights import attention_weights
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, attention_weights
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = [src for src, _ in load_pairs("test")[:12]]

@@ -25,8 +25,7 @@ from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.word_alignment import align
 from transformer_mt.errors import UserError
-from transformer_mt.model.attention_weights import attention_weights
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, attention_weights
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 

@@ -16,7 +16,7 @@ from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.attention_weights import attention_weights
+from transformer_mt.model.transformer import attention_weights
 from transformer_mt.tools.analysis import explanation as explanation_module
 from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
 

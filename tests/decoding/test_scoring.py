@@ -19,7 +19,7 @@ from transformer_mt.decoding.engine import target_log_probs
 from transformer_mt.decoding.text_scorer import UnscoredPairWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model import linear as chunked_logits
+from transformer_mt.model import modules
 from transformer_mt.model.transformer import Transformer
 
 MakeTranslator = Callable[..., Translator]
@@ -84,7 +84,7 @@ def test_scores_are_independent_of_batch_order_and_chunks(
     """Trap 7; chunks of logits also end within sentences."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
     monkeypatch.setattr(translator, "CPU_SCORING_BATCH_TOKENS", tokens)
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
     for place, i in enumerate(order):
@@ -109,7 +109,7 @@ def test_batches_and_chunks_respect_their_limits(
 
     monkeypatch.setattr(Transformer, "forward", spy)
     monkeypatch.setattr(Transformer, "logits", spy_logits)
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
     found = one.score(SOURCES, TARGETS)
     assert sum(rows for rows, _ in read) == len(PAIRS)
     assert all(size <= 200 for _, size in read)

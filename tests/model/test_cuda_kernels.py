@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.cuda_kernels import WeightCast
-from transformer_mt.model.linear import Linear
+from transformer_mt.model.modules import Linear
 from transformer_mt.model.transformer import Transformer
 
 PAD, VOCABULARY = 0, 23

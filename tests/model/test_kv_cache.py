@@ -14,7 +14,7 @@ from transformer_mt.model import cpu_kernels
 from transformer_mt.model.attention import KeysValues
 from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.kv_cache import BLOCK
-from transformer_mt.model.linear import convert_linears
+from transformer_mt.model.modules import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 

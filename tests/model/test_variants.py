@@ -19,11 +19,9 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.attention_weights import attention_weights, cross_attention_weights
-from transformer_mt.model.linear import FusedLinear
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.norms import LayerNorm, RMSNorm
-from transformer_mt.model.transformer import Transformer, VocabularySize
+from transformer_mt.model.modules import FusedLinear, LayerNorm, RMSNorm
+from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.training.loss import batch_loss

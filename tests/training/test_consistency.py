@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels
-from transformer_mt.model import linear as chunked_logits
+from transformer_mt.model import cpu_kernels, modules
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import (
@@ -119,7 +118,7 @@ def test_bf16_is_close_to_fp32(pad: int, pass_weights: PassWeights) -> None:
 @WEIGHTS
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
 def test_chunk_size_changes_nothing(pass_weights: PassWeights, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
     problem = make_problem(13)
     ours, theirs = compute(problem, 13, pass_weights), oracle(problem, 13, pass_weights)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
@@ -132,7 +131,7 @@ def test_chunk_size_changes_nothing(pass_weights: PassWeights, rows: int, monkey
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_padded_rows_do_not_count(pass_weights: PassWeights, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
     problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
         monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)

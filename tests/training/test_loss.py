@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels
-from transformer_mt.model import linear as chunked_logits
+from transformer_mt.model import cpu_kernels, modules
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import batch_loss, explicit_cross_entropy, label_smoothed_cross_entropy, make_loss
@@ -110,7 +109,7 @@ def test_loss_is_a_kl_divergence_plus_an_entropy(cross_entropy: CrossEntropy, pa
 @PADS
 @pytest.mark.parametrize("rows", [1, 2, 4, 100])
 def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * V * 4)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
     (loss, _), expected = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
     assert_near(loss, expected)
@@ -118,7 +117,7 @@ def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: p
 
 
 def test_vocabulary_may_exceed_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 1)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 1)
     problem = make_problem(0)
     assert_near(chunked(problem, 0, 0.1)[0], oracle(problem, 0, 0.1))
 
@@ -141,7 +140,7 @@ def test_bf16_is_close_to_fp32(pad: int, smoothing: float) -> None:
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_padded_rows_do_not_count(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
-    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * V * 4)
+    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * V * 4)
     problem, results = make_problem(pad), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
         monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)

@@ -26,8 +26,8 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.kv_cache import KVCache
-from transformer_mt.model.linear import chunk_rows, convert_linears, non_pad_indices
 from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_indices
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
 from transformer_mt.runs.folder import RunFolder

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import Ensemble
-from transformer_mt.model.attention_weights import cross_attention_weights
+from transformer_mt.model.transformer import cross_attention_weights
 
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words."""

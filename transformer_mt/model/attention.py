@@ -10,6 +10,7 @@ scores (kv_cache.py). A `PackedMask` stores offsets instead of a matrix (packing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,9 +24,8 @@ from transformer_mt.model.cpu_kernels import (
     use_cpu_kernels,
 )
 from transformer_mt.model.cuda_kernels import packed_attention
-from transformer_mt.model.linear import FusedLinear, Linear
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.norms import dropout, make_norm
+from transformer_mt.model.modules import FusedLinear, Linear, dropout, make_norm
 from transformer_mt.model.packing import PackedMask
 from transformer_mt.model.positions import NoPositions, Positions, make_rotation
 
@@ -50,6 +50,10 @@ class KeysValues(NamedTuple):
     values: Tensor  # [B, G, S, E]
 
 
+AttentionFunction = Callable[[Tensor, KeysValues, Mask, float], Tensor]
+"""Computes the context from queries, keys and values, mask and dropout rate, like `attend`."""
+
+
 class MultiHeadAttention(nn.Module):
     """Attention with its projections.
 
@@ -70,6 +74,7 @@ class MultiHeadAttention(nn.Module):
         self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.rotation = make_rotation(config) if is_self else NoPositions()
+        self.attend: AttentionFunction = attend
 
     def project(self, x: Tensor, positions: Positions | None = None) -> tuple[Tensor, KeysValues]:
         """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E].
@@ -99,7 +104,7 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, queries: Tensor, keys_values: KeysValues, mask: Mask) -> Tensor:
         """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]."""
-        context = attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
+        context = self.attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
         return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
 
     def _split_heads(self, x: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, Mask, MultiHeadAttention
 from transformer_mt.model.kv_cache import LayerKVCache
-from transformer_mt.model.linear import FusedLinear, Linear
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.norms import Dropout, make_norm
+from transformer_mt.model.modules import Dropout, FusedLinear, Linear, make_norm
 from transformer_mt.model.positions import Positions
 
 Sublayer = Callable[[Tensor], Tensor]

@@ -1,25 +1,25 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017).
 
-`B` batch, `S` source length, `T` target length, `L` either, `K` hypotheses per sentence, `D` model width, `V`
-vocabulary.
+`B` batch, `S` source length, `T` target length, `L` either, `K` hypotheses per sentence, `D` model width, `H` heads,
+`V` vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import KeysValues, Mask, causal_mask, padding_mask
+from transformer_mt.model.attention import KeysValues, Mask, causal_mask, explicit_attention, padding_mask
 from transformer_mt.model.cpu_kernels import slice_sources
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
-from transformer_mt.model.linear import Linear, initialise
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.norms import Dropout, make_norm
+from transformer_mt.model.modules import Dropout, Linear, initialise, make_norm
 from transformer_mt.model.packing import PackedMask, Packing, PackingPair
 from transformer_mt.model.positions import Positions, make_positions
 
@@ -219,3 +219,64 @@ class Transformer(nn.Module):
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
         """Append a token to each hypothesis in the cache, and return its decoder state. [B, K] -> [B, K, D]."""
         return self.decoder.step(tokens, cache)
+
+
+# --- attention weights ------------------------------------------------------------------------------------------------
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+StackT = TypeVar("StackT", bound=Stack)
+
+
+class AttentionWeights(NamedTuple):
+    """The attention weights of each layer; the last dimension sums to 1."""
+
+    encoder: list[Tensor]  # [B, H, S, S] each
+    decoder: list[Tensor]  # [B, H, T, T] each
+    cross: list[Tensor]  # [B, H, T, S] each
+
+
+@torch.no_grad()
+def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
+    """Compute all attention weights of one forward pass of a model in evaluation mode. [B, S], [B, T]."""
+    encoder, encoder_weights = _record(model.encoder, "self_attention")
+    decoder, decoder_weights = _record(model.decoder, "self_attention")
+    decoder, cross_weights = _record(decoder, "cross_attention")
+    _copy_with(model, encoder=encoder, decoder=decoder)(src, tgt_in)
+    return AttentionWeights(encoder_weights, decoder_weights, cross_weights)
+
+
+@torch.no_grad()
+def cross_attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """Compute only `AttentionWeights.cross`, which takes less time. [B, S], [B, T] -> n_layers x [B, H, T, S]."""
+    decoder, weights = _record(model.decoder, "cross_attention")
+    _copy_with(model, decoder=decoder)(src, tgt_in)
+    return weights
+
+
+def _record(stack: StackT, attention: str) -> tuple[StackT, list[Tensor]]:
+    """Return a copy of a stack that records one kind of attention, and the list that gets the weights of each layer.
+
+    The copy shares everything else with the original, which other threads may use.
+    """
+    assert not stack.training
+    weights: list[Tensor] = []
+
+    def attend_and_record(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float) -> Tensor:
+        assert not isinstance(mask, PackedMask)
+        context, found = explicit_attention(queries, keys_values, mask, dropout_rate)
+        weights.append(found)
+        return context
+
+    def record(layer: nn.Module) -> nn.Module:
+        twin = copy.copy(getattr(layer, attention))
+        twin.attend = attend_and_record
+        return _copy_with(layer, **{attention: twin})
+
+    return _copy_with(stack, layers=nn.ModuleList(map(record, stack.layers))), weights
+
+
+def _copy_with(module: ModuleT, **children: nn.Module) -> ModuleT:
+    """Return a copy of a module that shares everything but some children."""
+    twin = copy.copy(module)
+    vars(twin)["_modules"] = {**vars(module)["_modules"], **children}
+    return twin

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.model.linear import Linear, projection_widths
+from transformer_mt.model.modules import Linear, projection_widths
 from transformer_mt.training.training_config import OptimizerConfig
 
 

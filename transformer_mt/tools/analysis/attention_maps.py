@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.attention_weights import AttentionWeights, attention_weights
+from transformer_mt.model.transformer import AttentionWeights, attention_weights
 from transformer_mt.tools.analysis.figures import draw_attention
 
 if TYPE_CHECKING:
