@@ -12,6 +12,7 @@ import pytest
 from helpers import Tmt, assert_user_error, read_folder
 
 import transformer_mt
+from transformer_mt.cli.main import main
 
 TRAIN = ("train", "--config", "tiny.yaml")
 
@@ -144,3 +145,24 @@ def test_debug_shows_the_traceback_of_a_mistake_of_the_user(command: tuple[str, 
 def test_a_former_command_answers_with_its_replacement(tmt: Tmt) -> None:
     done = tmt("repair", "mine.yaml", "--output", "new")
     assert done.returncode == 2 and "tmt check X.yaml --write FOLDER" in done.stderr
+
+
+@pytest.mark.parametrize("error", [OSError(), OSError(9, "Bad file descriptor"), OSError(22, "Invalid argument", "x")])
+def test_an_error_of_the_program_keeps_its_traceback(
+    error: OSError, in_tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("transformer_mt.flows.train.train", fail)
+    with pytest.raises(OSError) as raised:
+        main(["train", "tiny.yaml"])
+    assert raised.value is error
+
+
+def test_a_missing_file_of_the_user_is_a_message(in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "words.txt")
+
+    monkeypatch.setattr("transformer_mt.flows.train.train", fail)
+    assert_user_error(tmt("train", "tiny.yaml"), "words.txt: No such file or directory")

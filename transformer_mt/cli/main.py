@@ -126,9 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if is_debugging or not error.filename:
+        from transformer_mt.system.files import describe_file_error
+
+        message = describe_file_error(error)
+        if is_debugging or message is None:
             raise
-        _fail(f"{error.filename}: {error.strerror or error}")
+        _fail(message)
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.memory import is_out_of_memory
 

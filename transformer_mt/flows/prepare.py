@@ -121,6 +121,11 @@ class TrainingData:
         """Return the text of the validation set and the test sets, by name."""
         return {"validation": self.validation.text, **self.test}
 
+    def sizes(self) -> dict[str, int]:
+        """Return the number of pairs that are trained, validated and tested on, by name of the corpus."""
+        held_out = {name: len(corpus) for name, corpus in self.held_out().items()}
+        return {"train": len(self.train), **held_out}
+
     def fingerprints(self) -> dict[str, str]:
         """Return the hash of each corpus' text, by name."""
         return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}

@@ -303,6 +303,7 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
         parameters=sum(parameter.numel() for parameter in setup.model.parameters()),
         report=setup.report,
         fingerprints=setup.data.fingerprints(),
+        sizes=setup.data.sizes(),
         warm_start=warm_start and warm_start.provenance(),
         max_steps=config.train.max_steps,
     )

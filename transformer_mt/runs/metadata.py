@@ -57,14 +57,17 @@ def record_start(
     parameters: int,
     report: list[str],
     fingerprints: Mapping[str, str],
+    sizes: Mapping[str, int],
     warm_start: Mapping[str, Any] | None,
     max_steps: int | None,
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
-    Keys of an earlier end of training are kept; `record_resume` clears them. `parameters` is the number of model
-    parameters, and `report` has the lines of the data report. `max_steps` is the length of the training; that of the
-    first start is kept, because stages are shares of it.
+    Keys of an earlier end of training are kept; `record_resume` clears them.
+
+    `parameters` is the number of model parameters, `report` has the lines of the data report, and `sizes` the number
+    of pairs of each corpus. `max_steps` is the length of the training; that of the first start is kept, because stages
+    are shares of it.
     """
     earlier = run.read_metadata() if run.exists() else {}
     origin = earlier.get("provenance") or collect_provenance(hardware)
@@ -77,6 +80,7 @@ def record_start(
         "initial_max_steps": earlier.get("initial_max_steps", max_steps),
         "report": report,
         "sha256": {**fingerprints},
+        "sizes": {**sizes},
     }
     write_text(run.config, config_yaml)
     if signature := sign_settings(read_yaml(run.config).values):

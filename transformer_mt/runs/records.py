@@ -150,6 +150,7 @@ class RunRecord(Record):
     processes: Count = 1
     report: list[str]
     sha256: dict[str, str]
+    sizes: dict[str, Count] = {}
     initial_max_steps: Count | None = None
     exported: _Exported = _Exported(what="")
     failed: str = ""

@@ -29,6 +29,23 @@ WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 
 
+FILE_ERRORS = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("EACCES", "EPERM", "EROFS", "ENOENT", "EISDIR", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "ENXIO"),
+        *("ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EMFILE"),
+    )
+)
+"""Errors of a file or disk that the user can repair."""
+
+
+def describe_file_error(error: OSError) -> str | None:
+    """Return the message for an error of a file that the user can repair, or None for an error of the program."""
+    if error.errno not in FILE_ERRORS or not error.filename:
+        return None
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+
+
 # --- atomic files -----------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,6 @@ from transformer_mt.tools.pages.charts import Chart, draw_lines
 from transformer_mt.training.metrics_logger import read_metrics, split_by_source
 
 MAX_TEXT = 600  # characters of a sentence or of a value
-_SIZE = re.compile(r"([\d,]+) (?:training pairs,|pairs in (.+))")
-"""Lines of the data report that say the size of a corpus."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +163,16 @@ def list_data(runs: Sequence[ReportedRun]) -> list[DataFacts]:
 
 
 def _list_corpora(run: ReportedRun) -> Iterator[Corpus]:
-    sizes = {match[2] or "train": match[1] for line in run.record["report"] if (match := _SIZE.match(line))}
+    sizes = run.record.get("sizes", {})  # an earlier version recorded none
     data = run.config.data
     held_out = data.validation_sources if data.validation is not None else ()
     sources = {"train": data.train_sources, "validation": held_out}
     sources |= {name: (source,) for name, source in data.test.items()}
     for name, fingerprint in run.record["sha256"].items():
         origin = ", ".join(dict.fromkeys(map(_describe_source, sources.get(name, ()))))
-        yield Corpus(name, sizes.get(name, ""), cut_text(origin) or "pairs of train", fingerprint)
+        yield Corpus(
+            name, f"{sizes[name]:,}" if name in sizes else "unknown", cut_text(origin) or "pairs of train", fingerprint
+        )
 
 
 def _describe_source(source: Source) -> str:
