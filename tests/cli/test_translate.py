@@ -18,7 +18,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 import transformer_mt
 from transformer_mt import Translator
-from transformer_mt.cli.options import LoadingOptions, load_run_translator
+from transformer_mt.cli.options import LoadingOptions, load_translator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
 from transformer_mt.system.log import ProgressReport
@@ -58,7 +58,7 @@ def test_auto_precision_is_fp32_for_few_texts_on_a_cpu(
 ) -> None:
     monkeypatch.setattr(device, "bf16_is_faster", lambda _: True)
     loading = LoadingOptions(device="cpu", precision=precision)
-    assert load_run_translator(tiny_run, loading, {}, few_texts=few_texts).precision == expected
+    assert load_translator(tiny_run, loading, {}, few_texts=few_texts).precision == expected
 
 
 def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

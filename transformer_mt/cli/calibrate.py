@@ -15,7 +15,7 @@ from transformer_mt.cli.options import (
     SearchOptions,
     collect_overrides,
     json_flag,
-    load_run_translator,
+    load_translator,
     run_argument,
 )
 from transformer_mt.cli.table import print_table, print_text
@@ -71,7 +71,7 @@ class Calibrate(Command):
 
         given = read(self.src, self.ref) if self.src and self.ref else None
         test = read(self.test_src, self.test_ref) if self.test_src and self.test_ref else None
-        translator = load_run_translator(self.run, self.loading, collect_overrides(self.search, self.sampling))
+        translator = load_translator(self.run, self.loading, collect_overrides(self.search, self.sampling))
         self.sampling.check(self.search, "calibrate", translator.config.sample)
         pairs = given or read_validation_pairs(config, translator.config.tag)
         if test and not given:

@@ -20,7 +20,7 @@ from transformer_mt.cli.options import (
     TextKindOptions,
     collect_overrides,
     json_flag,
-    load_run_translator,
+    load_translator,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_aligned_files, read_lines
@@ -176,7 +176,7 @@ def _compare(args: Compare) -> Comparison:
     names: list[str] = []
     for path in args.systems:
         if path in runs:
-            translator = load_run_translator(path, args.loading, collect_overrides(args.search))
+            translator = load_translator(path, args.loading, collect_overrides(args.search))
             with ProgressReport(f"{path}: translated", len(references)).show() as progress:
                 hypotheses.append(translator.translate(sources or [], on_batch=progress.update))
             names.append(f"{path} ({translator.config.method}, step {translator.members[0].step:,})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -13,39 +12,32 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module, metadata
 from itertools import count, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import torch
 from packaging.requirements import Requirement
-from torch import Tensor
 
 from transformer_mt import __version__
-from transformer_mt.data.batches import Batch
+from transformer_mt.cli.command import Command
+from transformer_mt.cli.options import json_flag
 from transformer_mt.errors import UserError
-from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.system.device import Machine, one_thread
 from transformer_mt.system.log import Severity
-from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import make_loss
-from transformer_mt.training.optimizers import make_optimizers
-from transformer_mt.training.schedule import ScheduleConfig, make_schedule
-from transformer_mt.training.train_step import TrainStep
-from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 if TYPE_CHECKING:
+    import torch
+
+    from transformer_mt.data.batches import Batch
+    from transformer_mt.model.transformer import Transformer
     from transformer_mt.system.device import Machine
 
 PAD, BOS, EOS, FIRST_DIGIT, VOCAB_SIZE = 0, 1, 2, 3, 13
 N_DIGITS, BATCH_SIZE = 6, 64
-MODEL = ModelConfig.model_validate(
-    {"d_model": 64, "d_ff": 128, "n_heads": 4, "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}}
-)
-SCHEDULE = ScheduleConfig(peak=3e-3, warmup_steps=50)
+MODEL = {"d_model": 64, "d_ff": 128, "n_heads": 4, "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}}
+PEAK, WARMUP_STEPS = 3e-3, 50
 MAX_STEPS, TEST_EVERY = 1000, 25  # about 150 steps are usual
 SUFFICIENT_ACCURACY = 0.95
 GUESSING_LOSS = math.log(VOCAB_SIZE - 1)  # padding is never predicted
@@ -70,13 +62,26 @@ class SelfTestResult(NamedTuple):
         return self.accuracy >= SUFFICIENT_ACCURACY
 
 
-def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = MODEL) -> SelfTestResult:
+def learn_to_reverse(machine: Machine, time_limit: float) -> SelfTestResult:
     """Train until the task is learnt, or until the time limit in seconds or `MAX_STEPS` is reached."""
+    import torch
+
+    from transformer_mt.model.model_config import ModelConfig
+    from transformer_mt.model.transformer import Transformer, VocabularySize
+    from transformer_mt.system.device import one_thread
+    from transformer_mt.training.distributed import Ranks
+    from transformer_mt.training.loss import make_loss
+    from transformer_mt.training.optimizers import make_optimizers
+    from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+    from transformer_mt.training.train_step import TrainStep
+    from transformer_mt.training.training_config import LossConfig, OptimizerConfig
+
+    config = ModelConfig.model_validate(MODEL)
     torch.manual_seed(1)
     vocabulary = VocabularySize(VOCAB_SIZE, PAD)
     model = Transformer(config, vocabulary, vocabulary).to(machine.device)
     generator = torch.Generator().manual_seed(1)
-    schedule = make_schedule(SCHEDULE, config.d_model)
+    schedule = make_schedule(ScheduleConfig(peak=PEAK, warmup_steps=WARMUP_STEPS), config.d_model)
     train_step = TrainStep(
         model,
         make_optimizers(OptimizerConfig(), model),
@@ -103,6 +108,10 @@ def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = 
 
 def make_batch(generator: torch.Generator) -> Batch:
     """Return random digits as source, and the same digits in reverse order as target."""
+    import torch
+
+    from transformer_mt.data.batches import Batch
+
     digits = torch.randint(FIRST_DIGIT, VOCAB_SIZE, (BATCH_SIZE, N_DIGITS), generator=generator)  # [B, L]
     bos, eos = (torch.full((BATCH_SIZE, 1), symbol) for symbol in (BOS, EOS))
     src, tgt_in, labels = ([digits, eos], [bos, digits.flip(1)], [digits.flip(1), eos])
@@ -110,13 +119,14 @@ def make_batch(generator: torch.Generator) -> Batch:
     return Batch(torch.cat(src, 1), torch.cat(tgt_in, 1), torch.cat(labels, 1), n_tokens, n_tokens)
 
 
-@torch.no_grad()
 def measure_accuracy(model: Transformer, machine: Machine, batch: Batch) -> float:
     """Return the share of sequences that greedy search with the KV cache reverses without an error."""
+    import torch
+
     model.eval()
     batch = batch.to(machine.device)
-    tokens, outputs = batch.tgt_in[:, :1], list[Tensor]()  # [B, 1]
-    with machine.autocast():
+    tokens, outputs = batch.tgt_in[:, :1], list[Any]()  # [B, 1]
+    with torch.no_grad(), machine.autocast():
         cache = model.start(batch.src)
         for _ in range(batch.labels.size(1)):
             tokens = model.logits(model.step(tokens, cache)).argmax(-1)
@@ -386,25 +396,37 @@ def _try_writing(folder: Path) -> str | tuple[Severity, str]:
 SELF_TEST_SECONDS = 50.0
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt doctor`. The exit status is the highest severity."""
-    results: list[Check] = []
-    if not args.json:
-        print(f"tmt {__version__}")
-    for group, checks in groupby(run_checks(), key=lambda check: check.group):
-        if not args.json:
-            print(group)
-        for check in checks:
-            results.append(check)
-            if not args.json:
-                print(f"  {check.severity.name.lower():<8} {check.name:<13} {check.value}", flush=True)
-    severity = max(check.severity for check in results)
-    if args.json:
-        checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in results]
-        print(json.dumps({"tmt": __version__, "severity": severity.name.lower(), "checks": checks}, indent=1))
-    else:
-        print(describe_result(results))
-    sys.exit(severity)
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Command):
+    """Check package versions, devices, torch features and the disk, and train a tiny model.
+
+    This takes up to a minute. Exit status: 0: no problems; 1: warnings, training works; 2: errors, training cannot
+    work.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt doctor > report.txt"
+
+    json: bool = json_flag()
+
+    def execute(self) -> None:
+        """Run `tmt doctor`. The exit status is the highest severity."""
+        results: list[Check] = []
+        if not self.json:
+            print(f"tmt {__version__}")
+        for group, checks in groupby(run_checks(), key=lambda check: check.group):
+            if not self.json:
+                print(group)
+            for check in checks:
+                results.append(check)
+                if not self.json:
+                    print(f"  {check.severity.name.lower():<8} {check.name:<13} {check.value}", flush=True)
+        severity = max(check.severity for check in results)
+        if self.json:
+            checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in results]
+            print(json.dumps({"tmt": __version__, "severity": severity.name.lower(), "checks": checks}, indent=1))
+        else:
+            print(describe_result(results))
+        sys.exit(severity)
 
 
 def run_checks() -> Iterator[Check]:

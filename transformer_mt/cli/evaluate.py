@@ -23,7 +23,7 @@ from transformer_mt.cli.options import (
     collect_overrides,
     ensemble_option,
     json_flag,
-    load_run_translator,
+    load_translator,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_aligned_files
@@ -84,7 +84,7 @@ class Evaluate(Command):
         translator = None
         if self.run is not None:
             overrides = collect_overrides(self.search)
-            translator = load_run_translator(self.run, self.loading, overrides, ensemble=self.ensemble)
+            translator = load_translator(self.run, self.loading, overrides, ensemble=self.ensemble)
         header, evaluations = _evaluate_run(self, translator) if translator else _evaluate_file(self)
         if self.json:
             scores: dict[str, Any] = {

@@ -19,7 +19,7 @@ from transformer_mt.cli.options import (
     SearchOptions,
     collect_overrides,
     json_flag,
-    load_run_translator,
+    load_translator,
     run_argument,
 )
 from transformer_mt.cli.table import align, print_text
@@ -70,7 +70,7 @@ class Explain(Command):
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
         overrides = {**collect_overrides(self.search), "sample": False}  # sampling has no beams
-        translator = load_run_translator(self.run, self.loading, overrides)
+        translator = load_translator(self.run, self.loading, overrides)
         explanation = explain(translator, text, reference)
         reasons = find_likely_reasons(translator, explanation)
         if self.json:

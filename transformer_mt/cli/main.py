@@ -19,7 +19,6 @@ from typing import NamedTuple, NoReturn
 
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command, CommandParser, add_arguments
-from transformer_mt.cli.parser import OLD, add_old, parse_old
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import launcher
 from transformer_mt.system.log import log
@@ -157,8 +156,6 @@ def parse(arguments: Sequence[str]) -> Command:
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
         make_parser(()).answer(arguments, COMMANDS, FORMER_COMMANDS)
-    if name in OLD:
-        return parse_old(name, arguments[1:])
     command = COMMANDS[name].load()
     parser = CommandParser(prog=f"tmt {name}")
     add_arguments(parser, command)
@@ -178,9 +175,7 @@ def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for entry in COMMANDS.values():
         command = parsers.add_parser(entry.name, help=entry.summary)
-        if entry.name in OLD:
-            add_old(command, entry.name)
-        elif entry.name in commands:
+        if entry.name in commands:
             add_arguments(command, entry.load())
     return parser
 

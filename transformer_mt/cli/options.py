@@ -21,128 +21,14 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.data.data_config import DataConfig
-    from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.runs.folder import RunFolder
-    from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 TEXT = r"(?!--?[A-Za-z]).*"  # a text, as opposed to an option
 SplitWhen = Literal["long", "always", "never"]
 PATH = r"(?!-).*"
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
-LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
-SEARCH_OPTIONS = (
-    "beam",
-    "length_penalty",
-    "min_length",
-    "max_length",
-    "no_repeat_ngram",
-    "repetition_penalty",
-    "batch_tokens",
-    "tag",
-)
-MARKUP_OPTIONS = ("markup", "protect", "protect_patterns", "glossary")
-SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
-
-
-def format_flag(option: str) -> str:
-    """Convert the name of an option to its flag: `top_k` -> `--top-k`."""
-    return f"--{option.replace('_', '-')}"
-
-
-def get_loading_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options that select a checkpoint and a device."""
-    return {option: getattr(args, option) for option in LOADING_OPTIONS if getattr(args, option) is not None}
-
-
-def get_decoding_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options as keys of the configuration section `decoding`. Some commands lack some options."""
-    names = (*SEARCH_OPTIONS, *MARKUP_OPTIONS, "sample", *SAMPLING_OPTIONS)
-    options: dict[str, Any] = {name: getattr(args, name, None) for name in names}
-    options["length_penalty_exponent"] = options.pop("length_penalty", None)
-    options["n_best"] = getattr(args, "n_best", 1)  # commands without this option need only the best translation
-    max_length = options.pop("max_length")
-    if max_length is not None:
-        match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", max_length)
-        if match is None:
-            raise UserError(f"--max-length {max_length}: give a number of tokens, such as 100, or 1.5*source+10")
-        options |= {"max_length_factor": match[1] or 0, "max_length_offset": match[2]}
-    return {key: value for key, value in options.items() if value is not None}
-
-
-def check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
-    """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
-    for name in SAMPLING_OPTIONS:
-        if getattr(args, name) is not None and not is_sampling:
-            raise UserError(f"{args.command}: {format_flag(name)} needs --sample; add it, or leave the option out")
-    if is_sampling and args.beam is not None:
-        raise UserError(f"{args.command}: sampling has no beam; leave out --beam or --sample")
-
-
-def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = False) -> Translator:
-    """Load the model of a run, and of the runs of `--ensemble`, with the options of the command line.
-
-    For `few_texts`, `--precision auto` is fp32 on a CPU: its bf16 products are faster only in batches.
-    """
-    from transformer_mt.decoding.decoding_config import DecodingConfig
-    from transformer_mt.runs.folder import RunFolder
-
-    ensemble = getattr(args, "ensemble", None) or ()
-    folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
-    folders[0].read_section("decoding", DecodingConfig).with_options(get_decoding_options(args))
-    for folder in folders:
-        folder.find_checkpoint(args.checkpoint or "best")
-    gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
-    try:
-        from transformer_mt.decoding.translator import Translator
-        from transformer_mt.system.device import resolve_machine
-
-        options = {"device": "auto", "threads": "auto", "precision": "auto", **get_loading_options(args)}
-        if few_texts and options["precision"] == "auto":
-            machine = resolve_machine(options["device"], "auto", options["threads"])
-            options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        return Translator.load(run, **options, ensemble=ensemble, **get_decoding_options(args))
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
-    """Read the translation memory for the languages of a model, if one is given."""
-    if path is None:
-        return None
-    from transformer_mt.tools.markup.translation_memory import TranslationMemory
-
-    return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
-
-
-def split_config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
-    """Return the configuration file, or None, and the overrides. The first override may be in place of the file."""
-    path, overrides = args.config, args.overrides
-    if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
-        path, overrides = None, [str(path), *overrides]  # tmt config key=value
-    elif path is None and overrides and "=" not in overrides[0]:
-        path, overrides = Path(overrides[0]), overrides[1:]  # tmt train X.yaml
-    return path, overrides
-
-
-def load_config(args: argparse.Namespace) -> Config:
-    """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
-    from transformer_mt.config import root as configuration
-
-    path, overrides = split_config_arguments(args)
-    if path is not None:
-        check_is_config(path, overrides)
-    return configuration.load(path or configuration.find_builtin_config("quickstart"), overrides)
-
-
-def load_training_config(args: argparse.Namespace) -> Config:
-    """Load a configuration like `load_config`. Raises `UserError` if its paths are relative to that file."""
-    config, (path, _) = load_config(args), split_config_arguments(args)
-    if path is not None:
-        check_current_folder(config, path)
-    return config
 
 
 def check_is_config(path: Path, overrides: Sequence[str]) -> None:
@@ -442,15 +328,15 @@ class SamplingOptions(DecodingOptions):
             raise UserError(f"{command}: sampling has no beam; leave out --beam or --sample")
 
 
-def collect_overrides(*groups: DecodingOptions) -> dict[str, Any]:
-    """Return the given options of some groups as keys of section `decoding`, for the best translation alone."""
-    merged: dict[str, Any] = {"n_best": 1}
+def collect_overrides(*groups: DecodingOptions, n_best: int | None = 1) -> dict[str, Any]:
+    """Return the given options of some groups as keys of section `decoding`. `n_best`: None: as in the run."""
+    merged: dict[str, Any] = {} if n_best is None else {"n_best": n_best}
     for options in groups:
         merged |= options.collect_overrides()
     return merged
 
 
-def load_run_translator(
+def load_translator(
     run: Path,
     loading: LoadingOptions,
     decoding: Mapping[str, Any],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer_mt.cli.command import Command, group, option, positional
 from transformer_mt.cli.line_input import check_files
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import PATH, LoadingOptions, load_run_translator, tag_option
+from transformer_mt.cli.options import PATH, LoadingOptions, load_translator, tag_option
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
@@ -59,4 +59,4 @@ class Report(Command):
 
     def _load_translator(self, run: Path) -> Translator:
         tag = {} if self.tag is None else {"tag": self.tag}
-        return load_run_translator(run, self.loading, {"n_best": 1, **tag})
+        return load_translator(run, self.loading, {"n_best": 1, **tag})

@@ -17,7 +17,7 @@ from transformer_mt.cli.options import (
     LoadingOptions,
     OutputOptions,
     ensemble_option,
-    load_run_translator,
+    load_translator,
     run_argument,
     tag_option,
 )
@@ -66,7 +66,7 @@ class Score(Command):
     def _load_translator(self) -> Translator:
         decoding = {"tag": self.tag, "batch_tokens": self.batch_tokens}
         given = {key: value for key, value in decoding.items() if value is not None}
-        return load_run_translator(self.run, self.loading, given, ensemble=self.ensemble)
+        return load_translator(self.run, self.loading, given, ensemble=self.ensemble)
 
 
 def _check_arguments(args: Score) -> None:

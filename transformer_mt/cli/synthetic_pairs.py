@@ -34,7 +34,7 @@ from transformer_mt.cli.options import (
     ensemble_option,
     errors_option,
     json_flag,
-    load_run_translator,
+    load_translator,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
@@ -247,7 +247,7 @@ def _load(args: MakePairs, direction: Direction) -> _Job:
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
     overrides = collect_overrides(args.search, args.sampling)
-    translator = load_run_translator(args.run, args.loading, overrides, ensemble=args.ensemble)
+    translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble)
     args.sampling.check(args.search, args.NAME, translator.config.sample)
     provenance = ModelProvenance.of_translator(translator)
     max_tokens = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS

@@ -1,39 +1,41 @@
-"""`tmt translate`: translate lines of text.
-
-Imports of torch are inside functions, so that mistakes in the arguments are reported at once.
-"""
+"""`tmt translate`: translate lines of text, or a document."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
 from transformer_mt.cli import line_input
-from transformer_mt.cli.formats import Format
+from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
+from transformer_mt.cli.formats import Format, OutputKind
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import (
-    check_sampling_options,
-    get_decoding_options,
-    get_loading_options,
-    load_memory,
+    TEXT,
+    DecodingOptions,
+    LoadingOptions,
+    OutputOptions,
+    SamplingOptions,
+    SearchOptions,
+    SplitWhen,
+    collect_overrides,
+    ensemble_option,
     load_translator,
+    split_sentences_option,
 )
-from transformer_mt.cli.translate_document import find_document_format, translate_document
 from transformer_mt.errors import UserError
-from transformer_mt.system.log import ProgressReport, log_rank0
+from transformer_mt.system.files import write_text
+from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.chunked_translator import ChunkedTranslator
     from transformer_mt.decoding.confidence import Calibration
-    from transformer_mt.decoding.line_splitting import SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
     from transformer_mt.decoding.translation import Translation
@@ -42,53 +44,181 @@ if TYPE_CHECKING:
     from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
 
-def run(args: argparse.Namespace) -> None:
-    """Run `tmt translate`."""
-    _check_arguments(args)
-    document_format = find_document_format(args)
-    if document_format is not None:
-        translate_document(args, document_format, lambda: _load_run(args, few_texts=False))
-        return
-    is_at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
-    is_interactive = bool(args.texts) or is_at_prompt
-    texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)
-    lines = line_input.add_prefixes(texts, args.prefix, args.errors)
-    if args.texts:
-        lines = iter([*lines])  # check their number before the model is loaded
-    provenance, translator = (
-        _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args, is_interactive)
-    )
-    check_sampling_options(args, translator.config.sample)
-    progress = ProgressReport("translated")
-    calibration = translator.load_calibration() if args.confidence else None
-    line_translator = LineTranslator(
-        provenance,
-        translator,
-        args.split_sentences,
-        Format(args.format, translator.config.n_best, args.scores, args.alignments, args.memory is not None),
-        progress,
-        calibration,
-        translator.glossary,
-        load_memory(args.memory, provenance),
-    )
-    process_lines(
-        lines,
-        line_translator.translate,
-        args.output,
-        line_translator.settings() if args.input else None,
-        resume=args.resume,
-        is_interactive=is_interactive,
-        progress=progress,
-    )
-    line_translator.terms.log()
+ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "numbers"]
+Attribute = Literal["alt", "aria-label", "placeholder", "title"]
+LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
+DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
-    line_input.check_input(args.texts, args.input, "translate")
-    glossary = Path(args.glossary) if args.glossary else None
-    line_input.check_files(args.prefix, glossary, args.memory)
-    check_output(args.output, args.input, args.prefix, glossary, args.memory)
-    if args.resume and not (args.input and args.output):
+@dataclass(frozen=True, kw_only=True)
+class LineOptions(OutputOptions):
+    """Input and output of lines."""
+
+    TITLE: ClassVar[str] = "input and output"
+
+    input: Path | None = option("translate the lines of a file (plain or .gz), or a document", metavar="F")
+    prefix: Path | None = option("force the translation of line N to begin with line N of this file", metavar="F")
+    split_sentences: SplitWhen = split_sentences_option()
+    format: OutputKind = option(
+        "text (default): translations; tsv: line, rank, score, score per token, text; json: one object per line",
+        default="text",
+    )
+    scores: bool = flag(
+        "text format: print log-probability and its mean per token before each translation, separated by tabs"
+    )
+    alignments: bool = flag("add the word alignment, from the cross-attention: 0-0 1-2 (source word - target word)")
+    confidence: bool = flag(
+        "add the probability that the translation is acceptable, before its text (needs tmt calibrate RUN)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentFileOptions(OptionGroup):
+    """Translation of documents."""
+
+    TITLE: ClassVar[str] = "documents"
+    DESCRIPTION: ClassVar[str | None] = (
+        "With --input page.html --output page.de.html, the text of the page is translated, and all else is kept. "
+        "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), SRT or JSON."
+    )
+
+    document_format: Literal["html", "json", "markdown", "po", "srt", "xliff", "text"] | None = option(
+        "format of --input, if its suffix does not say it; text: lines, whatever its suffix"
+    )
+    attributes: tuple[Attribute, ...] = option(
+        "HTML: also translate these attributes: alt, aria-label, placeholder, title",
+        default=(),
+        metavar="NAME",
+        takes_list=True,
+    )
+    retranslate: bool = flag("PO, XLIFF: also translate messages that have a translation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkupOptions(DecodingOptions):
+    """Protected elements."""
+
+    TITLE: ClassVar[str] = "protected elements"
+    DESCRIPTION: ClassVar[str | None] = (
+        "Each protected element of a line occurs exactly once in its translation, and markup tags stay nested."
+    )
+
+    markup: Literal["none", "auto", "align"] | None = option(
+        "align: elements are placed by word alignment; auto: the same; none (default): elements are text"
+    )
+    protect: tuple[ElementKind, ...] | None = option(
+        "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, numbers (default: not "
+        "numbers)",
+        metavar="KIND",
+        takes_list=True,
+    )
+    protect_patterns: tuple[str, ...] | None = option(
+        "also protect the matches of a regular expression; may be repeated", metavar="REGEX", flag="--protect-pattern"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminologyOptions(DecodingOptions):
+    """Glossary and translation memory."""
+
+    TITLE: ClassVar[str] = "terminology"
+
+    glossary: str | None = option(
+        "TSV file of terms: source, translation (variants separated by |), and options: case, keep", metavar="F"
+    )
+    memory: Path | None = option(
+        "translation memory (.tsv or .tmx): lines that it contains get their translations from it", metavar="F"
+    )
+
+    def collect_overrides(self) -> dict[str, Any]:
+        """Return the glossary. The memory is no key of the configuration."""
+        return {} if self.glossary is None else {"glossary": self.glossary}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(Command):
+    """Translate text from arguments, a file, standard input or a prompt."""
+
+    EXAMPLE: ClassVar[str] = (
+        "tmt translate runs/mine --markup auto --glossary terms.tsv --input page.html --output page.de.html"
+    )
+
+    run: Path = positional("a run folder, such as runs/quickstart", metavar="RUN")
+    texts: tuple[str, ...] = positional(
+        "text to translate (default: --input, else standard input, or a prompt on a terminal)",
+        metavar="text",
+        default=(),
+        may_follow=TEXT,
+    )
+    engine: Literal["tmt", "ctranslate2"] = option(
+        "tmt (default) or ctranslate2; with ctranslate2, RUN is a folder made by tmt export --to ctranslate2",
+        default="tmt",
+    )
+    n_best: int | None = option(
+        "number of translations per line, best first; text format: always N lines, some may be empty", metavar="N"
+    )
+    loading: LoadingOptions = group(LoadingOptions)
+    ensemble: tuple[Path, ...] = ensemble_option()
+    lines: LineOptions = group(LineOptions)
+    documents: DocumentFileOptions = group(DocumentFileOptions)
+    markup: MarkupOptions = group(MarkupOptions)
+    terminology: TerminologyOptions = group(TerminologyOptions)
+    search: SearchOptions = group(SearchOptions)
+    sampling: SamplingOptions = group(SamplingOptions)
+
+    def execute(self) -> None:
+        """Run `tmt translate`."""
+        _check_arguments(self)
+        document_format = _find_document_format(self)
+        if document_format and self.lines.input and self.lines.output:
+            _translate_document(self, self.lines.input, self.lines.output, document_format)
+            return
+        is_at_prompt = not self.texts and not self.lines.input and sys.stdin.isatty() and sys.stdout.isatty()
+        is_interactive = bool(self.texts) or is_at_prompt
+        texts = line_input.read_input(self.texts, self.lines.input, is_at_prompt, self.lines.errors)
+        lines = line_input.add_prefixes(texts, self.lines.prefix, self.lines.errors)
+        if self.texts:
+            lines = iter([*lines])  # check their number before the model is loaded
+        provenance, translator = (
+            _load_ctranslate2(self) if self.engine == "ctranslate2" else _load_run(self, is_interactive)
+        )
+        self.sampling.check(self.search, "translate", translator.config.sample)
+        progress = ProgressReport("translated")
+        calibration = translator.load_calibration() if self.lines.confidence else None
+        line_translator = LineTranslator(
+            provenance,
+            translator,
+            self.lines.split_sentences,
+            Format(
+                self.lines.format,
+                translator.config.n_best,
+                self.lines.scores,
+                self.lines.alignments,
+                self.terminology.memory is not None,
+            ),
+            progress,
+            calibration,
+            translator.glossary,
+            _load_memory(self.terminology.memory, provenance),
+        )
+        process_lines(
+            lines,
+            line_translator.translate,
+            self.lines.output,
+            line_translator.settings() if self.lines.input else None,
+            resume=self.lines.resume,
+            is_interactive=is_interactive,
+            progress=progress,
+        )
+        line_translator.terms.log()
+
+
+def _check_arguments(args: Translate) -> None:
+    line_input.check_input(args.texts, args.lines.input, "translate")
+    glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
+    line_input.check_files(args.lines.prefix, glossary, args.terminology.memory)
+    check_output(args.lines.output, args.lines.input, args.lines.prefix, glossary, args.terminology.memory)
+    if args.lines.resume and not (args.lines.input and args.lines.output):
         raise UserError("translate: --resume needs --input and --output; other input cannot be read again")
     if args.ensemble:
         for text in args.texts:
@@ -96,31 +226,48 @@ def _check_arguments(args: argparse.Namespace) -> None:
                 raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
     if args.engine == "ctranslate2" and args.ensemble:
         raise UserError("--engine ctranslate2: it translates with one model; leave out --ensemble")
-    if args.engine == "ctranslate2" and args.alignments:
+    if args.engine == "ctranslate2" and args.lines.alignments:
         raise UserError("--engine ctranslate2: it has no alignments; leave out --alignments, or translate with the run")
-    if args.confidence and (args.ensemble or args.engine == "ctranslate2"):
+    if args.lines.confidence and (args.ensemble or args.engine == "ctranslate2"):
         other = "--ensemble" if args.ensemble else "--engine ctranslate2"
         raise UserError(f"--confidence: a calibration is for the model of one run; leave out {other}")
-    line_input.check_same_length(args.input, args.prefix, args.errors)
+    line_input.check_same_length(args.lines.input, args.lines.prefix, args.lines.errors)
 
 
-def _load_run(args: argparse.Namespace, few_texts: bool) -> tuple[ModelProvenance, TextTranslator]:
-    translator = load_translator(args, args.run, few_texts=few_texts)
+def _collect_overrides(args: Translate) -> dict[str, Any]:
+    return collect_overrides(args.search, args.sampling, args.markup, args.terminology, n_best=args.n_best)
+
+
+def _load_run(args: Translate, few_texts: bool) -> tuple[ModelProvenance, TextTranslator]:
+    translator = load_translator(
+        args.run, args.loading, _collect_overrides(args), ensemble=args.ensemble, few_texts=few_texts
+    )
     from transformer_mt.decoding.provenance import ModelProvenance
 
     return ModelProvenance.of_translator(translator), translator
 
 
-def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
+def _load_ctranslate2(args: Translate) -> tuple[ModelProvenance, TextTranslator]:
     try:
-        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_metadata
-        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_translator
+        from transformer_mt.tools.export import ctranslate2_engine
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
-    scores = args.scores or args.format != "text"  # the engine computes them only if they are written
-    options = {**get_loading_options(args), **get_decoding_options(args)}
-    translator = ctranslate2_translator.CTranslate2Translator.load(args.run, scores=scores, **options)
-    return ctranslate2_metadata.read_provenance(args.run, translator.engine.compute_type), translator
+    scores = args.lines.scores or args.lines.format != "text"  # the engine computes them only if they are written
+    options = {**collect_given(args.loading), **_collect_overrides(args)}
+    translator = ctranslate2_engine.CTranslate2Translator.load(args.run, scores=scores, **options)
+    return ctranslate2_engine.read_provenance(args.run, translator.engine.compute_type), translator
+
+
+def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
+    """Read the translation memory for the languages of a model, if one is given."""
+    if path is None:
+        return None
+    from transformer_mt.tools.markup.translation_memory import TranslationMemory
+
+    return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -196,3 +343,94 @@ class LineTranslator:
         from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 
         return ChunkedTranslator.make(self.translator, self.provenance, self.split_sentences, self.memory)
+
+
+# --- documents -------------------------------------------------------------------------------------------------------
+
+
+def _find_document_format(args: Translate) -> DocumentFormat | None:
+    """Return the format of the document to translate; None if the input has lines.
+
+    Raises:
+        UserError: Options do not fit a document, or options of documents do not fit lines.
+    """
+    if args.documents.document_format and not (args.lines.input and args.lines.output):
+        raise UserError("--document-format: a document needs --input and --output; add them")
+    document_format = None
+    if args.lines.input and args.documents.document_format != LINES:
+        from transformer_mt.tools.documents.formats import find_format
+
+        document_format = args.documents.document_format or find_format(args.lines.input)
+    if document_format and args.lines.output:
+        _check_document_options(args, document_format)
+        return document_format
+    for name, value in (("--attributes", args.documents.attributes), ("--retranslate", args.documents.retranslate)):
+        if value:
+            raise UserError(f"{name}: is for documents; pass --input and --output with names such as page.html")
+    if document_format:
+        log(f"tmt: warning: {args.lines.input} is translated line by line; with --output, its markup is kept")
+    return None
+
+
+def _check_document_options(args: Translate, document_format: DocumentFormat) -> None:
+    """Raise `UserError` for options that make no sense for a document."""
+    refused = {
+        "--n-best": args.n_best not in (None, 1),
+        "--resume": args.lines.resume,
+        "--scores": args.lines.scores,
+        "--alignments": args.lines.alignments,
+        "--confidence": args.lines.confidence,
+        "--prefix": args.lines.prefix,
+        "--format": args.lines.format != "text",
+        "--errors": args.lines.errors != "strict",
+        "--markup none": args.markup.markup == "none",
+    }
+    for name, is_given in refused.items():
+        if is_given:
+            advice = f"leave it out, or translate its lines with --document-format {LINES}"
+            raise UserError(f"{name}: {args.lines.input} is translated as a document ({document_format}); {advice}")
+    if args.engine == "ctranslate2":
+        raise UserError("--engine ctranslate2: it cannot keep the markup of a document; translate with the run")
+    if args.documents.attributes and document_format != "html":
+        raise UserError(
+            f"--attributes: only HTML has attributes, and {args.lines.input} is {document_format}; leave it out"
+        )
+    if args.documents.retranslate and document_format not in ("po", "xliff"):
+        raise UserError(
+            f"--retranslate: only PO and XLIFF have translations already; {args.lines.input} has not: leave it out"
+        )
+
+
+def _translate_document(args: Translate, source: Path, target: Path, document_format: DocumentFormat) -> None:
+    """Translate a document."""
+    from transformer_mt.decoding.chunked_translator import ChunkedTranslator
+    from transformer_mt.tools.documents.formats import (
+        DocumentOptions,
+        adapt_translator,
+        fill_document,
+        make_lines,
+        read_document,
+    )
+
+    provenance, translator = _load_run(args, few_texts=False)
+    args.sampling.check(args.search, "translate", translator.config.sample)
+    options = DocumentOptions(provenance.tgt_lang, args.documents.attributes, args.documents.retranslate)
+    document = read_document(source, document_format, options)
+    memory = _load_memory(args.terminology.memory, provenance)
+    translator = translator.with_options({"n_best": 1})
+    chunked = ChunkedTranslator.make(translator, provenance, args.lines.split_sentences, memory)
+    lines = make_lines(document)
+    progress = ProgressReport("translated", len(lines), "segments")
+    with progress.show():
+        translated = adapt_translator(chunked).translate(
+            lines, [""] * len(lines), document.line_numbers(), on_lines=progress.update
+        )
+    _write(target.resolve(), fill_document(document, translated))
+    log(f"tmt: translated {len(lines):,} segments of {source} to {target}")
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # a device or a named pipe cannot be replaced
+        path.write_bytes(text.encode())
+    else:
+        write_text(path, text)
