@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,19 +20,15 @@ from transformer_mt.tools.documents.document import (
 from transformer_mt.tools.markup.elements import Element, MarkedText
 
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
-SUFFIXES: Mapping[str, DocumentFormat] = {
-    ".htm": "html",
-    ".html": "html",
-    ".xhtml": "html",
-    ".json": "json",
-    ".markdown": "markdown",
-    ".md": "markdown",
-    ".po": "po",
-    ".pot": "po",
-    ".srt": "srt",
-    ".xlf": "xliff",
-    ".xliff": "xliff",
+FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
+    "html": (".html", ".htm", ".xhtml"),
+    "json": (".json",),
+    "markdown": (".md", ".markdown"),
+    "po": (".po", ".pot"),
+    "srt": (".srt",),
+    "xliff": (".xlf", ".xliff"),
 }
+"""Suffixes of each format."""
 ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
 """Attributes of HTML that may be translated."""
 
@@ -51,7 +47,7 @@ class DocumentOptions:
 
 def find_format(path: Path) -> DocumentFormat | None:
     """Return the format of a file by its suffix; None if it has lines of text."""
-    return SUFFIXES.get(path.suffix.lower())
+    return next((name for name, suffixes in FORMATS.items() if path.suffix.lower() in suffixes), None)
 
 
 def read_document(path: Path, document_format: DocumentFormat, options: DocumentOptions) -> Document:
@@ -66,41 +62,32 @@ def read_document(path: Path, document_format: DocumentFormat, options: Document
 
 
 def parse_document(text: str, document_format: DocumentFormat, options: DocumentOptions) -> Document:
-    """Return the document of a text, which may start with a byte order mark.
+    """Return the document of a text, which may start with a byte order mark. Only its own libraries are imported.
 
     Raises `DocumentError` if it does not follow its format.
     """
-    document = _parser(document_format)(text.removeprefix(BOM), options)
-    return replace(document, byte_order_mark=BOM) if text.startswith(BOM) else document
-
-
-def _parser(document_format: DocumentFormat) -> Callable[[str, DocumentOptions], Document]:
-    """Return the parser of a format. Only its own libraries are imported."""
+    body, language = text.removeprefix(BOM), options.language
     match document_format:
         case "html":
             from transformer_mt.tools.documents.html import parse_html
 
-            return lambda text, options: parse_html(text, options.language, options.attributes)
-        case "json":
-            from transformer_mt.tools.documents.messages import parse_json
-
-            return lambda text, _: parse_json(text)
+            document = parse_html(body, language, options.attributes)
         case "markdown":
             from transformer_mt.tools.documents.markdown import parse_markdown
 
-            return lambda text, _: parse_markdown(text)
-        case "po":
-            from transformer_mt.tools.documents.messages import parse_po
-
-            return lambda text, options: parse_po(text, options.language, retranslate=options.retranslate)
-        case "srt":
-            from transformer_mt.tools.documents.messages import parse_srt
-
-            return lambda text, _: parse_srt(text)
+            document = parse_markdown(body)
         case "xliff":
             from transformer_mt.tools.documents.xliff import parse_xliff
 
-            return lambda text, options: parse_xliff(text, options.language, retranslate=options.retranslate)
+            document = parse_xliff(body, language, retranslate=options.retranslate)
+        case "po" | "srt" | "json":
+            from transformer_mt.tools.documents import messages
+
+            if document_format == "po":
+                document = messages.parse_po(body, language, retranslate=options.retranslate)
+            else:
+                document = messages.parse_srt(body) if document_format == "srt" else messages.parse_json(body)
+    return replace(document, byte_order_mark=text[: len(text) - len(body)])
 
 
 def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:

@@ -87,7 +87,9 @@ def tokenize_inline(token: MarkdownToken) -> list[InlineToken]:
     content = token.content
     tokens: list[InlineToken] = []
     end = 0
-    for start, stop, each in sorted(_with_offsets(token.children or []), key=lambda item: item[:2]):
+    children = [child for child in token.children or [] if _RANGE in child.meta]
+    for each in sorted(children, key=lambda child: child.meta[_RANGE]):
+        start, stop = each.meta[_RANGE]
         if start < end:
             continue  # it is part of an element, such as the text of an autolink
         tokens += _text_tokens(content, end, start)
@@ -95,13 +97,6 @@ def tokenize_inline(token: MarkdownToken) -> list[InlineToken]:
         end = stop
     tokens += _text_tokens(content, end, len(content))
     return _merge_untranslated(_join_delimiters(tokens))
-
-
-def _with_offsets(children: Sequence[MarkdownToken]) -> Iterator[tuple[int, int, MarkdownToken]]:
-    for child in children:
-        if _RANGE in child.meta:
-            start, stop = child.meta[_RANGE]
-            yield start, stop, child
 
 
 def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Iterator[InlineToken]:
@@ -146,18 +141,14 @@ def _join_delimiters(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     """Join the two tokens of a delimiter such as `**`: the outer one is empty text."""
     joined: list[InlineToken] = []
     for token in tokens:
-        last = joined[-1] if joined else None
-        if last is not None and _is_joinable(last) and token.name == "strong" and token.role is Role.OPENING:
+        last = joined[-1] if joined else InlineToken(0, 0)
+        if (last.name, last.text, token.name, token.role) == ("delimiter", "", "strong", Role.OPENING):
             joined[-1] = replace(token, start=last.start)
-        elif last is not None and last.name == "strong" and last.role is Role.CLOSING and _is_joinable(token):
+        elif (last.name, last.role, token.name, token.text) == ("strong", Role.CLOSING, "delimiter", ""):
             joined[-1] = replace(last, end=token.end)
         else:
             joined.append(token)
     return joined
-
-
-def _is_joinable(token: InlineToken) -> bool:
-    return token.name == "delimiter" and token.text == ""
 
 
 def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
@@ -181,18 +172,6 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     if html_element is not None:
         result.append(InlineToken(html_element.start, tokens[-1].end, is_content=True))
     return result
-
-
-def describe_shape(tokens: Sequence[MarkdownToken]) -> list[object]:
-    """Return the kinds of blocks, each with the sorted kinds of its inline tokens, and the targets of links."""
-    shape: list[object] = []
-    for token in tokens:
-        if token.type == "inline":
-            children = [child for child in token.children or [] if not child.type.startswith(("text", "softbreak"))]
-            shape.append(sorted((child.type, child.content, str(sorted(child.attrs.items()))) for child in children))
-        else:
-            shape.append((token.type, token.tag))
-    return shape
 
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
@@ -271,8 +250,17 @@ class _MarkdownReader:
         return Document(self.text, splices)
 
     def find_shape(self, content: str) -> list[object]:
-        """Return the structure of a block of this file."""
-        return describe_shape(self.markdown.parse(content, {"references": dict(self.references)}))
+        """Return the kinds of blocks of a text of this file, with the sorted inline tokens and targets of links."""
+        shape: list[object] = []
+        for token in self.markdown.parse(content, {"references": dict(self.references)}):
+            if token.type == "inline":
+                children = [child for child in token.children or [] if not child.type.startswith(("text", "softbreak"))]
+                shape.append(
+                    sorted((child.type, child.content, str(sorted(child.attrs.items()))) for child in children)
+                )
+            else:
+                shape.append((token.type, token.tag))
+        return shape
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""PO files of gettext: messages are translated, comments, flags and order are kept."""
+"""Messages of programs and subtitles: PO files of gettext, JSON and SRT."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import polib
 
@@ -25,22 +24,16 @@ from transformer_mt.tools.documents.document import (
 from transformer_mt.tools.markup.elements import Role
 
 _OTHER_LINE_BREAKS = re.compile("[\v\f\x1c-\x1e\x85\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}]|\r(?!\n)")
-_STRING = r'"(?:[^"\\]|\\.)*"[ \t]*'
+_STRING = r'"(?:[^"\\]|\\.)*"'
 _KEYWORD = re.compile(
-    rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_STRING}(?:\r?\n[ \t]*{_STRING})*)", re.MULTILINE
+    r"^[ \t]*(?P<keyword>msgctxt|msgid_plural|msgid|msgstr)(?:\[\d+\])?[ \t]*"
+    rf"(?P<strings>{_STRING}(?:[ \t]*\r?\n[ \t]*{_STRING})*)",
+    re.MULTILINE,
 )
-_LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING})?")
+_LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
 _NUMERIC_ESCAPE = re.compile(r"\\\\|((?:\\x[0-9a-fA-F]{2}|\\[0-7]{1,3}|\\a)+)")  # polib does not decode them
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
 _CONTROLS = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {7: r"\a"}
-
-
-class _Value(NamedTuple):
-    """The translation of a message in the file, with the range of its strings."""
-
-    keyword: str
-    start: int
-    end: int
 
 
 def parse_po(text: str, language: str, *, retranslate: bool = False) -> Document:
@@ -55,24 +48,22 @@ def parse_po(text: str, language: str, *, retranslate: bool = False) -> Document
         DocumentError: It is not a PO file, or not in UTF-8.
     """
     _check_lines(text)
-    entries = [entry for entry in _read_entries(text) if not entry.obsolete]
-    values = [value for value in _find_values(text) if value.keyword == "msgstr"]
-    sources = [source for entry in entries for source in _sources(entry)]
+    sources = [source for entry in _read_entries(text) if not entry.obsolete for source in _sources(entry)]
+    strings = [*_KEYWORD.finditer(text)]
+    values = [match.span("strings") for match in strings if match["keyword"] == "msgstr"]
     splices: list[Splice] = []
-    remaining = iter(values)
-    if _starts_with_header(text):
-        splices += _header_splices(text, next(remaining), language)
-    values = [*remaining]
+    if strings and strings[0]["keyword"] == "msgid" and not re.sub(r'["\s]', "", strings[0]["strings"]):
+        splices += _header_splices(text, *values.pop(0), language)  # the first message is the header
     if len(values) != len(sources):
         raise DocumentError(1, "messages and translations do not match; check the file with msgfmt -c")
-    for (source, is_wanted), value in zip(sources, values, strict=True):
+    newline = "\r\n" if "\r\n" in text else "\n"
+    for (source, is_wanted), (start, end) in zip(sources, values, strict=True):
         if source and (is_wanted or retranslate):
-            newline = "\r\n" if "\r\n" in text else "\n"
-            parts = make_text_parts(source, value.start, _escape)
+            parts = make_text_parts(source, start, _escape)
             is_long = any(isinstance(part, str) and part.endswith("\\n") for part in parts[:-1])
-            start = f'""{newline}"' if is_long else '"'
+            opening = f'""{newline}"' if is_long else '"'
             lines = [part.replace("\\n", f'\\n"{newline}"') if isinstance(part, str) else part for part in parts[:-1]]
-            splices.append(Splice(value.start, value.end, [start, *lines, parts[-1], '"'], always_replaces=True))
+            splices.append(Splice(start, end, [opening, *lines, parts[-1], '"'], always_replaces=True))
     return Document(text, splices)
 
 
@@ -111,24 +102,11 @@ def _sources(entry: polib.POEntry) -> Iterator[tuple[str, bool]]:
         yield entry.msgid_plural if index else entry.msgid, not translation or entry.fuzzy
 
 
-def _find_values(text: str) -> list[_Value]:
-    return [
-        _Value(match[1], match.start(3), match.start(3) + len(match[3].rstrip())) for match in _KEYWORD.finditer(text)
-    ]
-
-
-def _starts_with_header(text: str) -> bool:
-    first = next((match for match in _KEYWORD.finditer(text)), None)
-    return first is not None and first[1] == "msgid" and not "".join(re.findall(_STRING, first[3])).strip('" \t')
-
-
-def _header_splices(text: str, value: _Value, language: str) -> Iterator[Splice]:
-    """Check the encoding, and yield a splice that sets the language."""
-    match = re.compile(r"charset=([\w.:-]*)").search(text, value.start, value.end)
-    if match:
+def _header_splices(text: str, start: int, end: int, language: str) -> Iterator[Splice]:
+    """Check the encoding in the header, and yield a splice that sets the language."""
+    if match := re.compile(r"charset=([\w.:-]*)").search(text, start, end):
         check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
-    match = re.compile(r'"Language:( *)\\n"').search(text, value.start, value.end)
-    if match:
+    if match := re.compile(r'"Language:( *)\\n"').search(text, start, end):
         yield Splice(match.start(1), match.end(1), [f" {language}"])
 
 
