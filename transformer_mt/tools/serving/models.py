@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class LoadedModel:
     """Checkpoint with the checksum of its weights."""
     translators: Mapping[LanguagePair, ChunkedTranslator]
     has_alignments: bool
-    calibrations: Mapping[LanguagePair, Calibration] = field(default_factory=dict[LanguagePair, Calibration])
+    calibrations: Mapping[LanguagePair, Calibration]
     """Calibrations of confidences, of the language pairs that have one."""
 
     @property
@@ -49,22 +49,6 @@ class LoadedModel:
         """Translations that the search can return beside the best one."""
         config = next(iter(self.translators.values())).text_translator.config
         return 0 if config.sample else config.beam - 1
-
-    def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
-        """Translate a batch of lines, each with up to `n_best` translations."""
-        translator = self.translators[options.language_pair]
-        if options.n_best != translator.text_translator.config.n_best:
-            text_translator = translator.text_translator.with_options({"n_best": options.n_best})
-            translator = replace(translator, text_translator=text_translator)
-        if options.is_document:
-            translator = adapt_translator(translator)
-        return translator.translate(
-            [line.text for line in lines],
-            [line.prefix for line in lines],
-            [line.number for line in lines],
-            alignments=options.alignments,
-            is_cancelled=lambda index: lines[index].job.is_cancelled,
-        )
 
 
 class ServedModel:
@@ -84,8 +68,19 @@ class ServedModel:
         return tuple(self.loaded.translators)
 
     def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
-        """Translate a batch with the checkpoint that is loaded now."""
-        return self.loaded.translate(options, lines)
+        """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
+        translator = self.loaded.translators[options.language_pair]
+        text_translator = translator.text_translator.with_options({"n_best": options.n_best})
+        translator = replace(translator, text_translator=text_translator)
+        if options.is_document:
+            translator = adapt_translator(translator)
+        return translator.translate(
+            [line.text for line in lines],
+            [line.prefix for line in lines],
+            [line.number for line in lines],
+            alignments=options.alignments,
+            is_cancelled=lambda index: lines[index].job.is_cancelled,
+        )
 
     def reload(self) -> bool:
         """Load the folder again if its checkpoint has changed. Return whether it had.
@@ -126,16 +121,12 @@ class ServedModel:
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
     """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
     models: list[ServedModel] = []
-    owners: dict[LanguagePair, Path] = {}
     for path in paths:
         model = ServedModel(path, options)
-        for pair in model.language_pairs:
-            if pair in owners:
-                raise UserError(
-                    f"{path}: translates {pair}, as {owners[pair]} does; leave out one of them, or select a "
-                    "tag with --tag"
-                )
-            owners[pair] = path
+        for pair, other in iterate_language_pairs(models):
+            if pair in model.language_pairs:
+                reason = f"translates {pair}, as {other.path} does"
+                raise UserError(f"{path}: {reason}; leave out one of them, or select a tag with --tag")
         models.append(model)
     return models
 
@@ -152,43 +143,34 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
         provenance = ModelProvenance.of_translator(tagged)
         pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
         translators[pair] = ChunkedTranslator.make(tagged, provenance, options.split_sentences)
-    calibrations = _read_calibrations(RunFolder(path), translators)
+    calibrations: dict[LanguagePair, Calibration] = {}
+    problem: UserError | None = None
+    for pair, chunked in translators.items() if RunFolder(path).calibration.exists() else ():
+        try:
+            calibrations[pair] = chunked.text_translator.load_calibration()
+        except UserError as error:
+            problem = error
+    if problem and not calibrations:
+        log(f"tmt: translations have no confidence: {problem}")
     version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
     return LoadedModel(version, translators, has_alignments=True, calibrations=calibrations)
 
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
     try:
-        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_metadata
-        from transformer_mt.tools.export import ctranslate2_engine as ctranslate2_translator
+        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator, read_provenance
     except ImportError:
         raise UserError(f"{path}: needs one more package: pip install ctranslate2") from None
-    translator = ctranslate2_translator.CTranslate2Translator.load(path, **options.loading, **options.decoding)
+    translator = CTranslate2Translator.load(path, **options.loading, **options.decoding)
     if translator.tokenizers.needs_tag and translator.config.tag is None:
         raise UserError(
             f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
         )
-    provenance = ctranslate2_metadata.read_provenance(path, translator.engine.compute_type)
+    provenance = read_provenance(path, translator.engine.compute_type)
     pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
     chunked = ChunkedTranslator.make(translator, provenance, options.split_sentences)
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    return LoadedModel(version, {pair: chunked}, has_alignments=False)
-
-
-def _read_calibrations(
-    run: RunFolder, translators: Mapping[LanguagePair, ChunkedTranslator]
-) -> dict[LanguagePair, Calibration]:
-    """Return the calibrations that fit the weights and options. A file that fits no language pair is logged."""
-    calibrations: dict[LanguagePair, Calibration] = {}
-    problem: UserError | None = None
-    for pair, translator in translators.items() if run.calibration.exists() else ():
-        try:
-            calibrations[pair] = translator.text_translator.load_calibration()
-        except UserError as error:
-            problem = error
-    if problem and not calibrations:
-        log(f"tmt: translations have no confidence: {problem}")
-    return calibrations
+    return LoadedModel(version, {pair: chunked}, has_alignments=False, calibrations={})
 
 
 def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:

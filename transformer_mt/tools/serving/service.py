@@ -21,7 +21,6 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentOptions, fill_document, make_lines, parse_document
 from transformer_mt.tools.languages.detection import LanguageDetector, language_name
-from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,
     DecodingOptions,
@@ -259,10 +258,20 @@ class TranslationService:
         texts = request.texts()
         self._check_texts(request, texts)
         async with self.slots.take():
-            documents = await asyncio.to_thread(_parse, texts, request)
+            documents = None
+            if request.format != "text":
+                how = DocumentOptions(request.target)
+                parsed = (asyncio.to_thread(parse_document, text, request.format, how) for text in texts)
+                documents = await asyncio.gather(*parsed)
             detected = None
             if request.source == "auto":
-                visible = texts if documents is None else map(_visible_text, documents)
+                visible = (
+                    texts
+                    if documents is None
+                    else [
+                        "\n".join(segment.source.text_only for segment in document.segments) for document in documents
+                    ]
+                )
                 detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in visible)
                 detected = await asyncio.gather(*detections)
             sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
@@ -272,7 +281,11 @@ class TranslationService:
                 all_lines = [split_lines(text.strip("\n") if request.prefix else text) for text in texts]
             else:
                 all_lines = [make_lines(document) for document in documents]
-            jobs = [self._make_job(lines, route, request) for lines, route in zip(all_lines, routes, strict=True)]
+            jobs: list[TranslationJob] = []
+            for text, route in zip(all_lines, routes, strict=True):
+                n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
+                options = DecodingOptions(route.language_pair, n_best, request.alignment, request.format == "html")
+                jobs.append(TranslationJob(options, text, request.prefix))
             lines = await self.run(jobs, routes)
         answer = await asyncio.to_thread(self._make_answer, request, lines, routes, detected, documents)
         if self.log_text:
@@ -328,12 +341,6 @@ class TranslationService:
                 raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     @staticmethod
-    def _make_job(lines: Sequence[str | MarkedText], route: ModelRoute, request: TranslateRequest) -> TranslationJob:
-        n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
-        options = DecodingOptions(route.language_pair, n_best, request.alignment, request.format == "html")
-        return TranslationJob(options, lines, request.prefix)
-
-    @staticmethod
     def _make_answer(
         request: TranslateRequest,
         lines: Sequence[Sequence[TranslatedLine]],
@@ -357,18 +364,6 @@ class TranslationService:
             detectedLanguage=None if detected is None else detected if is_list else detected[0],
             segments=None if not segments else segments if is_list else segments[0],
         )
-
-
-def _parse(texts: Sequence[str], request: TranslateRequest) -> list[Document] | None:
-    """Return the documents of a request; None if it has plain text."""
-    if request.format == "text":
-        return None
-    return [parse_document(text, request.format, DocumentOptions(request.target)) for text in texts]
-
-
-def _visible_text(document: Document) -> str:
-    """Return the text of a document without its markup tags."""
-    return "\n".join(segment.source.text_only for segment in document.segments)
 
 
 def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:
