@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -67,7 +66,6 @@ class OpenHtmlElement:
         """`start` is the offset of its opening tag."""
         self.tag, self.start = tag, start
         self._open = [tag]
-        self._counts = Counter(self._open)
 
     def read(self, kind: str, tag: str, is_closed: bool = False) -> End:
         """Read the next tag: `opening`, `closing`, or other content. `is_closed`: an opening tag has no content."""
@@ -76,15 +74,11 @@ class OpenHtmlElement:
                 return End.BEFORE
             if not is_closed and tag not in VOID_TAGS:
                 self._open.append(tag)
-                self._counts[tag] += 1
         elif kind == "closing":
-            if not self._counts[tag]:  # that of an enclosing block ends the HTML element, too
+            if tag not in self._open:  # that of an enclosing block ends the HTML element, too
                 return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
-            while self._open:
-                last = self._open.pop()
-                self._counts[last] -= 1
-                if last == tag:
-                    break
+            while self._open.pop() != tag:
+                pass
             return End.LATER if self._open else End.AFTER
         return End.LATER
 

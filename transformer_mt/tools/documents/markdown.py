@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -178,6 +179,7 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>&~|!#]")
 _NEEDS_ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|&(?=#?\w+;)|<(?=[A-Za-z/!?])|(?<!\s)\*|\*(?!\s)")
+_NEEDS_ESCAPE_IN_CELL = re.compile(rf"{_NEEDS_ESCAPE.pattern}|\|")
 _BLOCK_START = re.compile(
     r"\s*(?:\d{1,9}(?=[.)](?:\s|\Z))|(?=[-+](?:\s|\Z)|#{1,6}(?:\s|\Z)|>|[-=]+\s*\Z))"
 )  # up to the character that makes a line the start of a list, heading, quotation or ruler
@@ -334,8 +336,8 @@ class _Renderer:
         source = self.reader.text[self.start : self.end]
         expected = self._find_shape(source)
         for attempt in (pieces, [*_separate(pieces)]):
-            for escape in (_escape_in_cell if self.block.is_cell else _escape_some, _escape_all):
-                rendered = render_text(escape)(attempt)
+            for special in (_NEEDS_ESCAPE_IN_CELL if self.block.is_cell else _NEEDS_ESCAPE, _SPECIAL):
+                rendered = render_text(partial(special.sub, r"\\\g<0>"))(attempt)
                 if self._is_at_line_start and (start := _BLOCK_START.match(rendered)):
                     rendered = f"{start[0]}\\{rendered[start.end() :]}"
                 if not self.block.is_cell:
@@ -365,18 +367,6 @@ class _Renderer:
         elif block.kind == "heading_open":
             content = f"{content}\n{block.underline}"
         return self.reader.find_shape(content)
-
-
-def _escape_some(text: str) -> str:
-    return _NEEDS_ESCAPE.sub(r"\\\g<0>", text)
-
-
-def _escape_in_cell(text: str) -> str:
-    return _escape_some(text).replace("|", r"\|")
-
-
-def _escape_all(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def _separate(pieces: Sequence[Piece]) -> Iterator[Piece]:

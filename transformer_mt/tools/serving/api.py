@@ -52,11 +52,7 @@ class LineStream(Response):
     """
 
     def __init__(
-        self,
-        service: TranslationService,
-        route: ModelRoute,
-        stream_format: StreamFormat,
-        request: Request,
+        self, service: TranslationService, route: ModelRoute, stream_format: StreamFormat, request: Request
     ) -> None:
         super().__init__(media_type=stream_format.value)
         self._service, self._route, self._format, self._request = service, route, stream_format, request
@@ -78,7 +74,7 @@ class LineStream(Response):
                 raise
             if self._format is StreamFormat.TEXT:
                 return
-            await send({"type": "http.response.body", "body": _error_line(error.message), "more_body": True})
+            await send({"type": "http.response.body", "body": _output_line(error=error.message), "more_body": True})
         if not has_started:
             await send(start)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -116,7 +112,7 @@ class LineStream(Response):
         if self._format is StreamFormat.TEXT:
             return "".join(f"{next(translations)}\n" for _ in texts).encode()
         return b"".join(
-            _error_line(text.message) if isinstance(text, ApiError) else _output_line(next(translations))
+            _output_line(error=text.message) if isinstance(text, ApiError) else _output_line(next(translations))
             for text in texts
         )
 
@@ -139,12 +135,9 @@ class LineStream(Response):
         return text
 
 
-def _output_line(text: str) -> bytes:
-    return TranslatedStreamLine(translatedText=text).model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
-
-
-def _error_line(message: str) -> bytes:
-    return TranslatedStreamLine(error=message).model_dump_json(exclude_none=True).encode() + b"\n"
+def _output_line(text: str | None = None, error: str | None = None) -> bytes:
+    line = TranslatedStreamLine(translatedText=text, error=error)
+    return line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
 
 
 TextRequestT = TypeVar("TextRequestT", bound=TextRequest)
@@ -218,7 +211,7 @@ class Api:
 
     async def health(self, _: Request) -> Response:
         """Tell that the server runs."""
-        return _json(Status, Status(status="ok"))
+        return _json(Status, Status())
 
     async def ready(self, _: Request) -> Response:
         """Tell whether the server accepts requests: status 503 while it stops."""

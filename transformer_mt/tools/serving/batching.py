@@ -38,12 +38,9 @@ def find_language_pair(
     pairs: Iterable[LanguagePair], source: str, target: str, tag: str | None = None
 ) -> LanguagePair | None:
     """Return the first pair that fits, or None. An exact code comes before another code of the language."""
+    tagged = [pair for pair in pairs if tag in (None, pair.tag)]
     fitting = [
-        pair
-        for pair in pairs
-        if is_same_language(source, pair.source)
-        and is_same_language(target, pair.target)
-        and (tag is None or tag == pair.tag)
+        pair for pair in tagged if is_same_language(source, pair.source) and is_same_language(target, pair.target)
     ]
     return min(fitting, key=lambda pair: (pair.source != source) + (pair.target != target), default=None)
 
@@ -205,7 +202,7 @@ class BatchingWorker:
                 job.n_taken += 1
                 room -= length
             jobs = [job for job in jobs if job.has_lines] if room > 0 else []
-        taken = dict.fromkeys(_jobs_of(batch))
+        taken = _jobs_of(batch)
         self._waiting = [*(job for job in self._waiting if job not in taken), *taken]
         return batch
 

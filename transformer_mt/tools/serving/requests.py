@@ -209,7 +209,7 @@ class ServedLanguagePair(ApiModel):
 class Status(ApiModel):
     """State of the server."""
 
-    status: Literal["ok", "stopping"]
+    status: Literal["ok", "stopping"] = "ok"
 
 
 class ErrorAnswer(ApiModel):
@@ -287,10 +287,8 @@ def _form_fields(body: bytes, content_type: str, kind: str) -> dict[str, Any]:
 
     Raises `ValueError` if the form is damaged.
     """
-    if kind == FORM:
-        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict")
-    else:
-        pairs = _multipart_fields(body, content_type)
+    is_multipart = kind == MULTIPART
+    pairs = _multipart_fields(body, content_type) if is_multipart else parse_qsl(body.decode(), True, errors="strict")
     fields: dict[str, list[str]] = {}
     for name, value in pairs:
         if name == "q" or value:  # an empty field of a form is one that was not filled in

@@ -61,13 +61,12 @@ class Deadline:
     """A time limit of a connection: calls a function unless it is stopped before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, function: Callable[[], None]) -> None:
-        self._loop, self._seconds, self._function = loop, seconds, function
+        self._call = partial(loop.call_later, seconds, function)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Start the time, unless it runs already."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._function)
+        self._timer = self._timer or self._call()
 
     def stop(self) -> None:
         """Stop the time."""
