@@ -57,7 +57,10 @@ def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
 
 
 class MayChange:
-    """Marker of a key that may change when a run resumes: it does not affect the weights."""
+    """Marker of a key that may change when a run resumes.
+
+    It does not affect the weights, except that `device`, `threads` and `compile` change their last bits.
+    """
 
 
 MAY_CHANGE = MayChange()
