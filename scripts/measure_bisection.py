@@ -18,8 +18,8 @@ from trainings import positive_int, run_script, write_lines
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.flows.bisect import bisect
 from transformer_mt.system.log import log
-from transformer_mt.tools.analysis.bisection import bisect
 
 HARMLESS = {
     "seed": 2,

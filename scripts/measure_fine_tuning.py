@@ -25,10 +25,10 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.sources import Source
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.flows.correct import correct_run
 from transformer_mt.flows.prepare import load_source, load_split
 from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.synthesis.correction import correct_run
 
 N_CORRECTIONS = 50
 

@@ -58,22 +58,7 @@ TOLERATED: set[tuple[str, str]] = {
     ("decoding.text_translator", "tools.markup.glossary"),
     ("decoding.text_translator", "tools.markup.protection"),
     ("decoding.translation", "tools.markup.elements"),
-    ("tools.analysis.bisection", "config.root"),
-    ("tools.analysis.bisection", "flows.prepare"),
-    ("tools.analysis.bisection", "flows.train"),
-    ("tools.analysis.bisection", "flows.validation"),
-    ("tools.analysis.calibration", "config.root"),
-    ("tools.analysis.calibration", "flows.prepare"),
-    ("tools.analysis.calibration", "flows.validation"),
-    ("tools.analysis.report", "config.root"),
-    ("tools.analysis.report", "flows.evaluation"),
-    ("tools.analysis.report_facts", "config.root"),
-    ("tools.analysis.report_facts", "flows.run_overview"),
-    ("tools.analysis.report_scores", "flows.evaluation"),
     ("tools.augmentation.batch_modifier", "tools.quality.lexicon"),
-    ("tools.synthesis.correction", "config.root"),
-    ("tools.synthesis.correction", "flows.prepare"),
-    ("tools.synthesis.correction", "flows.train"),
 }
 """Imports against the rules that are still to be removed."""
 

@@ -15,9 +15,12 @@ from transformer_mt.config.rendering import list_differences
 from transformer_mt.config.root import Config
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.evaluation import significance
+from transformer_mt.evaluation.metrics import EvaluationSet
+from transformer_mt.evaluation.significance import Texts
+from transformer_mt.flows import bisect as bisect_flow
+from transformer_mt.flows.bisect import bisect, choose_steps
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis import bisection as bisection_trials
-from transformer_mt.tools.analysis.bisection import Bisection, Experiment, bisect, choose_steps
+from transformer_mt.tools.analysis.bisection import Bisection
 
 GOOD = Path("tiny.yaml")
 FIVE = ("seed=2", "data.max_length=99", "model.d_ff=48", "loss.label_smoothing=0.2", "optimizer.clip_norm=2")
@@ -45,12 +48,12 @@ def invent(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Invent:
             if isinstance(result := is_bad(config), Exception):
                 raise result
 
-        def translate(self: Experiment, run: RunFolder) -> list[str]:
+        def translate(good: Config, held_out: EvaluationSet, run: RunFolder) -> Texts:
             (config,) = (config for config in trained if config.name == run.path.name)
-            return ["sieben"] * len(self.references) if is_bad(config) else self.references
+            return ["sieben"] * len(held_out.references) if is_bad(config) else held_out.references
 
-        monkeypatch.setattr(bisection_trials, "train", train)
-        monkeypatch.setattr(Experiment, "_translate", translate)
+        monkeypatch.setattr(bisect_flow, "train", train)
+        monkeypatch.setattr(bisect_flow, "translate_held_out", translate)
         monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 300)  # exactly, p is 2 / 2^8 for 8 pairs
         monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 10)
         return trained
@@ -237,5 +240,5 @@ def test_real_trainings_find_the_culprit_and_are_not_repeated(
     listed = json.loads(tmt("runs", tmp_path / "work", "--json").stdout)["runs"]
     assert {one["path"] for one in listed} == {trial["run"] for trial in found["trials"]}
     assert {(one["status"], one["step"]) for one in listed} == {("finished", 150)}
-    monkeypatch.setattr(bisection_trials, "train", None)
+    monkeypatch.setattr(bisect_flow, "train", None)
     assert json.loads(assert_succeeded(tmt(*command))) == found

@@ -46,7 +46,7 @@ class Bisect(Command):
 
     def execute(self) -> None:
         """Run `tmt bisect`. The exit status is 1 if no culprit is verified."""
-        from transformer_mt.tools.analysis.bisection import bisect
+        from transformer_mt.flows.bisect import bisect
 
         if self.n_steps is not None and self.n_steps < 1:
             raise UserError(f"bisect: --steps {self.n_steps}: give a number of steps from 1 on")

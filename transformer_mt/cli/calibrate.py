@@ -57,23 +57,24 @@ class Calibrate(Command):
 
         _check_arguments(self)
         from transformer_mt.decoding.confidence import list_options
-        from transformer_mt.evaluation.metrics import Scorer
+        from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
+        from transformer_mt.flows.evaluation import read_validation_set
         from transformer_mt.runs.folder import RunFolder
-        from transformer_mt.tools.analysis.calibration import CalibrationPairs, calibrate, read_validation_pairs
+        from transformer_mt.tools.analysis.calibration import calibrate
 
         folder = RunFolder.open(self.run)
         config = configuration.load_run(folder)
         scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
 
-        def read(src: Path, ref: Path) -> CalibrationPairs:
+        def read(src: Path, ref: Path) -> EvaluationSet:
             sources, references = read_aligned_files(src, ref)
-            return CalibrationPairs(sources, references, scorer)
+            return EvaluationSet(str(src), sources, references, scorer)
 
         given = read(self.src, self.ref) if self.src and self.ref else None
         test = read(self.test_src, self.test_ref) if self.test_src and self.test_ref else None
         translator = load_translator(self.run, self.loading, collect_overrides(self.search, self.sampling))
         self.sampling.check(self.search, "calibrate", translator.config.sample)
-        pairs = given or read_validation_pairs(config, translator.config.tag)
+        pairs = given or read_validation_set(config, translator.config.tag)
         if test and not given:
             test = replace(test, scorer=pairs.scorer)
         report = calibrate(translator, pairs, test, self.min_chrf)

@@ -37,8 +37,8 @@ class Correct(Command):
     def execute(self) -> None:
         """Run `tmt correct`. The exit status is 1 if no checkpoint is accepted."""
         from transformer_mt.config.section import check_folder_name
+        from transformer_mt.flows.correct import correct_run
         from transformer_mt.runs.folder import RunFolder
-        from transformer_mt.tools.synthesis.correction import correct_run
 
         if self.max_steps < 2 or not self.max_bleu_drop >= 0:  # nan too
             raise UserError("correct: --steps must be 2 or more, and --max-bleu-drop 0 or more")

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.behaviour_tests import BehaviourResult, BehaviourTest
     from transformer_mt.evaluation.degenerate import Sample
-    from transformer_mt.evaluation.metrics import IntervalScore
-    from transformer_mt.flows.evaluation import EvaluationSet
+    from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore
     from transformer_mt.runs.folder import RunFolder
 
 
@@ -232,9 +231,9 @@ def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any
 
 def _read_test_sets(args: Evaluate, run: RunFolder, config: Config) -> list[EvaluationSet]:
     """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
-    from transformer_mt.evaluation.metrics import Scorer
+    from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
     from transformer_mt.flows import prepare as data
-    from transformer_mt.flows.evaluation import EvaluationSet, make_evaluation_set
+    from transformer_mt.flows.evaluation import make_evaluation_set
 
     if args.src and args.ref:
         scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)

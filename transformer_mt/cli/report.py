@@ -44,7 +44,7 @@ class Report(Command):
         if bool(self.src) != bool(self.ref):
             raise UserError("report: --src and --ref go together")
         check_files(self.src, self.ref)
-        from transformer_mt.tools.analysis.report import make_report, open_runs
+        from transformer_mt.flows.report import make_report, open_runs
 
         runs = open_runs(self.systems, self.loading.checkpoint or "best")
         output = self.output or (self.systems[0] / "report.html" if len(runs) == 1 else Path("report.html"))

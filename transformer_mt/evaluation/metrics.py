@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from sacrebleu.metrics.base import Metric
@@ -158,6 +158,36 @@ def compute_sentence_chrf(
     metric = CHRF(lowercase=lowercase)
     pairs = zip(hypotheses, references, strict=True)
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
+
+
+Tags = Sequence[str | None] | None
+"""The tag of each source. None: `decoding.tag` for all."""
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Sentences to translate, with their references."""
+
+    name: str
+    sources: Sequence[str]
+    references: Sequence[str]
+    scorer: Scorer
+    tags: Tags = None
+
+    def select(self, rows: Sequence[int]) -> EvaluationSet:
+        """Return the set with some of its sentences."""
+        sources, references = ([texts[i] for i in rows] for texts in (self.sources, self.references))
+        return replace(
+            self,
+            sources=sources,
+            references=references,
+            tags=None if self.tags is None else [self.tags[i] for i in rows],
+        )
+
+    def without_blanks(self) -> EvaluationSet:
+        """Return the set without sentences that have a blank side."""
+        pairs = zip(self.sources, self.references, strict=True)
+        return self.select([i for i, (src, tgt) in enumerate(pairs) if src.strip() and tgt.strip()])
 
 
 BOOTSTRAP_SAMPLES = 1000

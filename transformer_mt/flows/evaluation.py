@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags
 from transformer_mt.evaluation.significance import Texts
 from transformer_mt.flows import prepare as data
 from transformer_mt.flows.validation import list_validation_sources
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import ProgressReport
-
-Tags = Sequence[str | None] | None
-"""The tag of each source. None: `decoding.tag` for all."""
-
-
-@dataclass(frozen=True)
-class EvaluationSet:
-    """Sentences to translate, with their references."""
-
-    name: str
-    sources: Texts
-    references: Texts
-    scorer: Scorer
-    tags: Tags = None
 
 
 def make_evaluation_set(config: Config, name: str, corpus: ParallelCorpus) -> EvaluationSet:
@@ -53,6 +39,17 @@ def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
     if not config.data.tags:
         return None
     return [part.tag for part in list_validation_sources(config, corpus) for _ in range(part.first, part.end)]
+
+
+def read_validation_set(config: Config, tag: str | None) -> EvaluationSet:
+    """Return the validation pairs with this tag. Raises `UserError` if no pair has it."""
+    corpus = data.load_split(config, "validation")
+    parts = [part for part in list_validation_sources(config, corpus) if part.tag == tag]
+    rows = [i for part in parts for i in range(part.first, part.end)]
+    if not rows:
+        tags = sorted({source.tag for source in config.data.validation_sources if source.tag})
+        raise UserError(f"no validation pair has the tag {tag}; pass --tag, one of {', '.join(tags)}")
+    return EvaluationSet("validation", corpus.column("src"), corpus.column("tgt"), parts[0].scorer).select(rows)
 
 
 def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list[str]:
@@ -96,44 +93,3 @@ def read_training_targets(run: RunFolder, config: Config, warn: Warn) -> Iterato
         warn(f"{run.path}: its training text has changed since the training")
     targets = (tgt for _, tgt in pairs)
     return iter(lambda: list(islice(targets, BLOCK_SIZE)), [])
-
-
-def read_shared_sets(configs: Mapping[RunFolder, Config], warn: Warn) -> Iterator[list[EvaluationSet]]:
-    """Yield the test sets that all runs have, or the validation set if there are none, with the tags of each run.
-
-    A set whose text cannot be read, or is not the text that a run knows, is left out with a warning.
-    """
-    first = next(iter(configs))
-    has_set = False
-    for name in configs[first].data.test:
-        if all(name in run.read_metadata()["sha256"] for run in configs) and (corpus := _read_set(name, configs, warn)):
-            has_set = True
-            yield _list_sets(name, corpus, configs)
-    if not has_set and (corpus := _read_set("validation", configs, warn)):
-        yield _list_sets("validation", corpus, configs)
-
-
-def _read_set(name: str, configs: Mapping[RunFolder, Config], warn: Warn) -> ParallelCorpus | None:
-    (first, config), *_ = configs.items()
-    try:
-        corpus = data.load_split(config, name)
-    except (UserError, OSError) as error:
-        warn(f"{first.path}: {name} is left out: its text cannot be read: {error}")
-        return None
-    for run in configs:
-        if run.read_metadata()["sha256"][name] != corpus.fingerprint:
-            reason = "has changed since the training" if run == first else f"is not that of {first.path}"
-            warn(f"{run.path}: {name} is left out: its text {reason}")
-            return None
-    return corpus
-
-
-def _list_sets(name: str, corpus: ParallelCorpus, configs: Mapping[RunFolder, Config]) -> list[EvaluationSet]:
-    """Return a set for each run. They differ in the tags, because runs may divide the same text into other sources."""
-    first, *others = configs.values()
-    shared = make_evaluation_set(first, name, corpus)
-    sets = [shared]
-    for config in others:
-        own = data.load_split(config, name) if name == "validation" and config.data.tags else corpus
-        sets.append(replace(shared, tags=list_tags(config, name, own)))
-    return sets

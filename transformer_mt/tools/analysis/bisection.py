@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from hashlib import sha256
 from itertools import chain, combinations
-from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.rendering import (
-    RUN_KEYS,
-    Difference,
-    list_differences,
-    mix,
-)
-from transformer_mt.config.root import SCHEMA, Config
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.config.rendering import Difference
 from transformer_mt.errors import DivergedError, UserError
-from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, Scorer
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import SystemScore, Texts, compare_systems
-from transformer_mt.flows.prepare import load_split
-from transformer_mt.flows.train import train
-from transformer_mt.flows.validation import list_validation_sources
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.device import resolve_machine
 from transformer_mt.system.log import log
 
 MAX_SUBSETS = 12  # differences of which all subsets are tried; of more differences, random halves
@@ -118,7 +100,6 @@ def _propose_parts(candidates: Items, n_half: int) -> Iterator[Items]:
             yield candidates[start : start + size]
 
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF"}  # validation.metric -> name of the score; chrF for any other metric
 MAX_P = 0.05  # a difference is significant below it
 
 
@@ -134,59 +115,38 @@ class Trial:
     is_bad: bool = False  # its score is nearer to that of BAD
 
 
+class PreparedTrial(NamedTuple):
+    """A training that may start."""
+
+    run: RunFolder
+    train: Callable[[], None]
+
+
 @dataclass
 class Experiment:
     """Trainings of GOOD with some of the differences of BAD. A set of differences is tried once."""
 
-    good: Config
-    bad: Config
-    work: Path
+    differences: Sequence[Difference]  # their indices are the items of the search
+    prepare: Callable[[Items], PreparedTrial]  # raises `UserError` if the differences do not fit together
+    translate: Callable[[RunFolder], Texts]  # translates the validation set with the last weights of a run
+    references: Texts
+    scorer: Scorer
+    metric: str  # name of the score
     trials: dict[Items, Trial] = field(default_factory=dict[Items, Trial])
     translations: dict[Items, Texts] = field(default_factory=dict[Items, Texts])
     refused: dict[Items, str] = field(default_factory=dict[Items, str])
 
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """Return the differences. Their numbers are the items of the search."""
-        return list_differences(self.good, self.bad)
-
-    @cached_property
+    @property
     def everything(self) -> Items:
         """Return all items: those of BAD."""
         return tuple(range(len(self.differences)))
-
-    @property
-    def metric(self) -> str:
-        """Return the name of the score."""
-        return METRICS[self.good.validation.metric]
-
-    @cached_property
-    def _pairs(self) -> list[tuple[str, str, str | None]]:
-        """Return the validation pairs with their tags."""
-        corpus = load_split(self.good, "validation")
-        tags = [part.tag for part in list_validation_sources(self.good, corpus) for _ in range(part.first, part.end)]
-        return [(*pair, tag) for pair, tag in zip(corpus, tags, strict=True)][:MAX_RESAMPLED_PAIRS]
-
-    @cached_property
-    def references(self) -> list[str]:
-        """Return the references of the validation pairs."""
-        return [tgt for _, tgt, _ in self._pairs]
-
-    def config(self, items: Items) -> Config:
-        """Return the configuration of a trial. Raises `UserError` if the differences do not fit together."""
-        values = mix(self.good, self.bad, [self.differences[i].path for i in items])
-        settings = {key: value for key, value in values.items() if key not in RUN_KEYS}
-        digest = sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        kind = {(): "good", self.everything: "bad"}.get(items, "trial")
-        values |= {"name": f"{kind}-{digest}", "runs_dir": str(self.work)}
-        return configuration.from_values(values, self.work)
 
     def is_possible(self, items: Items) -> bool:
         """Return whether the configuration accepts these differences, as far as is known without a training."""
         if items in self.refused:
             return False
         try:
-            self.config(items)
+            self.prepare(items)
         except UserError as error:
             self.refused[items] = str(error)
             return False
@@ -205,27 +165,28 @@ class Experiment:
         """
         if items in self.trials:
             return self.trials[items]
-        keys = [self.differences[i].key for i in items]
         if items not in ((), self.everything):
             log(f"tmt: trial {len(self.trials) - 1}: GOOD with {len(items)} of the {len(self.everything)} differences")
         if not self.is_possible(items):
             raise RefusedError(self.refused[items])
-        config = self.config(items)
-        run = RunFolder(Path(config.runs_dir) / str(config.name))
-        if self._train(run, config, items):
-            self.translations[items] = self._translate(run)
+        prepared = self.prepare(items)
+        if self._train(prepared, items):
+            self.translations[items] = self.translate(prepared.run)
         elif not items:
-            raise UserError(f"bisect: the training of GOOD diverged ({run.path}); a comparison is not possible")
-        self.trials[items] = trial = self._compare(items, str(run.path), keys)
+            raise UserError(
+                f"bisect: the training of GOOD diverged ({prepared.run.path}); a comparison is not possible"
+            )
+        self.trials[items] = trial = self._compare(items, str(prepared.run.path))
         return trial
 
-    def _train(self, run: RunFolder, config: Config, items: Items) -> bool:
+    def _train(self, prepared: PreparedTrial, items: Items) -> bool:
         """Train, unless an earlier call has. Return False if the training diverged."""
+        run = prepared.run
         record = run.read_metadata() if run.exists() else {}
         if "ended" in record or record.get("diverged"):
             return "ended" in record
         try:
-            train(config)
+            prepared.train()
         except DivergedError as error:
             log(f"tmt: {error}")
             return False
@@ -237,23 +198,14 @@ class Experiment:
             raise RefusedError(str(error)) from None
         return True
 
-    def _translate(self, run: RunFolder) -> list[str]:
-        """Translate the validation set as a validation does."""
-        translator = Translator.load(run.path, "last", self.good.device, self.good.threads)
-        options = self.good.decoding.for_validation().model_dump()
-        sources, tags = [src for src, _, _ in self._pairs], [tag for _, _, tag in self._pairs]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TruncatedSourceWarning)
-            return translator.translate(sources, tags=tags, **options)
-
-    def _compare(self, items: Items, run: str, keys: Sequence[str]) -> Trial:
+    def _compare(self, items: Items, run: str) -> Trial:
         """Compare the translations of a trial with those of GOOD and BAD, as far as they exist."""
+        keys = [self.differences[i].key for i in items]
         if items not in self.translations:
             return Trial(run, keys, None, is_bad=True)
         others = [other for other in ((), self.everything) if other in self.translations and other != items]
         systems = [self.translations[system] for system in (items, *others)]
-        scorer = Scorer.from_config(self.good.scoring, self.good.data.tgt_lang)
-        ours, *theirs = compare_systems(systems, self.references, scorer, [self.metric])[self.metric].systems
+        ours, *theirs = compare_systems(systems, self.references, self.scorer, [self.metric])[self.metric].systems
         distances = {
             other: replace(score, difference=ours.score - score.score)
             for other, score in zip(others, theirs, strict=True)
@@ -276,12 +228,6 @@ def differs_from_good(trial: Trial) -> bool:
     return p_value is not None and p_value < MAX_P
 
 
-NOT_SEARCHED = ("data.validation", "data.validation_size", "data.test", "validation", "scoring", "decoding")
-"""Keys that do not affect the weights after a number of steps. Neither do those that may change when a run resumes."""
-TEST_FILTERS = {"overlap", "near_overlap"}  # they need the test sets
-DEFAULT_DIVISOR = 4  # without --steps, a trial takes a quarter of the shorter training
-
-
 @dataclass(frozen=True)
 class Bisection:
     """The result of a bisection."""
@@ -295,38 +241,12 @@ class Bisection:
     is_significant: bool  # the difference between GOOD and BAD; without it, there is no search
     culprit: Sequence[Difference] = ()  # several if they cannot be separated
     companions: Sequence[Difference] = ()  # innocent ones without which the culprit cannot be applied
-    is_verified: bool = (
-        False  # a trial with culprit and companions is nearer to BAD, and differs significantly from GOOD
-    )
+    # A trial with culprit and companions is nearer to BAD, and differs significantly from GOOD.
+    is_verified: bool = False
 
 
-def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> Bisection:
-    """Search the difference of two configurations that costs the score.
-
-    `work` gets a run for each trial. A finished trial is not trained again. `steps` is the length of the trainings.
-
-    Raises:
-        UserError: The configurations have no difference that affects a training, or a training is impossible.
-    """
-    if good.data.validation is None:
-        raise UserError(
-            "bisect: data.validation of GOOD is not set, and pairs that are split off depend on the training text;\n"
-            "set it, for example data.validation='{src: F, tgt: G}' at the end of the command"
-        )
-    steps = steps or choose_steps(good, bad)
-    filters = {filter_.name for config in (good, bad) for filter_ in config.data.filters}
-    short_good, short_bad = (
-        _shorten(good, config, steps, keep_tests=bool(filters & TEST_FILTERS)) for config in (good, bad)
-    )
-    experiment = Experiment(short_good, short_bad, work)
-    not_searched = [difference.key for difference in list_differences(good, bad) if not _is_searched(difference)]
-    if not experiment.differences:
-        raise UserError(
-            "bisect: both configurations train the same model"
-            + (f"; they differ only in {', '.join(not_searched)}" if not_searched else "")
-        )
-    n_differences = len(experiment.differences)
-    log(f"tmt: {n_differences} differences; each training takes {steps:,} steps; the runs are in {work}")
+def search(experiment: Experiment, steps: int, not_searched: Sequence[str]) -> Bisection:
+    """Train GOOD and BAD, and find the culprit if they differ significantly. `steps` is the length of the trainings."""
     trials = [experiment.run_trial(()), experiment.run_trial(experiment.everything)]
     result = Bisection(
         steps,
@@ -339,7 +259,7 @@ def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> B
     )
     if not result.is_significant:
         return result
-    culprit = find_culprit(n_differences, experiment.is_bad, experiment.is_possible)
+    culprit = find_culprit(len(experiment.differences), experiment.is_bad, experiment.is_possible)
     last = experiment.trials.get(tuple(sorted((*culprit.items, *culprit.companions))))
     return replace(
         result,
@@ -348,53 +268,3 @@ def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> B
         companions=[experiment.differences[i] for i in culprit.companions],
         is_verified=culprit.is_verified and last is not None and differs_from_good(last),
     )
-
-
-def choose_steps(good: Config, bad: Config) -> int:
-    """Return a quarter of the shorter training, or twice the longer warm-up if that is more, within the training."""
-    lengths = [length for config in (good, bad) if (length := config.train.max_steps) is not None]
-    if not lengths:
-        raise UserError("bisect: neither configuration has train.max_steps; pass the length of the trials as --steps N")
-    warmup = max(config.schedule.warmup_steps for config in (good, bad))
-    return min(max(min(lengths) // DEFAULT_DIVISOR, 2 * warmup), *lengths)
-
-
-def _is_searched(difference: Difference) -> bool:
-    is_excluded = any(f"{difference.key}.".startswith(f"{key}.") for key in NOT_SEARCHED)
-    return not is_excluded and not SCHEMA.may_change(difference.key)
-
-
-def _shorten(good: Config, config: Config, steps: int, *, keep_tests: bool) -> Config:
-    """Return the configuration of a training of `steps` steps, with one validation at its end.
-
-    `config` is GOOD or BAD; GOOD has the settings that are not searched. The ends of the schedule and of stages are
-    relative to `train.max_steps` of `config`.
-    """
-    values = mix(
-        good, config, [difference.path for difference in list_differences(good, config) if _is_searched(difference)]
-    )
-    if not keep_tests:
-        values["data"]["test"] = {}
-    full = config.train.max_steps
-    for stage in values["data"]["stages"]:
-        if full is not None and stage["until"] is not None and not stage["until"].endswith("%"):
-            share = 100 * int(stage["until"]) / full
-            stage["until"] = f"{share:.6g}%" if share < 100 else None
-    if values["schedule"]["total_steps"] == full:
-        values["schedule"]["total_steps"] = None
-    values["train"] |= {"max_steps": steps, "max_epochs": None, "save_every": None}
-    values["train"]["log_every"] = max(1, steps // 10)
-    values["validation"] = {
-        "every": steps,
-        "patience": None,
-        "probes": 0,
-        "metric": good.validation.metric if good.validation.metric in METRICS else "chrf",
-    }
-    values |= {"keep": {"best": 1, "last": 1}, "export": None}
-    values["precision"] = resolve_machine(values["device"], values["precision"], values["threads"]).precision
-    try:
-        return configuration.from_values(values, Path(str(config.name)))
-    except UserError as error:
-        raise UserError(
-            f"bisect: {config.name} cannot train for {steps:,} steps: {error}\npass another --steps"
-        ) from None

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.config.root import Config
 from transformer_mt.decoding.confidence import (
     Calibration,
     ConfidenceRegression,
@@ -21,9 +20,7 @@ from transformer_mt.decoding.confidence import (
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.flows.prepare import load_split
-from transformer_mt.flows.validation import list_validation_sources
+from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport
 
@@ -90,25 +87,6 @@ MIN_OF_EACH_KIND = 10  # five for each coefficient (Vittinghoff & McCulloch 2007
 
 
 @dataclass(frozen=True)
-class CalibrationPairs:
-    """Source sentences with references, and the scorer of their target language."""
-
-    sources: Sequence[str]
-    references: Sequence[str]
-    scorer: Scorer
-
-    def take_every_second(self, first: int) -> CalibrationPairs:
-        """Return pairs `first`, `first + 2`, ..."""
-        return CalibrationPairs(self.sources[first::2], self.references[first::2], self.scorer)
-
-    def without_blanks(self) -> CalibrationPairs:
-        """Return the pairs that have text on both sides."""
-        pairs = zip(self.sources, self.references, strict=True)
-        rows = [i for i, (source, reference) in enumerate(pairs) if source.strip() and reference.strip()]
-        return CalibrationPairs([self.sources[i] for i in rows], [self.references[i] for i in rows], self.scorer)
-
-
-@dataclass(frozen=True)
 class CalibrationReport:
     """A calibration, and the bins of its confidences on held-out translations."""
 
@@ -124,20 +102,8 @@ class JudgedTranslation(NamedTuple):
     is_acceptable: bool
 
 
-def read_validation_pairs(config: Config, tag: str | None) -> CalibrationPairs:
-    """Return the validation pairs with this tag. Raises `UserError` if no pair has it."""
-    corpus = load_split(config, "validation")
-    parts = [part for part in list_validation_sources(config, corpus) if part.tag == tag]
-    rows = [i for part in parts for i in range(part.first, part.end)]
-    if not rows:
-        tags = sorted({source.tag for source in config.data.validation_sources if source.tag})
-        raise UserError(f"calibrate: no validation pair has the tag {tag}; pass --tag, one of {', '.join(tags)}")
-    sources, references = corpus.column("src"), corpus.column("tgt")
-    return CalibrationPairs([sources[i] for i in rows], [references[i] for i in rows], parts[0].scorer)
-
-
 def calibrate(
-    translator: Translator, pairs: CalibrationPairs, test_pairs: CalibrationPairs | None, min_chrf: float
+    translator: Translator, pairs: EvaluationSet, test_pairs: EvaluationSet | None, min_chrf: float
 ) -> CalibrationReport:
     """Fit the confidence of a run, measure it, and write `calibration.json`.
 
@@ -149,11 +115,12 @@ def calibrate(
     (member,) = translator.members
     sources_hash = hash_sources(pairs.sources)
     pairs = pairs.without_blanks()
+    n_pairs = len(pairs.sources)
     if test_pairs is not None:
         test_pairs = test_pairs.without_blanks()
         if not test_pairs.sources:
             raise UserError("calibrate: no pair of --test-src and --test-ref has text on both sides; pass other files")
-    fitted = judge(translator, pairs if test_pairs else pairs.take_every_second(0), min_chrf)
+    fitted = judge(translator, pairs if test_pairs else pairs.select(range(0, n_pairs, 2)), min_chrf)
     fitted = [judged for judged in fitted if judged.translation.finished and judged.translation.token_scores]
     n_acceptable = sum(judged.is_acceptable for judged in fitted)
     if min(n_acceptable, len(fitted) - n_acceptable) < MIN_OF_EACH_KIND:
@@ -162,7 +129,7 @@ def calibrate(
             f"{min_chrf:g}), and the fit needs at least {MIN_OF_EACH_KIND} of each kind;\n"
             "choose another --min-chrf, or pass more pairs"
         )
-    held_out = judge(translator, test_pairs or pairs.take_every_second(1), min_chrf)
+    held_out = judge(translator, test_pairs or pairs.select(range(1, n_pairs, 2)), min_chrf)
     regression = fit_regression(fitted)
     figures, bins = measure(regression, held_out)
     calibration = Calibration(
@@ -184,7 +151,7 @@ def hash_sources(sources: Sequence[str]) -> str:
     return sha256("\n".join(sources).encode()).hexdigest()[:12]
 
 
-def judge(translator: Translator, pairs: CalibrationPairs, min_chrf: float) -> list[JudgedTranslation]:
+def judge(translator: Translator, pairs: EvaluationSet, min_chrf: float) -> list[JudgedTranslation]:
     """Translate pairs, and judge the translations by their sentence-level chrF."""
     with ProgressReport("calibrate: translated", len(pairs.sources), "sentences").show() as progress:
         translations = [best for best, *_ in translator.n_best(pairs.sources, on_batch=progress.update)]
@@ -192,7 +159,7 @@ def judge(translator: Translator, pairs: CalibrationPairs, min_chrf: float) -> l
 
 
 def judge_translations(
-    translations: Sequence[Translation], pairs: CalibrationPairs, min_chrf: float
+    translations: Sequence[Translation], pairs: EvaluationSet, min_chrf: float
 ) -> list[JudgedTranslation]:
     """Return the translations of pairs, each with whether its sentence-level chrF is at least `min_chrf`."""
     chrf = pairs.scorer.score_sentences([translation.text for translation in translations], pairs.references)

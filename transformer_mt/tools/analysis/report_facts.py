@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.config.rendering import format_value, list_changes, list_differences
-from transformer_mt.config.root import Config
+from transformer_mt.config.section import Section
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.sources import Source
-from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status
-from transformer_mt.runs.folder import RunFolder, is_locked
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.tools.pages.charts import Chart, draw_lines
-from transformer_mt.training.metrics_logger import read_metrics, split_by_source
+from transformer_mt.training.metrics_logger import split_by_source
 
+Warn = Callable[[str], None]
 MAX_TEXT = 600  # characters of a sentence or of a value
 
 
@@ -30,18 +30,14 @@ class ReportedRun:
     name: str
     """Short and unique among the runs of a report."""
     folder: RunFolder
-    config: Config
+    config: Section
+    data: DataConfig
+    summary: Mapping[str, str]
+    """Facts about the model and its training."""
     record: Mapping[str, Any]
     """The content of run.json."""
     checkpoint: CheckpointInfo
     metrics: Sequence[Mapping[str, Any]]
-
-    @classmethod
-    def open(cls, path: Path, config: Config, which: str, name: str) -> ReportedRun:
-        """Read the files of a run. Raises `UserError` if the checkpoint does not exist."""
-        folder = RunFolder.open(path)
-        checkpoint = folder.find_checkpoint(which)
-        return cls(name, folder, config, folder.read_metadata(), checkpoint, [*read_metrics(folder.metrics)])
 
 
 def cut_text(text: str) -> str:
@@ -64,30 +60,6 @@ def list_facts(runs: Sequence[ReportedRun], facts: Callable[[ReportedRun], Mappi
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
-
-
-def summarise_training(run: ReportedRun) -> dict[str, str]:
-    """Return the model, its training and its state."""
-    record, config, provenance = run.record, run.config, run.record["provenance"]
-    warm_start = provenance.get("init_from")
-    processes = f", {record['processes']} processes" if record.get("processes", 1) > 1 else ""
-    facts = {
-        "translates": describe_directions(config.data),
-        "model": describe_model(config),
-        "parameters": f"{record['parameters']:,}",
-        "started from": f"{warm_start['path']}, step {warm_start['step']:,}" if warm_start else "random weights",
-        "trained on": f"{provenance['hardware']}{processes}, {config.precision}",
-        "seed": str(config.seed),
-        "created": provenance["created"],
-        "status": describe_status(run.folder, record, config.train.max_steps, is_running=is_locked(run.folder.path)),
-        "checkpoint of this report": _describe_checkpoint(run.checkpoint),
-    }
-    return {name: value for name, value in facts.items() if value}
-
-
-def _describe_checkpoint(checkpoint: CheckpointInfo) -> str:
-    score = f", validation {checkpoint.metric} {checkpoint.score:.4g}" if checkpoint.score is not None else ""
-    return f"step {checkpoint.step:,}{score}{', rejected' if checkpoint.is_rejected else ''}"
 
 
 def list_cost(run: ReportedRun) -> dict[str, str]:
@@ -164,7 +136,7 @@ def list_data(runs: Sequence[ReportedRun]) -> list[DataFacts]:
 
 def _list_corpora(run: ReportedRun) -> Iterator[Corpus]:
     sizes = run.record.get("sizes", {})  # an earlier version recorded none
-    data = run.config.data
+    data = run.data
     held_out = data.validation_sources if data.validation is not None else ()
     sources = {"train": data.train_sources, "validation": held_out}
     sources |= {name: (source,) for name, source in data.test.items()}
@@ -190,7 +162,7 @@ class SettingRow(NamedTuple):
     values: list[str]
 
 
-def list_changed_settings(config: Config) -> list[SettingRow]:
+def list_changed_settings(config: Section) -> list[SettingRow]:
     """Return the keys that differ from their default, with the default and the value. The sources are left out."""
     return [
         SettingRow(change.key, [_format(change.reference), _format(change.other)])
@@ -199,7 +171,7 @@ def list_changed_settings(config: Config) -> list[SettingRow]:
     ]
 
 
-def list_different_settings(configs: Sequence[Config]) -> list[SettingRow]:
+def list_different_settings(configs: Sequence[Section]) -> list[SettingRow]:
     """Return the keys in which configurations differ from the first one, with the value of each."""
     first, *others = configs
     rows: dict[str, list[str]] = {}
@@ -224,7 +196,7 @@ def list_commands(run: ReportedRun) -> list[str]:
     """
     provenance, processes = run.record["provenance"], run.record.get("processes", 1)
     program = f"torchrun --nproc-per-node {processes} -m transformer_mt" if processes > 1 else "tmt"
-    folder, name = quote(str(run.folder.path)), quote(f"name={run.config.name}-again")
+    folder, name = quote(str(run.folder.path)), quote(f"name={run.folder.path.resolve().name}-again")
     versions = {name: version.partition("+")[0] for name, version in provenance["versions"].items()}
     packages = " ".join(f"{name}=={version}" for name, version in versions.items() if name in PACKAGES)
     commit = (provenance.get("commit") or "").removesuffix("-dirty")

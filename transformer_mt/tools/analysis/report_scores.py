@@ -22,19 +22,17 @@ from transformer_mt.evaluation.breakdown import (
     TextPart,
     mark_differences,
 )
-from transformer_mt.evaluation.metrics import IntervalScore, score_with_intervals
+from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, Tags, score_with_intervals
 from transformer_mt.evaluation.significance import SystemScore, Texts, compare_systems
-from transformer_mt.flows.evaluation import EvaluationSet, Tags, Warn
 from transformer_mt.system.log import ProgressReport, log_rank0
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.calibration import (
-    CalibrationPairs,
     ReliabilityBin,
     hash_sources,
     judge_translations,
     measure,
 )
-from transformer_mt.tools.analysis.report_facts import ReportedRun, cut_text
+from transformer_mt.tools.analysis.report_facts import ReportedRun, Warn, cut_text
 from transformer_mt.tools.pages.charts import Chart, HeatMap, draw_bars
 
 
@@ -59,10 +57,7 @@ def measure_reliability(
     rows = [i for i, (source, reference) in enumerate(pairs) if source.strip() and reference.strip()]
     if not rows:
         return None
-    sources, references = ([texts[i] for i in rows] for texts in (data.sources, data.references))
-    judged = judge_translations(
-        [translations[i] for i in rows], CalibrationPairs(sources, references, data.scorer), calibration.min_chrf
-    )
+    judged = judge_translations([translations[i] for i in rows], data.select(rows), calibration.min_chrf)
     figures, bins = measure(calibration.regression, judged)
     values = {
         "mean confidence": [bin_.confidence for bin_ in bins],
