@@ -29,8 +29,16 @@ from pathlib import Path
 import bench_decode
 import torch
 import yaml
-from bench_baseline import Step, baseline_machine, baseline_step
-from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
+from bench_baseline import (
+    DTYPES,
+    PRODUCT,
+    Step,
+    baseline_machine,
+    baseline_step,
+    model_flops,
+    product_rate,
+    synchronise,
+)
 from trainings import positive_int, run_script
 
 from transformer_mt.config import root as configuration

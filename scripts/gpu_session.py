@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from bench_ceiling import model_flops, synchronise
+from bench_baseline import model_flops, synchronise
 from torch import Tensor
 
 from transformer_mt.config import root as configuration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import bench_ceiling
+import bench_baseline
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,5 +32,5 @@ def test_model_flops_equal_those_that_torch_counts(
     with FlopCounterMode(display=False) as counter:
         model.logits(model(src, tgt)).sum().backward()
     hidden = 6 * 2 * model.config.decoder.n_layers * model.config.d_model * T * (T - 1)
-    counted = bench_ceiling.model_flops(model.config, VOCAB, [S, S], [T, T])
+    counted = bench_baseline.model_flops(model.config, VOCAB, [S, S], [T, T])
     assert counter.get_total_flops() == counted + hidden
