@@ -43,6 +43,16 @@ def assert_user_error(done: CompletedProcess[str], *parts: str) -> None:
         assert part in message
 
 
+def sign_run(run: Path) -> None:
+    """Sign a run whose data settings a test has edited, as a training does."""
+    from transformer_mt.config.yaml_loader import read_yaml
+    from transformer_mt.runs.ownership import sign_settings
+
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    record["signature"] = sign_settings(read_yaml(run / "config.yaml").values)
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+
+
 def read_folder(folder: Path) -> dict[str, bytes]:
     """Read every file below a folder. Keys are paths relative to the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
