@@ -23,7 +23,7 @@ def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packages = [Check("packages", "python", Severity.OK, "3")]
     monkeypatch.setattr(doctor, "check_packages", lambda: iter(packages))
     monkeypatch.setattr(doctor, "check_devices", lambda _: iter(()))  # pyright: ignore[reportUnknownLambdaType]
-    monkeypatch.setattr(doctor, "check_torch_features", lambda: iter(()))
+    monkeypatch.setattr(doctor, "describe_environment", lambda: "PyTorch version: 2")
     monkeypatch.setattr(self_test, "learn_to_reverse", lambda *_: SelfTestResult(150, 0.2, 1.0, 5.0))
 
 
@@ -32,7 +32,8 @@ def test_a_machine_without_problems_has_status_0(tmt: Tmt) -> None:
     done = tmt("doctor")
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[0] == f"tmt {transformer_mt.__version__}"
-    *_, self_test, summary = done.stdout.splitlines()
+    *_, self_test, _, environment, summary = done.stdout.splitlines()
+    assert environment == "  PyTorch version: 2"
     assert "a tiny model learns: 100% of new digit sequences reversed after 150 steps" in self_test
     assert summary == "no problems found"
 

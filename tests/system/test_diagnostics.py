@@ -57,18 +57,13 @@ def test_an_exception_in_a_check_becomes_a_sentence() -> None:
     assert found[2:] == (Severity.WARNING, "RuntimeError: last line")
 
 
-def test_a_check_in_another_process_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert diagnostics.run_python("pass").startswith("works: ")
-    with pytest.raises(RuntimeError, match="failed: ZeroDivisionError"):
-        diagnostics.run_python("1 / 0")
-    monkeypatch.setattr(diagnostics, "TIME_LIMIT", 0.2)
-    assert diagnostics.run_python("import time; time.sleep(9)") == "unknown: did not end within 0 s"
+def test_a_distribution_whose_module_has_another_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: ["pyyaml>=1", "markdown-it-py>=1"])
+    monkeypatch.setattr(metadata, "metadata", lambda _: _Extras())
+    assert {check.severity for check in diagnostics.check_packages()} == {Severity.OK}
 
 
-def test_devices_and_gloo_are_checked_without_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "TIMING_SECONDS", 0.0)
-    monkeypatch.setattr(diagnostics, "COMPILE_CODE", "pass")
-    monkeypatch.setattr(diagnostics, "NCCL_CODE", "pass")
-    found = [*diagnostics.check_devices(resolve_machine("cpu", "fp32", 1)), *diagnostics.check_torch_features()]
+def test_devices_are_checked_without_a_problem_and_the_environment_names_torch() -> None:
+    found = [*diagnostics.check_devices(resolve_machine("cpu", "fp32", 1))]
     assert {check.severity for check in found} == {Severity.OK}
-    assert "two ranks" in {check.name: check for check in found}["gloo"].value
+    assert "PyTorch version" in diagnostics.describe_environment()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
-from importlib import import_module, metadata
+from importlib import metadata
 from itertools import count, groupby
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from packaging.requirements import Requirement
@@ -140,22 +137,9 @@ def _refuse_split(_: Batch) -> list[Batch]:
 
 
 DISTRIBUTION = "transformer-mt"
-MODULES = {"pyyaml": "yaml"}  # distributions whose module has another name
 DEVELOPMENT_EXTRAS = ("dev", "docs")
 
 LOW_DISK, FULL_DISK = 2 * 10**9, 2 * 10**8  # bytes: a large run, and the quickstart, need about as much
-TIME_LIMIT = 30.0  # seconds for a check that runs in its own process
-TIMING_SECONDS = 0.2  # per number format
-
-COMPILE_CODE = "import torch; assert torch.compile(lambda x: (2 * x + 1).relu().sum())(torch.ones(64)).item() == 192"
-NCCL_CODE = """
-import torch, torch.distributed as dist
-dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-x = torch.ones(1, device="cuda")
-dist.all_reduce(x)
-assert x.item() == 1
-dist.destroy_process_group()
-"""
 
 
 class Check(NamedTuple):
@@ -181,7 +165,7 @@ def run_check(group: str, name: str, check: Callable[[], str | tuple[Severity, s
 
 
 def check_packages() -> Iterator[Check]:
-    """Check Python, and that each dependency is installed, new enough and can be imported."""
+    """Check Python, and that each dependency is installed and new enough."""
     yield Check("packages", "python", Severity.OK, f"{platform.python_version()}, {platform.platform()}")
     try:
         requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
@@ -204,7 +188,6 @@ def _describe_package(requirement: Requirement) -> str | tuple[Severity, str]:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return Severity.ERROR, f"is not installed; {remedy}"
-    import_module(MODULES.get(requirement.name, requirement.name))
     if not requirement.specifier.contains(version, prereleases=True):
         return Severity.WARNING, f"{version} is not {requirement.specifier}; {remedy}"
     return version
@@ -218,144 +201,37 @@ def _describe_extra(requirement: Requirement) -> str | tuple[Severity, str]:
     return _describe_package(requirement)
 
 
-# --- devices and memory -----------------------------------------------------------------------------------------------
+# --- devices ----------------------------------------------------------------------------------------------------------
 
 
 def check_devices(machine: Machine) -> Iterator[Check]:
-    """Describe the devices, the threads and the allocator, and compare the speed of fp32 and bf16."""
+    """Describe the device, precision, threads and allocator that `auto` selects."""
+    from transformer_mt.system.device import describe_hardware
+    from transformer_mt.system.memory import detect_allocator
+
     yield run_check("devices", "cuda", _describe_cuda, Severity.WARNING)
-    yield run_check("devices", "mps", _describe_mps, Severity.WARNING)
-    yield run_check("devices", "cpu", _describe_cpu, Severity.WARNING)
-    yield Check("devices", "device", Severity.OK, f"auto uses {machine.device.type}")
-    yield run_check("devices", "precision", lambda: _compare_precisions(machine), Severity.WARNING)
-    yield run_check("devices", "threads", lambda: _describe_threads(machine), Severity.WARNING)
-    yield run_check("devices", "allocator", _describe_allocator, Severity.WARNING)
+    value = f"auto uses {machine.device.type} ({describe_hardware(machine.device)}), {machine.precision}"
+    yield Check("devices", "device", Severity.OK, f"{value}, {machine.threads} threads, {detect_allocator()}")
 
 
 def _describe_cuda() -> str | tuple[Severity, str]:
     import torch
 
     if torch.cuda.is_available():
-        devices: list[Any] = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        names = ", ".join(f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices)
-        return f"{names}; CUDA {torch.version.cuda}"
+        return f"{torch.cuda.device_count()} devices; CUDA {torch.version.cuda}"
     if Path("/dev/nvidiactl").exists():
-        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build for the CPU"
         return Severity.WARNING, (
-            f"torch cannot use the NVIDIA GPU of this machine. torch {torch.__version__} is {build}; install one that "
-            "fits the CUDA version of the driver, which nvidia-smi shows"
+            f"torch {torch.__version__} cannot use the NVIDIA GPU of this machine; install a build that fits the CUDA "
+            "version of the driver, which nvidia-smi shows"
         )
     return "none"
 
 
-def _describe_mps() -> str:
-    import torch
+def describe_environment() -> str:
+    """Return what PyTorch collects for bug reports: versions, GPUs, drivers and the CPU."""
+    from torch.utils.collect_env import get_pretty_env_info
 
-    return "available" if torch.backends.mps.is_available() else "none"
-
-
-def _describe_cpu() -> str:
-    import torch
-
-    from transformer_mt.system.device import describe_hardware
-
-    return f"{describe_hardware(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def _compare_precisions(machine: Machine) -> str:
-    import torch
-
-    size = 512 if machine.device.type == "cpu" else 4096
-    rates: list[float] = []
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(size, size, dtype=dtype, device=machine.device)
-        (matrix @ matrix).sum().item()
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < TIMING_SECONDS:
-            (matrix @ matrix)[0, 0].item()  # waits for the device
-            count += 1
-        rates.append(count * 2 * size**3 / (time.perf_counter() - start) / 1e9)
-    fp32, bf16 = rates
-    return f"auto uses {machine.precision}; a short test multiplied bf16 at {bf16:.3g} GFLOP/s, fp32 at {fp32:.3g}"
-
-
-def _describe_threads(machine: Machine) -> str:
-    variable = os.environ.get("OMP_NUM_THREADS")
-    reason = f", because OMP_NUM_THREADS is {variable}" if variable else ""
-    return f"auto uses {machine.threads}{reason}; the machine has {os.cpu_count()} cores"
-
-
-def _describe_allocator() -> str:
-    from transformer_mt.system.memory import detect_allocator
-
-    name = detect_allocator()
-    return (
-        name
-        if name == "TCMalloc"
-        else f"{name}; training on a CPU is faster with TCMalloc (LD_PRELOAD, see docs/performance.md)"
-    )
-
-
-# --- compilation and processes ----------------------------------------------------------------------------------------
-
-
-def check_torch_features() -> Iterator[Check]:
-    """Check collectives of two ranks with gloo, NCCL if there is a GPU, and torch.compile.
-
-    NCCL and torch.compile run in their own process, with a time limit.
-    """
-    import torch
-
-    yield run_check("torch", "gloo", _check_gloo, Severity.WARNING)
-    if torch.cuda.is_available():
-        yield run_check("torch", "nccl", lambda: run_python(NCCL_CODE), Severity.WARNING)
-    else:
-        yield Check("torch", "nccl", Severity.OK, "not checked, because it needs a CUDA GPU")
-    yield run_check("torch", "compile", _check_compile, Severity.OK)
-
-
-def _check_gloo() -> str:
-    import torch
-    from torch.distributed import HashStore, ProcessGroupGloo  # pyright: ignore[reportPrivateImportUsage]
-
-    store, start = HashStore(), time.perf_counter()
-
-    def sum_ranks(rank: int) -> float:
-        group: Any = ProcessGroupGloo(store, rank, 2, timedelta(seconds=5))
-        tensor = torch.tensor([rank + 1.0])
-        group.allreduce(tensor).wait()
-        return tensor.item()
-
-    with ThreadPoolExecutor(2) as pool:
-        sums = list(pool.map(sum_ranks, range(2)))
-    if sums != [3.0, 3.0]:
-        raise RuntimeError(f"the sum of 1 and 2 over two ranks was {sums}")
-    return f"works: sum over two ranks in {time.perf_counter() - start:.1f} s"
-
-
-def _check_compile() -> str:
-    return f"{run_python(COMPILE_CODE)}; tmt does not need it"
-
-
-def run_python(code: str) -> str:
-    """Run code in a new process. Return how long it took, or that the time limit was reached."""
-    start = time.perf_counter()
-    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no workers that outlive the process
-    try:
-        subprocess.run(
-            [sys.executable, "-P", "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=TIME_LIMIT,
-        )
-    except subprocess.TimeoutExpired:
-        return f"unknown: did not end within {TIME_LIMIT:.0f} s"
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines()
-        raise RuntimeError(f"failed: {lines[-1] if lines else f'exit status {error.returncode}'}") from None
-    return f"works: {time.perf_counter() - start:.1f} s in a new process"
+    return get_pretty_env_info()
 
 
 # --- disk -------------------------------------------------------------------------------------------------------------
@@ -398,7 +274,7 @@ SELF_TEST_SECONDS = 50.0
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Command):
-    """Check package versions, devices, torch features and the disk, and train a tiny model.
+    """Check package versions, devices and the disk, train a tiny model, and describe the environment.
 
     This takes up to a minute. Exit status: 0: no problems; 1: warnings, training works; 2: errors, training cannot
     work.
@@ -423,8 +299,10 @@ class Doctor(Command):
         severity = max(check.severity for check in results)
         if self.json:
             checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in results]
-            print(json.dumps({"tmt": __version__, "severity": severity.name.lower(), "checks": checks}, indent=1))
+            report = {"tmt": __version__, "severity": severity.name.lower(), "checks": checks}
+            print(json.dumps({**report, "environment": describe_environment()}, indent=1))
         else:
+            print(f"environment\n{indent(describe_environment(), '  ')}")
             print(describe_result(results))
         sys.exit(severity)
 
@@ -448,7 +326,6 @@ def run_checks() -> Iterator[Check]:
     configure_process(machine)
     yield from check_devices(machine)
     yield from check_disk(Path(Config.model_fields["runs_dir"].default))
-    yield from check_torch_features()
 
     def train() -> str | tuple[Severity, str]:
 
