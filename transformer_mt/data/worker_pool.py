@@ -14,7 +14,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from transformer_mt.errors import UserError
@@ -83,14 +84,14 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
     Raises:
         UserError: A worker was killed, or could not start.
     """
-    initializer = (partial(make_state, *arguments),)
+    stop, alive = Pipe(duplex=False)  # the workers read `stop`, and end when this process closes `alive`
+    initializer_arguments = partial(make_state, *arguments), stop
     with _safe_imports():  # the executor also starts processes in later calls
-        executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer)
+        executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer_arguments)
         try:
             yield WorkerPool(executor, n_workers)
         except BaseException as error:
-            for process in active_children():
-                process.terminate()
+            alive.close()
             if not isinstance(error, BrokenProcessPool):
                 raise
             raise UserError(
@@ -99,6 +100,8 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
             ) from None
         finally:
             executor.shutdown(cancel_futures=True)
+            alive.close()
+            stop.close()
 
 
 # --- in a worker process ----------------------------------------------------------------------------------------------
@@ -106,8 +109,8 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
 _make_state: list[Callable[[], Any]] = []
 
 
-def _start_worker(make_state: Callable[[], Any]) -> None:
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+def _start_worker(make_state: Callable[[], Any], stop: Connection) -> None:
+    threading.Thread(target=_exit_with_parent, args=[stop], daemon=True).start()
     _make_state[:] = [make_state]
 
 
@@ -121,8 +124,8 @@ def _call_with_state(function: Callable[[Any, T], R], item: T) -> R:
     return function(_state(), item)
 
 
-def _exit_with_parent() -> None:
-    """End this process if its parent was killed, because the pool would wait for work for ever."""
+def _exit_with_parent(stop: Connection) -> None:
+    """End this process if its parent was killed, because the pool would wait for work for ever, or if it says so."""
     if (parent := parent_process()) is not None:
-        parent.join()
+        wait([parent.sentinel, stop])
         os._exit(1)
