@@ -38,8 +38,7 @@ from torch import Tensor
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import Batch
-from transformer_mt.data.bucketing import BucketedBatches
+from transformer_mt.data.batches import Batch, BucketedBatches
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import Ensemble, prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength

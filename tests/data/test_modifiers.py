@@ -14,16 +14,17 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
-from transformer_mt.tools.augmentation.batch_modifier import (
+from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
+from transformer_mt.tools.augmentation.modifiers import (
     PAIR_MODIFIERS,
-    BatchModifier,
     TokenizerTrainingPairs,
     join_sentences,
+    make_modify,
     title_case,
 )
-from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 
 Pair = tuple[str, str]
 
@@ -108,13 +109,14 @@ def corpus(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: Tokenize
     return make_corpus(*(small_tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1)))
 
 
+BUDGET = 200  # padded target tokens of a batch
+
+
 def make_stream(
     corpus: EncodedCorpus, tokenizers: TokenizerPair, options: dict[str, float] | None = None, max_length: int = 256
 ) -> BatchStream:
-    modifier = None
-    if options is not None:
-        modifier = BatchModifier(ModifierConfig(**options), tokenizers, 1, max_length)
-    return BatchStream(corpus, tokenizers, 200, 1, modifier=modifier)
+    modify = make_modify(ModifierConfig(**(options or {})))
+    return BatchStream(corpus, tokenizers, BUDGET, 1, modify=modify, max_length=max_length)
 
 
 def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[list[Pair]]:
@@ -145,8 +147,6 @@ def test_case_changes_both_sides_of_whole_batches(
     batches = all_batches(make_stream(corpus, small_tokenizers, {name: 1.0}))
     for batch, pairs in zip(batches, texts(batches, small_tokenizers), strict=True):
         assert pairs == [(change(plain[row][0]), change(plain[row][1])) for row in batch.rows.tolist()]
-        longest = batch.labels.size(1)
-        assert len(batch.rows) == 1 or (len(batch.rows) * longest <= 200 and batch.src.numel() <= 400)
     share = np.mean(
         [
             text.isupper()
@@ -157,6 +157,49 @@ def test_case_changes_both_sides_of_whole_batches(
     assert 0.2 < share < 0.8
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"upper": 1.0},
+        {"upper": 0.1},
+        {"title": 1.0},
+        {"join": 1.0},
+        {"upper": 0.2, "title": 0.2, "lower": 0.2, "join": 0.5, **dict.fromkeys(PAIR_MODIFIERS, 0.5)},
+        *({name: 1.0} for name in PAIR_MODIFIERS),
+    ],
+    ids=str,
+)
+def test_no_pair_is_lost_and_no_batch_exceeds_the_budget(
+    options: dict[str, float], corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
+    stream = make_stream(corpus, small_tokenizers, options)
+    for epoch in range(2):
+        batches = all_batches(stream, epoch)
+        rows = sorted(row for batch in batches for row in batch.rows.tolist())
+        assert len(rows) == len(set(rows))
+        if "join" not in options:
+            assert rows == [*range(len(corpus))]
+        for batch in batches:
+            assert len(batch.rows) == 1 or (batch.labels.numel() <= BUDGET and batch.src.numel() <= 2 * BUDGET)
+
+
+def test_every_half_of_a_joined_pair_appears_once(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    batches = all_batches(make_stream(corpus, small_tokenizers, {"join": 1.0}))
+    found = [pair for pairs in texts(batches, small_tokenizers) for pair in pairs]
+    words = Counter(word for pair in found for word in " ".join(pair).split())
+    assert words == Counter(word for pair in load_pairs("test")[:120] for word in " ".join(pair).split())
+
+
+def test_a_vocabulary_of_capitals_gets_full_batches(make_corpus: Callable[..., EncodedCorpus]) -> None:
+    """The corpus in its own case takes several times as many tokens as its upper-case form."""
+    pairs = load_pairs("test")[:120]
+    upper = TokenizerTrainingPairs(pairs, ModifierConfig(upper=1.0), 1)
+    tokenizers = build_tokenizers(TokenizerConfig(vocab_size=500), upper)
+    corpus = make_corpus(*(tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1)))
+    batches = all_batches(make_stream(corpus, tokenizers, {"upper": 1.0}))
+    assert np.mean([batch.labels.numel() for batch in batches]) > 0.6 * BUDGET
+
+
 def test_pairs_of_joined_batches_follow_each_other(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
     plain = load_pairs("test")[:120]
     batches = all_batches(make_stream(corpus, small_tokenizers, {"join": 1.0}))
@@ -165,7 +208,7 @@ def test_pairs_of_joined_batches_follow_each_other(corpus: EncodedCorpus, small_
             assert src.startswith(plain[row][0]) and tgt.startswith(plain[row][1])
     found = [src for pairs in texts(batches, small_tokenizers) for src, _ in pairs]
     halves = [(a, b) for a, _ in plain for b, _ in plain if f"{a} {b}" in found]
-    assert len(found) > 50 and len(halves) >= 0.9 * len(found)
+    assert len(found) > 50 and len(halves) >= 0.8 * len(found)  # a batch may have an odd number of pairs
 
 
 def test_results_that_are_too_long_are_not_used(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
@@ -203,9 +246,8 @@ def test_two_ranks_see_the_modified_pairs_of_one(corpus: EncodedCorpus, small_to
     whole, after = make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12)
     shares = [make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12, rank, 2) for rank in (0, 1)]
     assert [position for _, position in shares] == [after, after]
-    interleaved = [batch for batches in zip(*(batches for batches, _ in shares), strict=True) for batch in batches]
-    assert ids(interleaved) == ids(whole)
-    assert [batch.rows.tolist() for batch in interleaved] == [batch.rows.tolist() for batch in whole]
+    together = [batch for batches, _ in shares for batch in batches]
+    assert sorted(ids(together)) == sorted(ids(whole))
 
 
 def test_halves_of_a_modified_batch_hold_the_same_pairs(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
@@ -218,10 +260,9 @@ def test_halves_of_a_modified_batch_hold_the_same_pairs(corpus: EncodedCorpus, s
 
 
 def test_validation_is_never_modified(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
-    batches = [*make_stream(corpus, small_tokenizers, ALL).shortest_first()]
-    assert texts(batches, small_tokenizers) == texts(
-        [*make_stream(corpus, small_tokenizers).shortest_first()], small_tokenizers
-    )
+    streams = [make_stream(corpus, small_tokenizers, options).shortest_first() for options in (ALL, None)]
+    found, plain = ([pair for pairs in texts([*batches], small_tokenizers) for pair in pairs] for batches in streams)
+    assert sorted(found) == sorted(plain)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

@@ -15,16 +15,20 @@ from transformer_mt.data.loader import PREFETCHED_STEPS, Prefetcher, StepBatches
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.tools.augmentation.batch_modifier import BatchModifier
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
+from transformer_mt.tools.augmentation.modifiers import make_modify
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8
 
 
+OFF = ModifierConfig()
 MODIFIERS = ModifierConfig(upper=0.3, lower=0.3, join=0.3, typos=0.5)
 
 
-@pytest.fixture(params=[(0.0, None), (0.3, None), (0.3, MODIFIERS)], ids=["canonical", "sampled", "modified"])
+@pytest.fixture(
+    params=[(0.0, OFF), (0.3, OFF), (0.3, MODIFIERS)],
+    ids=["canonical", "sampled", "modified"],
+)
 def make_stream(
     request: pytest.FixtureRequest, make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
 ) -> Callable[[], BatchStream]:
@@ -35,9 +39,8 @@ def make_stream(
 
     def make() -> BatchStream:
         sampler = SubwordSampler(small_tokenizers.src, rate, 1, 99)
-        modifier = None if modifiers is None else BatchModifier(modifiers, small_tokenizers, 1, 99)
         samplers = (sampler, sampler) if rate else None
-        return BatchStream(corpus, small_tokenizers, 80, 1, samplers, modifier=modifier)
+        return BatchStream(corpus, small_tokenizers, 80, 1, samplers, modify=make_modify(modifiers), max_length=99)
 
     return make
 
@@ -128,10 +131,10 @@ def test_batches_are_built_while_the_consumer_computes(
 class Broken(BatchStream):
     """A stream that fails to build the batches of its second epoch."""
 
-    def collate(self, rows: Any, epoch: int | None = None) -> Batch:
+    def build_batches(self, rows: Any, epoch: int) -> list[Batch]:
         if epoch == 1:
             raise UserError(f"rows {rows.tolist()} are damaged")
-        return super().collate(rows, epoch)
+        return super().build_batches(rows, epoch)
 
 
 def test_an_error_is_raised_when_its_step_is_taken(make_stream: Callable[[], BatchStream]) -> None:

@@ -18,8 +18,8 @@ from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.system.device import Machine
-from transformer_mt.tools.augmentation.batch_modifier import BatchModifier
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
+from transformer_mt.tools.augmentation.modifiers import make_modify
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 16
 START = StreamPosition()
@@ -30,9 +30,8 @@ def stream(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: Tokenize
     """Batches of up to 40 modified pairs with subword sampling."""
     ids = small_tokenizers.src.encode(TEXTS)
     sampler = SubwordSampler(small_tokenizers.src, 0.3, 1, 99)
-    config = ModifierConfig(upper=0.3, typos=0.5)
-    modifier = BatchModifier(config, small_tokenizers, 1, 99)
-    return BatchStream(make_corpus(ids, ids[::-1]), small_tokenizers, 400, 1, (sampler, sampler), modifier=modifier)
+    modify = make_modify(ModifierConfig(upper=0.3, typos=0.5))
+    return BatchStream(make_corpus(ids, ids[::-1]), small_tokenizers, 400, 1, (sampler, sampler), modify=modify)
 
 
 def take(stream: BatchStream, count: int) -> list[torch.Tensor]:

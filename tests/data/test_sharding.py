@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_mt.data import batches as sharding
-from transformer_mt.data.batches import BatchStream, ShardedBatches, StreamPosition
-from transformer_mt.data.bucketing import BucketedBatches, Lengths
+from transformer_mt.data.batches import BatchStream, BucketedBatches, Lengths, ShardedBatches, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 

@@ -3,32 +3,110 @@
 The order of an epoch depends only on (seed, epoch), and the position in the stream is a few integers, `StreamPosition`.
 A resumed run therefore sees the same batches, with any number of processes.
 
-Shapes: `B` sentence pairs, `S` source length, `T` target length, `N` pairs of the corpus.
+Shapes: `B` sentence pairs, `S` source length, `T` target length, `N` pairs of the corpus, `M` batches.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
-from transformer_mt.data.bucketing import BatchPlan, BucketedBatches, Lengths, Rows
-from transformer_mt.data.encoding import EncodedCorpus, Ids
+from transformer_mt.data.encoding import EncodedCorpus, Ids, Lengths, Rows
 from transformer_mt.data.mixture import Mixture
+from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.tools.augmentation.batch_modifier import BatchModifier
 
 if TYPE_CHECKING:
     import torch
+
+# --- bucketing --------------------------------------------------------------------------------------------------------
+# Sorting by length and cutting into batches happen once. Each epoch shuffles the pairs of equal source and target
+# length among themselves, and then the batches. So the number of batches and their shapes are the same in every epoch.
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The batches of one epoch: batch `i` holds `rows[bounds[b]:bounds[b + 1]]`, where `b = order[i]`."""
+
+    rows: Rows  # [N]
+    bounds: NDArray[np.int64]  # [M + 1]
+    order: NDArray[np.int64]  # [M]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, i: int) -> Rows:
+        batch = self.order[i]
+        return self.rows[self.bounds[batch] : self.bounds[batch + 1]]
+
+    def __iter__(self) -> Iterator[Rows]:
+        return (self[i] for i in range(len(self)))
+
+
+class BucketedBatches:
+    """Pairs sorted by length and cut into batches at a token budget.
+
+    A batch of B pairs satisfies B * T <= tokens and B * S <= 2 * tokens. A pair above the budget is a batch of one.
+    """
+
+    def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int) -> None:
+        """Sort and cut pairs of these lengths, which include control symbols."""
+        # 16-bit keys sort fastest.
+        key_type = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64
+        # Source lengths rise and fall in turn, so they stay similar in a batch that spans two target lengths.
+        src_key = np.where(tgt_lengths % 2 == 0, src_lengths, src_lengths.max() - src_lengths)
+        order = np.lexsort((src_key.astype(key_type), tgt_lengths.astype(key_type)))
+        src, tgt = src_lengths[order], tgt_lengths[order]
+        changes = (np.diff(src) != 0) | (np.diff(tgt) != 0)
+        self.rows: Rows = order.astype(np.int32)
+        self.length_bounds = np.flatnonzero(np.r_[True, changes, True])  # bounds of pairs of equal lengths
+        self.bounds = _batch_bounds(src, tgt, tokens)
+        starts = self.bounds[:-1]
+        # [M, 3] number of pairs, source length and target length of each batch
+        shapes = np.diff(self.bounds), np.maximum.reduceat(src, starts), tgt[self.bounds[1:] - 1]
+        self.shapes: NDArray[np.int64] = np.stack(shapes, axis=1).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def shortest_first(self) -> BatchPlan:
+        """Return the unshuffled plan, shortest pairs first."""
+        return BatchPlan(self.rows, self.bounds, np.arange(len(self)))
+
+    def shuffled(self, *key: int) -> BatchPlan:
+        """Return the plan of a training epoch, a pure function of the key, such as (seed, epoch)."""
+        random = np.random.default_rng(key)
+        rows: Rows = np.array(self.rows)
+        for start, end in pairwise(self.length_bounds.tolist()):
+            random.shuffle(rows[start:end])
+        return BatchPlan(rows, self.bounds, random.permutation(len(self)))
+
+
+def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
+    """Cut sorted pairs into batches greedily. Return the start of each batch, and N: [M + 1]."""
+    bounds = [0]
+    while (start := bounds[-1]) < len(tgt):
+        max_pairs = max(1, tokens // int(tgt[start]))  # an upper bound, because targets only get longer
+        window = slice(start, start + max_pairs)
+        count = np.arange(1, len(tgt[window]) + 1)
+        fits = (count * tgt[window] <= tokens) & (count * np.maximum.accumulate(src[window]) <= 2 * tokens)
+        bounds.append(start + max(1, int(fits.sum())))  # both products only grow
+    return np.array(bounds)
+
+
+# --- shards of a large corpus -----------------------------------------------------------------------------------------
 
 SHARD_PAIRS = 2**22
 """Maximum pairs of a shard. Another value changes the order of batches of a larger corpus."""
@@ -112,9 +190,25 @@ class ShardedPlan:
         return (self[i] for i in range(len(self)))
 
 
+# --- batches ----------------------------------------------------------------------------------------------------------
+
 Sentences = Sequence[Sequence[int] | Ids]  # ids without control symbols
 
-LENGTH_SAMPLE = 1000  # rows used to estimate by how much subword sampling lengthens sentences
+LENGTH_SAMPLE = 1000  # rows used to estimate by how much modification and subword sampling lengthen sentences
+SAMPLE_BLOCK = 20  # rows of this sample that are modified together
+RNG_STREAM = 0x6D6F64  # separates the random numbers of modifications from others with the same seed
+
+
+class ModifiedPair(NamedTuple):
+    """A modified pair, with the indices of the pairs that it was made of: several if they were joined."""
+
+    src: str
+    tgt: str
+    origins: tuple[int, ...]
+
+
+Modify = Callable[[Sequence[Pair], random.Random], Sequence[ModifiedPair]]
+"""Random modification of the pairs of a batch. Each pair is an origin of exactly one modified pair."""
 
 
 class BatchConfig(Section):
@@ -193,25 +287,28 @@ class BatchStream:
         subword_samplers: SubwordSamplers | None = None,
         tags: Sequence[str | None] = (None,),
         make_mixture: Callable[[Sequence[int]], Mixture] | None = None,
-        modifier: BatchModifier | None = None,
+        modify: Modify | None = None,
+        max_length: int | None = None,
     ) -> None:
         """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
 
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
+        `modify` changes the pairs of each training batch. A pair that would then be empty, or have more than
+        `max_length` tokens on one side with the end symbol, stays as it was.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
-        self._tokens, self.modifier = tokens, modifier
+        self._tokens, self._seed = tokens, seed
+        self._modify, self._max_length = modify, max_length
         self.sample_subwords: Callable[[Sequence[Sentences], Rows, int], Sequence[Sentences]] | None = None
         if subword_samplers is not None:
             self.sample_subwords = partial(sample_sides, subword_samplers)
-        self._growth = self._sampling_growth()
+        self._growth = self._measure_growth()
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
         self._bounds: list[int] = corpus.source_bounds().tolist()  # [K + 1] first row of each source
         self.bucketed_sources = [
             ShardedBatches(end - first, self._read_lengths, tokens, seed, first)
             for first, end in pairwise(self._bounds)
         ]
-        self._seed = seed
         self.plan = lru_cache(maxsize=2 * len(self.bucketed_sources))(self._plan)  # 2: a step may span two epochs
         self._mixture = make_mixture([*map(len, self.bucketed_sources)]) if make_mixture else None
 
@@ -234,10 +331,11 @@ class BatchStream:
         """Build the next `count` batches and return them with the position after them.
 
         A rank gets only its share, batches `rank`, `rank + world_size`, ... of the `count`. The position advances by
-        all `count`, so the order does not depend on the number of processes.
+        all `count`, so the order does not depend on the number of processes. A batch whose modified pairs exceed the
+        token budget comes in several parts.
         """
         positions = islice(self._positions(position), rank, count, world_size)
-        batches = [self.collate(*self._rows_and_epoch(at)) for at in positions]
+        batches = [part for at in positions for part in self.build_batches(*self._rows_and_epoch(at))]
         return batches, self.advance(position, count)
 
     def rows_at(self, position: StreamPosition, count: int) -> Rows:
@@ -275,14 +373,14 @@ class BatchStream:
 
     def shortest_first(self, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """Yield one rank's share of the corpus, unshuffled and shortest pairs of each source first."""
-        return map(self.collate, islice(self._shortest_first(), rank, None, world_size))
+        return map(self.build_batch, islice(self._shortest_first(), rank, None, world_size))
 
     def _shortest_first(self) -> Iterator[Rows]:
         return chain.from_iterable(source.shortest_first() for source in self.bucketed_sources)
 
     def batch_of_shape(self, number: int) -> Batch:
-        """Return the batch to which row `number` of `shapes` belongs, with the subword sampling of epoch 0."""
-        return self.collate(next(islice(self._shortest_first(), number, None)), 0)
+        """Return the batch to which row `number` of `shapes` belongs, or its largest part, as it is in epoch 0."""
+        return max(self.build_batches(next(islice(self._shortest_first(), number, None)), 0), key=lambda x: x.n_padded)
 
     def halve(self, batch: Batch) -> list[Batch]:
         """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
@@ -304,32 +402,75 @@ class BatchStream:
             rows=batch.rows[part],
         )
 
-    def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
-        """Build the batch of some corpus rows of one source, with the subword sampling of `epoch` if one is given."""
-        src, tgt = ([self.corpus.sides[side][row] for row in rows.tolist()] for side in (0, 1))
-        if self.modifier is not None and epoch is not None:
-            modified = self.modifier([ids.tolist() for ids in src], [ids.tolist() for ids in tgt], epoch, rows.tolist())
-            count = self._count_fitting(modified.src, modified.tgt)
-            src, tgt, rows = modified.src[:count], modified.tgt[:count], rows[modified.indices[:count]]
-        if self.sample_subwords is not None and epoch is not None:
+    def build_batch(self, rows: Rows) -> Batch:
+        """Build the batch of some corpus rows of one source, without modification and subword sampling."""
+        return self._pad(*self._read_ids(rows), rows)
+
+    def build_batches(self, rows: Rows, epoch: int) -> list[Batch]:
+        """Build the training batch of some corpus rows of one source: one batch, or several within the token budget."""
+        src, tgt = self._read_ids(rows)
+        if self._modify is not None:
+            src, tgt, rows = self._modify_pairs(self._modify, src, tgt, rows, epoch)
+        if self.sample_subwords is not None:
             src, tgt = self.sample_subwords((src, tgt), rows, epoch)
+        ends = [len(rows)] if self._modify is None else self._split_at_budget(src, tgt)
+        return [
+            replace(self._pad(src[start:end], tgt[start:end], rows[start:end]), epoch=epoch)
+            for start, end in pairwise([0, *ends])
+        ]
+
+    def _read_ids(self, rows: Rows) -> tuple[Sentences, Sentences]:
+        src, tgt = self.corpus.sides
+        return [src[row] for row in rows.tolist()], [tgt[row] for row in rows.tolist()]
+
+    def _pad(self, src: Sentences, tgt: Sentences, rows: Rows) -> Batch:
         source = bisect_right(self._bounds, int(rows[0])) - 1
         batch = collate_pairs(src, tgt, self.tokenizers, self._tag_ids[source])
-        return replace(batch, rows=rows, epoch=epoch, source_index=source)
+        return replace(batch, rows=rows, source_index=source)
 
-    def _count_fitting(self, src: Sentences, tgt: Sentences) -> int:
-        """Return how many modified pairs are within the token budget. The others are left out of the batch."""
-        count = longest_src = longest_tgt = 0
-        for src_ids, tgt_ids in zip(src, tgt, strict=True):
-            longest_src = max(longest_src, len(src_ids) + self.tokenizers.n_source_controls)
-            longest_tgt = max(longest_tgt, len(tgt_ids) + 1)
-            if count and ((count + 1) * longest_tgt > self._tokens or (count + 1) * longest_src > 2 * self._tokens):
-                break
-            count += 1
-        return count
+    def _modify_pairs(
+        self, modify: Modify, src: Sentences, tgt: Sentences, rows: Rows, epoch: int
+    ) -> tuple[Sentences, Sentences, Rows]:
+        """Return the ids of the modified pairs of a batch, and the row of the first origin of each."""
+        tokenizers = self.tokenizers
+        texts = [
+            tokenizer.decode([[*map(int, ids)] for ids in sentences])
+            for tokenizer, sentences in ((tokenizers.src, src), (tokenizers.tgt, tgt))
+        ]
+        pairs = [*zip(*texts, strict=True)]
+        modified = modify(pairs, random.Random(f"{self._seed} {epoch} {rows[0]} {RNG_STREAM}"))
+        changed = [pair for pair in modified if (pair.src, pair.tgt) != pairs[pair.origins[0]]]
+        encoded = zip(
+            tokenizers.src.encode([pair.src for pair in changed]),
+            tokenizers.tgt.encode([pair.tgt for pair in changed]),
+            strict=True,
+        )
+        ids_of = dict(zip((pair.origins for pair in changed), encoded, strict=True))
+        kept: list[tuple[Sequence[int] | Ids, Sequence[int] | Ids, int]] = []
+        for pair in modified:
+            ids = ids_of.get(pair.origins)
+            if ids is not None and all(0 < len(side) < (self._max_length or math.inf) for side in ids):
+                kept.append((*ids, rows[pair.origins[0]]))
+            else:
+                kept += [(src[i], tgt[i], rows[i]) for i in pair.origins]
+        new_src, new_tgt, new_rows = zip(*kept, strict=True)
+        return new_src, new_tgt, np.array(new_rows, np.int32)
+
+    def _split_at_budget(self, src: Sentences, tgt: Sentences) -> list[int]:
+        """Return the ends of parts that are within the token budget. A pair above the budget is a part of its own."""
+        ends: list[int] = []
+        start = longest_src = longest_tgt = 0
+        for i, (src_ids, tgt_ids) in enumerate(zip(src, tgt, strict=True)):
+            n_src, n_tgt = len(src_ids) + self.tokenizers.n_source_controls, len(tgt_ids) + 1
+            longest_src, longest_tgt = max(longest_src, n_src), max(longest_tgt, n_tgt)
+            count = i + 1 - start
+            if count > 1 and (count * longest_tgt > self._tokens or count * longest_src > 2 * self._tokens):
+                ends.append(i)
+                start, longest_src, longest_tgt = i, n_src, n_tgt
+        return [*ends, len(src)]
 
     def _read_lengths(self, start: int, end: int) -> tuple[Lengths, Lengths]:
-        """Return the lengths of some rows to bucket by, with control symbols and the growth by subword sampling."""
+        """Return the lengths of some rows to bucket by, with control symbols and the growth."""
         src, tgt = (side.lengths_of(start, end) for side in self.corpus.sides)
         if self._growth is not None:
             src, tgt = (
@@ -337,14 +478,26 @@ class BatchStream:
             )
         return src + self.tokenizers.n_source_controls, tgt + 1
 
-    def _sampling_growth(self) -> list[float] | None:
-        """Return the factor by which subword sampling lengthens a sample of the sentences of each side."""
-        if self.sample_subwords is None:
+    def _measure_growth(self) -> list[float] | None:
+        """Return the factor by which modification and subword sampling lengthen a sample of the sentences of each side.
+
+        The number of batches is then right for a vocabulary that suits the modified text better than the corpus.
+        """
+        if self._modify is None and self.sample_subwords is None:
             return None
         rows = np.unique(np.linspace(0, len(self.corpus) - 1, LENGTH_SAMPLE, dtype=np.int32))
-        canonical = [[side[row] for row in rows.tolist()] for side in self.corpus.sides]
-        sampled = self.sample_subwords(canonical, rows, 0)
-        return [sum(map(len, new)) / max(1, sum(map(len, old))) for new, old in zip(sampled, canonical, strict=True)]
+        canonical = self._read_ids(rows)
+        new: tuple[Sentences, Sentences] = canonical
+        if self._modify is not None:
+            blocks = [slice(start, start + SAMPLE_BLOCK) for start in range(0, len(rows), SAMPLE_BLOCK)]
+            src, tgt = canonical
+            parts = [self._modify_pairs(self._modify, src[at], tgt[at], rows[at], 0) for at in blocks]
+            new = [ids for part in parts for ids in part[0]], [ids for part in parts for ids in part[1]]
+            rows = np.concatenate([part[2] for part in parts])
+        if self.sample_subwords is not None:
+            src, tgt = self.sample_subwords(new, rows, 0)
+            new = src, tgt
+        return [sum(map(len, after)) / max(1, sum(map(len, old))) for after, old in zip(new, canonical, strict=True)]
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> Batch:
@@ -381,3 +534,26 @@ def _pad(sentences: Sentences, pad_id: int, first: Sequence[int] = (), last: int
         if last is not None:
             row[start + len(ids)] = last
     return torch.from_numpy(padded)
+
+
+# --- text to translate ------------------------------------------------------------------------------------------------
+
+MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
+
+
+def batch_by_length(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens.
+
+    A batch that is at least half full does not take much shorter ones, which would be mostly padding.
+    """
+    batch: list[int] = []
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if batch:
+            width = lengths[batch[0]] + 1
+            is_full = (len(batch) + 1) * width > max_tokens
+            if is_full or (lengths[i] + 1 < width / MAX_LENGTH_RATIO and 2 * len(batch) * width >= max_tokens):
+                yield batch
+                batch = []
+        batch.append(i)
+    if batch:
+        yield batch

@@ -20,7 +20,6 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.worker_pool import limit_workers, open_pool
@@ -127,6 +126,8 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
 
 
 Reason = Literal["empty", "too_long", "truncated"]
+Rows = NDArray[np.int32]  # row numbers of an encoded corpus
+Lengths = NDArray[np.int32]  # tokens per sentence
 Ids = NDArray[np.uint16 | np.int32]
 
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.batches import Batch, BatchStream, Sentences, StreamPosition
-from transformer_mt.data.bucketing import Rows
+from transformer_mt.data.batches import Batch, BatchStream, Rows, Sentences, StreamPosition
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.worker_pool import WorkerPool, open_pool
 from transformer_mt.system.device import Machine, count_available_cores

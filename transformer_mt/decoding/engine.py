@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import Batch, collate_pairs
-from transformer_mt.data.bucketing import BucketedBatches
+from transformer_mt.data.batches import Batch, BucketedBatches, collate_pairs
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.pretrained import find_kind
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

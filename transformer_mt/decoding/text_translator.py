@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, Self
 
-from transformer_mt.data.bucketing import batch_by_length
+from transformer_mt.data.batches import batch_by_length
 from transformer_mt.decoding.confidence import Calibration, add_confidences
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.marked_input import (

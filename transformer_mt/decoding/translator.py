@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from transformer_mt.data.batches import collate_sources
-from transformer_mt.data.bucketing import batch_by_length
+from transformer_mt.data.batches import batch_by_length, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.confidence import Calibration, read_calibration
 from transformer_mt.decoding.decoding_config import DecodingConfig

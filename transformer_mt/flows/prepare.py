@@ -33,7 +33,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.files import make_once, remove_stale_folders, write_text
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.augmentation.batch_modifier import BatchModifier, TokenizerTrainingPairs
+from transformer_mt.tools.augmentation.modifiers import TokenizerTrainingPairs, make_modify
 from transformer_mt.tools.quality.corpus_filters import has_text, hash_side, read_held_out_columns
 from transformer_mt.tools.quality.duplicates import HashSet
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected, read_blocks
@@ -303,10 +303,17 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     samplers = _make_subword_samplers(config, data.tokenizers)
     tags = [source.tag for source in config.data.train_sources]
     make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
-    modifiers, modifier = config.data.modifiers, None
-    if modifiers.is_active:
-        modifier = BatchModifier(modifiers, data.tokenizers, config.seed, config.data.max_length)
-    return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make, modifier)
+    return BatchStream(
+        data.train,
+        data.tokenizers,
+        tokens,
+        config.seed,
+        samplers,
+        tags,
+        make,
+        modify=make_modify(config.data.modifiers),
+        max_length=config.data.max_length,
+    )
 
 
 def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:

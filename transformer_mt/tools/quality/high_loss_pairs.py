@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.encoding import EncodedCorpus, Ids
+from transformer_mt.data.encoding import EncodedCorpus, Ids, Lengths, Rows
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.tools.quality.check_runner import BlockChecker, CheckTask
 from transformer_mt.tools.quality.checks import CHECKS

@@ -1,10 +1,7 @@
 """Modifiers of training pairs: capitals, typing errors, missing punctuation, joined sentences, and others.
 
-They make a model robust to text that its corpus lacks. A modification is a pure function of (seed, epoch, rows), so a
-resumed run sees the same pairs. Capitals and joining apply to whole batches, because such text has more tokens: a few
-such sentences would add padding to all others. The other modifiers apply to single pairs.
-
-Text is decoded from token ids, modified and encoded again, so that no other copy of the corpus is read.
+They make a model robust to text that its corpus lacks. Capitals and joining apply to whole batches, because such text
+has more tokens: a few such sentences would add padding to all others. The other modifiers apply to single pairs.
 """
 
 from __future__ import annotations
@@ -12,12 +9,13 @@ from __future__ import annotations
 import random
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from functools import partial, reduce
 
 import regex
 
+from transformer_mt.data.batches import ModifiedPair, Modify
 from transformer_mt.data.text_files import Pair
-from transformer_mt.data.tokenizers.tokenizer import Pairs, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Pairs
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.languages.scripts import UNSPACED
 
@@ -119,97 +117,34 @@ PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
 """Modifiers of single pairs, by key of the configuration, in the order in which they are applied."""
 
 
-RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
-
-Ids = list[list[int]]
-
-
-class ModifiedBatch(NamedTuple):
-    """Token ids of modified pairs, and the index of each in the unmodified batch.
-
-    A joined pair has the index of its first part.
-    """
-
-    src: Ids
-    tgt: Ids
-    indices: list[int]
+def make_modify(config: ModifierConfig) -> Modify | None:
+    """Return the function that modifies the pairs of a batch, or None if the configuration has no modifier."""
+    return partial(_modify, config) if config.is_active else None
 
 
-class BatchModifier:
-    """Random modification of the pairs of a batch."""
+def _modify(config: ModifierConfig, pairs: Sequence[Pair], rng: random.Random) -> list[ModifiedPair]:
+    change_case = choose_case(config, rng.random())
+    is_joined = rng.random() < config.join
+    modified: list[ModifiedPair] = []
+    for i, (src, tgt) in enumerate(pairs):
+        for name, change in PAIR_MODIFIERS.items():
+            if rng.random() < getattr(config, name):
+                src, tgt = change(src, tgt, rng)
+        if change_case is not None:
+            src, tgt = change_case(src), change_case(tgt)
+        modified.append(ModifiedPair(src, tgt, (i,)))
+    return [_join(modified[i : i + 2]) for i in range(0, len(modified), 2)] if is_joined else modified
 
-    def __init__(
-        self,
-        config: ModifierConfig,
-        tokenizers: TokenizerPair,
-        seed: int,
-        max_length: int,
-    ) -> None:
-        """Prepare the modifiers.
 
-        `max_length` limits the tokens of each side, EOS included. A pair that would exceed it is not modified.
-        """
-        self.config, self.tokenizers, self.seed = config, tokenizers, seed
-        self.max_tokens = max_length - 1  # without EOS
+def _join(pairs: Sequence[ModifiedPair]) -> ModifiedPair:
+    """Join two pairs. A single one stays as it is."""
+    return reduce(
+        lambda a, b: ModifiedPair(join_sentences(a.src, b.src), join_sentences(a.tgt, b.tgt), (*a.origins, *b.origins)),
+        pairs,
+    )
 
-    def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
-        """Return the pairs of some corpus rows with the modifications of an epoch."""
-        batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
-        change_case = choose_case(self.config, batch_rng.random())
-        is_joined = batch_rng.random() < self.config.join
-        rngs = [random.Random(f"{self.seed} {epoch} {row} {RNG_STREAM + 1}") for row in rows]
-        modifiers = [[name for name in PAIR_MODIFIERS if rng.random() < getattr(self.config, name)] for rng in rngs]
-        changed = [i for i in range(len(rows)) if change_case or modifiers[i]]
-        pairs = self._decode(src, tgt, [*range(len(rows))] if is_joined else changed)
-        for i in changed:
-            for name in modifiers[i]:
-                pairs[i] = PAIR_MODIFIERS[name](*pairs[i], rngs[i])
-            if change_case:
-                pairs[i] = change_case(pairs[i][0]), change_case(pairs[i][1])
-        src, tgt = self._replace(src, tgt, {i: pairs[i] for i in changed})
-        return self._join(src, tgt, pairs) if is_joined else ModifiedBatch(src, tgt, [*range(len(rows))])
 
-    def _decode(self, src: Ids, tgt: Ids, indices: Sequence[int]) -> dict[int, Pair]:
-        sides = (
-            tokenizer.decode([ids[i] for i in indices])
-            for tokenizer, ids in ((self.tokenizers.src, src), (self.tokenizers.tgt, tgt))
-        )
-        return dict(zip(indices, zip(*sides, strict=True), strict=True))
-
-    def _encode(self, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
-        sides = (
-            self.tokenizers.src.encode([src for src, _ in pairs]),
-            self.tokenizers.tgt.encode([t for _, t in pairs]),
-        )
-        return [*zip(*sides, strict=True)]
-
-    def _fits(self, src: Sequence[int], tgt: Sequence[int]) -> bool:
-        return 0 < len(src) <= self.max_tokens and 0 < len(tgt) <= self.max_tokens
-
-    def _replace(self, src: Ids, tgt: Ids, pairs: dict[int, Pair]) -> tuple[Ids, Ids]:
-        """Replace the ids of modified pairs, except pairs that would exceed the maximum length."""
-        src, tgt = [*src], [*tgt]
-        for i, (new_src, new_tgt) in zip(pairs, self._encode([*pairs.values()]), strict=True):
-            if self._fits(new_src, new_tgt):
-                src[i], tgt[i] = new_src, new_tgt
-        return src, tgt
-
-    def _join(self, src: Ids, tgt: Ids, pairs: dict[int, Pair]) -> ModifiedBatch:
-        """Join pairs 0 and 1, 2 and 3, and so on, where the result is not too long."""
-        firsts = range(0, len(src) - 1, 2)
-        joined = [tuple(join_sentences(*two) for two in zip(pairs[i], pairs[i + 1], strict=True)) for i in firsts]
-        encoded = dict(zip(firsts, self._encode([(a, b) for a, b in joined]), strict=True))
-        result = ModifiedBatch([], [], [])
-        for i in range(len(src)):
-            first = i - i % 2
-            is_pair = first in encoded and self._fits(*encoded[first])
-            if is_pair and i == first + 1:
-                continue
-            new_src, new_tgt = encoded[first] if is_pair else (src[i], tgt[i])
-            result.src.append(new_src)
-            result.tgt.append(new_tgt)
-            result.indices.append(i)
-        return result
+RNG_STREAM = 0x6D6F66  # separates these random numbers from others with the same seed
 
 
 class TokenizerTrainingPairs:
@@ -226,7 +161,7 @@ class TokenizerTrainingPairs:
 
     def __iter__(self) -> Iterator[Pair]:
         """Yield the pairs in order."""
-        rng = random.Random(f"{self._seed} {RNG_STREAM + 2}")
+        rng = random.Random(f"{self._seed} {RNG_STREAM}")
         for src, tgt in self._pairs:
             change_case = choose_case(self._config, rng.random())
             yield (change_case(src), change_case(tgt)) if change_case else (src, tgt)
