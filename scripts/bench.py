@@ -47,7 +47,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
-from transformer_mt.data.tokenizers import tokenizer
+from transformer_mt.data.tokenizers import trainers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.flows.trainer_setup import make_train_step
 from transformer_mt.model.transformer import Transformer
@@ -143,7 +143,7 @@ def prepare(folder: Path, config: Config, steps: int) -> None:
     """Write the configuration, the tokenizers and the batches that both sides use."""
     folder.mkdir(exist_ok=True)
     table = load_corpus(config.data.train_sources[0], "en", "de", folder)
-    tokenizers = tokenizer.build_tokenizers(config.tokenizer, table)
+    tokenizers = trainers.build_tokenizers(config.tokenizer, table)
     tokenizers.save(folder / "tokenizer.json")
     batches, _ = make_stream(config, tokenizers, folder).take(StreamPosition(), steps + WARM_UP)
     torch.save([(b.src, b.tgt_in, b.labels, b.n_src, b.n_tgt) for b in batches], folder / "batches.pt")

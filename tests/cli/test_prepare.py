@@ -41,7 +41,7 @@ def test_training_finds_everything_in_the_cache(
         (filtered_corpus, "_write_filtered"),
         (pipeline_data, "build_tokenizers"),
         (encoding, "_write_arrays"),
-        (report, "_find_duplicates_and_leaks"),
+        (report, "find_repetitions"),
     ):
         monkeypatch.setattr(module, name, never)
     config = configuration.load(Path("tiny.yaml"), settings)

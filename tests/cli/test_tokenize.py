@@ -11,7 +11,8 @@ from helpers import Tmt, assert_user_error
 
 from transformer_mt.cli.tokenize import measure, split_arguments
 from transformer_mt.config.root import load
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.runs.folder import RunFolder
 
 

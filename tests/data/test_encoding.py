@@ -37,8 +37,9 @@ from transformer_mt.data.encoding import (
     LengthLimitCounts,
     encode_corpus,
 )
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import encode_training
 from transformer_mt.system import files as disk_space

@@ -14,8 +14,9 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.augmentation.modifiers import (

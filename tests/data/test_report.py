@@ -10,9 +10,11 @@ import pytest
 from transformer_mt.data import corpus as blocks
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
-from transformer_mt.flows.prepare import build_report
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
+from transformer_mt.flows.prepare import TrainingData, build_report
+from transformer_mt.tools.quality.corpus_filters import find_repetitions
 
 Pairs = list[tuple[str, str]]
 Report = Callable[..., list[str]]
@@ -35,7 +37,9 @@ def report(write_corpus: Callable[..., ParallelCorpus], tokenizers: TokenizerPai
         others = {name: write_corpus(others, name) for name, others in held_out.items()}
         validation_limit = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
         validation = encode_corpus(others.get("validation", corpus), tokenizers, validation_limit, Path("cache"))
-        return build_report(encoded, validation, others, Path("cache"))
+        repetitions = find_repetitions(corpus, others)
+        lines = build_report(TrainingData(encoded, validation, others, tokenizers, repetitions))
+        return [line for line in lines if "validation" in others or not line.endswith("in validation")]
 
     return report
 
@@ -124,16 +128,12 @@ def test_report_does_not_depend_on_the_block_size(
     ]
 
 
-def test_repetitions_are_cached_until_a_corpus_or_its_name_changes(report: Report) -> None:
+def test_repetitions_are_those_of_the_given_corpora(report: Report) -> None:
     first = report(DISTINCT, test=DISTINCT[:1])
-    (cached,) = Path("cache").glob("repetitions-*.json")
-    cached.write_text('["from the cache"]', encoding="utf-8")
-    assert report(DISTINCT, test=DISTINCT[:1]) == [*first[:2], "from the cache"]
     assert report(DISTINCT, new=DISTINCT[:1])[2:] != first[2:]
     assert report(DISTINCT, test=[("c", "z")])[2:] == []
     assert report([*DISTINCT, ("c", "z")], test=[("c", "z")])[2:] != []
     assert report(DISTINCT)[1:] == []
-    assert len([*Path("cache").glob("repetitions-*.json")]) == 5
 
 
 def test_leaks_ignore_case_spaces_and_punctuation(report: Report) -> None:

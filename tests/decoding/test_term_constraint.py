@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import BeamState, Hypothesis, beam_search

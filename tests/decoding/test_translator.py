@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning

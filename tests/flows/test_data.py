@@ -10,7 +10,8 @@ import pytest
 from transformer_mt.config.root import Config, load
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows import prepare as data_pipeline
 from transformer_mt.flows.prepare import (

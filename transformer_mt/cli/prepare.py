@@ -46,7 +46,7 @@ class Prepare(Command):
         run = RunFolder(Path(config.runs_dir) / str(config.name))
         check_data_settings(run, config)
         data = prepare_data(run, config, self.workers or count_available_cores())
-        for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
+        for line in build_report(data):
             log(f"data: {line}")
         print_table((), [*_make_rows(config, data)])
         path, overrides = self.config.split()

@@ -23,8 +23,7 @@ from transformer_mt.config.section import (
 )
 from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.mixture import find_unreachable_stage
+from transformer_mt.data.data_config import DataConfig, find_unreachable_stage
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from transformer_mt.data.batches import Batch, BucketedBatches, collate_pairs
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.tokenizers.pretrained import find_kind
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, find_kind
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.kv_cache import KVCache

@@ -18,7 +18,6 @@ from transformer_mt.data.corpus import (
     ParallelCorpus,
     combine_corpora,
     load_corpus,
-    log_progress,
     split_off_validation,
 )
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
@@ -26,7 +25,8 @@ from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.sources import HeldOutSources, Source, TrainSources
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
@@ -34,9 +34,8 @@ from transformer_mt.system import launcher
 from transformer_mt.system.files import make_once, remove_stale_folders, write_text
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.augmentation.modifiers import TokenizerTrainingPairs, make_modify
-from transformer_mt.tools.quality.corpus_filters import has_text, hash_side, read_held_out_columns
-from transformer_mt.tools.quality.duplicates import HashSet
-from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected, read_blocks
+from transformer_mt.tools.quality.corpus_filters import find_repetitions
+from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
 
 FORMAT_VERSION = 2  # of the cached lines; part of their key
 
@@ -47,17 +46,16 @@ _REASONS = {
 }
 
 
-def build_report(
-    train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
-) -> list[str]:
+def build_report(data: TrainingData) -> list[str]:
     """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
+    train, validation = data.train, data.validation
     n_src_tokens, n_tgt_tokens = len(train.src.ids), len(train.tgt.ids)
     n_pairs = max(1, len(train))
     lines = [
         f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
         f"(mean {n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
     ]
-    lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
+    lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in data.held_out().items()]
     lines += [report.describe() for report in train.text.filters]
     for reason, sentence in _REASONS.items():
         if count := getattr(train.limit_counts, reason):
@@ -66,46 +64,7 @@ def build_report(
     if count := validation.limit_counts.truncated:
         where = validation.text.describe_lines(validation.limit_counts.examples["truncated"], count)
         lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
-    return lines + report_duplicates_and_leaks(train.text, held_out, cache_dir)
-
-
-def report_duplicates_and_leaks(
-    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
-) -> list[str]:
-    """Return the lines about duplicates and leaks. They are cached for unchanged corpora."""
-    held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
-    keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
-    path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
-    make_once(path, lambda: write_text(path, json.dumps(_find_duplicates_and_leaks(train, held_out))))
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _find_duplicates_and_leaks(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
-    """Search the training pairs once, as the filters `duplicate` and `overlap: {of: src}` do.
-
-    The memory is 9 bytes per pair.
-    """
-    columns = read_held_out_columns(held_out)
-    sources = {name: hash_side(*texts, "src", normalized=True) for name, texts in columns.items()}
-    wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
-    is_leaked = np.zeros(len(wanted), np.bool_)
-    seen, n_duplicates = HashSet(len(train)), 0
-    for block in log_progress(read_blocks(train), "compared", len(train)):
-        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair", normalized=False))).sum())
-        is_leaked |= np.isin(wanted, hash_side(block.src, block.tgt, "src", normalized=True))
-    lines: list[str] = []
-    if n_duplicates:
-        share = n_duplicates / len(train)
-        lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
-    for name, hashes in sources.items():
-        rows = np.flatnonzero(np.isin(hashes, wanted[is_leaked]) & has_text(hashes))
-        if len(rows):
-            text = columns[name][0][int(rows[0])]
-            lines.append(
-                f"warning: {len(rows):,} of {len(hashes):,} source sentences of {name} ({len(rows) / len(hashes):.1%}) "
-                f'are also training sentences, such as "{text[:60]}"; its scores will be too high'
-            )
-    return lines
+    return [*lines, *data.repetitions]
 
 
 @dataclass(frozen=True)
@@ -116,6 +75,7 @@ class TrainingData:
     validation: EncodedCorpus
     test: dict[str, ParallelCorpus]
     tokenizers: TokenizerPair
+    repetitions: Sequence[str] = ()  # sentences about duplicates and about overlap with held-out sets
 
     def held_out(self) -> dict[str, ParallelCorpus]:
         """Return the text of the validation set and the test sets, by name."""
@@ -147,14 +107,26 @@ def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingDa
         )
     test = {name: load_split(config, name) for name in config.data.test}
     tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train)
-    data = TrainingData(
+    return TrainingData(
         encode_training(config, train, tokenizers, workers),
         encode_validation(config, validation, tokenizers),
         test,
         tokenizers,
+        _find_repetitions(config, train, {"validation": validation, **test}),
     )
-    report_duplicates_and_leaks(train, data.held_out(), Path(config.data.cache_dir))
-    return data
+
+
+def _find_repetitions(config: Config, train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> Sequence[str]:
+    """Return sentences about duplicates and overlap. They are cached, and there are none in the built-in corpus."""
+    sources = (*config.data.train_sources, *(source for _, source in config.data.iterate_held_out_sources()))
+    if all(source.builtin for source in sources):
+        return ()
+    held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
+    keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
+    name = f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
+    path = Path(config.data.cache_dir) / name
+    make_once(path, lambda: write_text(path, json.dumps(find_repetitions(train, held_out))))
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def load_split(config: Config, name: str, workers: int = 1) -> ParallelCorpus:

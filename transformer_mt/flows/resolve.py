@@ -15,8 +15,7 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.mixture import find_unreachable_stage
+from transformer_mt.data.data_config import DataConfig, find_unreachable_stage
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import TrainingData, make_stream

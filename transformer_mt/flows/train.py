@@ -113,9 +113,10 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
         warm_start.check_tokenizers(data.tokenizers)
         warm_start.check_validation_split(fingerprints)
     cache_dir = Path(config.data.cache_dir)
-    report = build_report(data.train, data.validation, data.held_out(), cache_dir)
+    report = build_report(data)
     for source, corpus in zip(config.data.train_sources, data.train.text.split_sources(), strict=True):
-        report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
+        if not source.builtin:
+            report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
     for line in report:
         log_rank0(f"data: {line}")
     return report

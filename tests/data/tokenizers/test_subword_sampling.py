@@ -26,8 +26,9 @@ from transformer_mt.data.tokenizers.subword_sampling import (
     WordSampler,
     make_word_factory,
 )
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:120]

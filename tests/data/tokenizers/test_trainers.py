@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS, TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 
 KINDS = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")

@@ -7,54 +7,18 @@ dropout, and special tokens lose their meaning in text. This program adds its ow
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from transformer_mt.data.tokenizers.tokenizer import check_content, check_ids, find_kind
 from transformer_mt.errors import UserError
 
-MAX_GROWTH = 100  # of the number of characters, by all replacements of a normalizer or decoder together
-MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
-
-
-def check_content(content: Mapping[str, Any]) -> None:
-    """Check the JSON of a tokenizer. Raises `ValueError` if it pads, or if its replacements could grow a text."""
-    for key in ("truncation", "padding", "post_processor"):
-        if content.get(key) is not None:
-            raise ValueError(f"it has {key}, which this program never writes")
-    for key in ("normalizer", "decoder"):
-        growth = math.prod(max(1, len(text)) for text in _replacements(content.get(key)))
-        if growth > MAX_GROWTH:
-            raise ValueError(f"the replacements of its {key} could make a text {growth:,} times as long")
-
-
-def check_ids(ids: Mapping[str, int]) -> None:
-    """Raise `ValueError` if a vocabulary has much higher ids than entries, because a model has a row for each id."""
-    highest = max(ids.values(), default=0)
-    if highest > 2 * len(ids) + MAX_HOLES:
-        raise ValueError(f"it has the id {highest:,}, but only {len(ids):,} entries")
-
-
-def _replacements(component: object) -> Iterator[str]:
-    """Yield the texts that a component, and those in it, substitute for a match or prepend to a text."""
-    if isinstance(component, list):
-        for part in cast(list[object], component):
-            yield from _replacements(part)
-    elif isinstance(component, dict):
-        for key, value in cast(dict[str, object], component).items():
-            if isinstance(value, str) and key in ("content", "prepend"):
-                yield value
-            else:
-                yield from _replacements(value)
-
-
 EXPECTED = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
-KINDS = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
 RARE_CHARACTER = "\U00012000"  # a cuneiform sign; some normalizers remove private-use characters
 
 # enumerations of sentencepiece_model.proto
@@ -86,17 +50,6 @@ def _encode_rare_character(backend: hf.Tokenizer, where: str) -> list[int]:
         raise
     except BaseException as error:  # a panic of the library is a BaseException
         raise UserError(f"{where}: cannot encode text ({str(error).strip() or type(error).__name__})") from None
-
-
-def find_kind(backend: hf.Tokenizer) -> str:
-    """Return the kind of a tokenizer, as in the key `tokenizer.kind`."""
-    content = json.loads(backend.to_str())
-    model = content["model"]
-    if model["type"] != "BPE":
-        return KINDS[model["type"]]
-    if "ByteLevel" in json.dumps([content["pre_tokenizer"], content["normalizer"], content["decoder"]]):
-        return "byte_bpe"
-    return "bpe" if model["merges"] else "char"
 
 
 # --- tokenizer.json ---------------------------------------------------------------------------------------------------

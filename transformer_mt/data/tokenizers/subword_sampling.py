@@ -27,8 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.tokenizers.pretrained import find_kind
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, find_kind
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.errors import UserError
 

@@ -10,24 +10,25 @@ vocabulary. So `</s>` in a sentence encodes as four characters, before saving an
 from __future__ import annotations
 
 import json
-import random
+import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, cast
 
 import tokenizers as hf
 
-from transformer_mt.data.tokenizers import pretrained, trainers
-from transformer_mt.data.tokenizers.pretrained import check_content, check_ids
-from transformer_mt.data.tokenizers.tokenizer_config import CONTROL_SYMBOLS, TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer_config import CONTROL_SYMBOLS
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
 FORMAT = 2
+KINDS = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
+MAX_GROWTH = 100  # of the number of characters, by all replacements of a normalizer or decoder together
+MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
 N_RESERVED = 51  # ids at the end of some vocabularies of earlier versions, which had symbols for markup
 
 
@@ -190,46 +191,46 @@ class TokenizerPair:
             raise UserError(f"{path}: not a tokenizer of this program ({error})") from None
 
 
-class Pairs(Protocol):
-    """Sentence pairs with a length that can be iterated several times."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[tuple[str, str]]: ...
+# --- checks of files --------------------------------------------------------------------------------------------------
 
 
-def build_tokenizers(config: TokenizerConfig, pairs: Pairs, seed: int = 1) -> TokenizerPair:
-    """Train the tokenizers on the training pairs, or load the files that the configuration names.
-
-    Training makes one or two passes over the pairs per vocabulary; `seed` selects the sample of a large corpus.
-    """
-    if config.file:
-        both = Tokenizer(pretrained.load(Path(config.file), "file", config.kind))
-        return TokenizerPair(both, both, config.source_bos)
-    if config.src_file and config.tgt_file:
-        src = pretrained.load(Path(config.src_file), "src_file", config.kind)
-        tgt = pretrained.load(Path(config.tgt_file), "tgt_file", config.kind)
-        return TokenizerPair(Tokenizer(src), Tokenizer(tgt), config.source_bos)
-
-    def train(*sides: int) -> Tokenizer:
-        def texts() -> Iterator[str]:
-            return (pair[side] for pair in _sample(pairs, config.sample_size, seed) for side in sides)
-
-        return Tokenizer(trainers.train(config, texts))
-
-    if config.joint:
-        both = train(0, 1)
-        return TokenizerPair(both, both, config.source_bos)
-    return TokenizerPair(train(0), train(1), config.source_bos)
+def check_content(content: Mapping[str, Any]) -> None:
+    """Check the JSON of a tokenizer. Raises `ValueError` if it pads, or if its replacements could grow a text."""
+    for key in ("truncation", "padding", "post_processor"):
+        if content.get(key) is not None:
+            raise ValueError(f"it has {key}, which this program never writes")
+    for key in ("normalizer", "decoder"):
+        growth = math.prod(max(1, len(text)) for text in _replacements(content.get(key)))
+        if growth > MAX_GROWTH:
+            raise ValueError(f"the replacements of its {key} could make a text {growth:,} times as long")
 
 
-def _sample(pairs: Pairs, size: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Yield a uniform random sample of `size` pairs in their order (selection sampling), determined by the seed."""
-    if len(pairs) <= size:
-        yield from pairs
-        return
-    rng, wanted = random.Random(seed), size
-    for left, pair in zip(range(len(pairs), 0, -1), pairs, strict=True):
-        if rng.random() * left < wanted:  # probability wanted / left, which makes the sample exactly `size` pairs
-            wanted -= 1
-            yield pair
+def check_ids(ids: Mapping[str, int]) -> None:
+    """Raise `ValueError` if a vocabulary has much higher ids than entries, because a model has a row for each id."""
+    highest = max(ids.values(), default=0)
+    if highest > 2 * len(ids) + MAX_HOLES:
+        raise ValueError(f"it has the id {highest:,}, but only {len(ids):,} entries")
+
+
+def _replacements(component: object) -> Iterator[str]:
+    """Yield the texts that a component, and those in it, substitute for a match or prepend to a text."""
+    if isinstance(component, list):
+        for part in cast(list[object], component):
+            yield from _replacements(part)
+    elif isinstance(component, dict):
+        for key, value in cast(dict[str, object], component).items():
+            if isinstance(value, str) and key in ("content", "prepend"):
+                yield value
+            else:
+                yield from _replacements(value)
+
+
+def find_kind(backend: hf.Tokenizer) -> str:
+    """Return the kind of a tokenizer, as in the key `tokenizer.kind`."""
+    content = json.loads(backend.to_str())
+    model = content["model"]
+    if model["type"] != "BPE":
+        return KINDS[model["type"]]
+    if "ByteLevel" in json.dumps([content["pre_tokenizer"], content["normalizer"], content["decoder"]]):
+        return "byte_bpe"
+    return "bpe" if model["merges"] else "char"

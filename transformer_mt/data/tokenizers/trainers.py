@@ -1,4 +1,4 @@
-"""Training of vocabularies, one function per kind.
+"""The tokenizers of a new run: learned from the training pairs, or loaded from files. One function learns each kind.
 
     word        the most frequent words; other words are unknown
     char        the most frequent characters; other characters are encoded as their UTF-8 bytes
@@ -14,15 +14,19 @@ scores may differ in the third decimal. A run stores its trained tokenizer, so n
 from __future__ import annotations
 
 import json
+import random
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate, chain
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import tokenizers as hf
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from transformer_mt.data.tokenizers import pretrained
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import (
     BYTE_TOKENS,
     CONTINUATION_PREFIX,
@@ -39,6 +43,54 @@ Texts = Callable[[], Iterator[str]]  # starts a new pass over the training text
 
 MAX_WORDPIECE_WORD = 1000  # characters; WordPiece encodes a longer word as unknown
 ALPHABET_COVERAGE = 0.9995  # share of the text that the alphabet must cover, as in SentencePiece
+
+
+class Pairs(Protocol):
+    """Sentence pairs with a length that can be iterated several times."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[str, str]]: ...
+
+
+def build_tokenizers(config: TokenizerConfig, pairs: Pairs, seed: int = 1) -> TokenizerPair:
+    """Train the tokenizers on the training pairs, or load the files that the configuration names.
+
+    Training makes one or two passes over the pairs per vocabulary; `seed` selects the sample of a large corpus.
+    """
+    if config.file:
+        both = Tokenizer(pretrained.load(Path(config.file), "file", config.kind))
+        return TokenizerPair(both, both, config.source_bos)
+    if config.src_file and config.tgt_file:
+        src = pretrained.load(Path(config.src_file), "src_file", config.kind)
+        tgt = pretrained.load(Path(config.tgt_file), "tgt_file", config.kind)
+        return TokenizerPair(Tokenizer(src), Tokenizer(tgt), config.source_bos)
+
+    def learn(*sides: int) -> Tokenizer:
+        def texts() -> Iterator[str]:
+            return (pair[side] for pair in _sample(pairs, config.sample_size, seed) for side in sides)
+
+        return Tokenizer(train(config, texts))
+
+    if config.joint:
+        both = learn(0, 1)
+        return TokenizerPair(both, both, config.source_bos)
+    return TokenizerPair(learn(0), learn(1), config.source_bos)
+
+
+def _sample(pairs: Pairs, size: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield a uniform random sample of `size` pairs in their order (selection sampling), determined by the seed."""
+    if len(pairs) <= size:
+        yield from pairs
+        return
+    rng, wanted = random.Random(seed), size
+    for left, pair in zip(range(len(pairs), 0, -1), pairs, strict=True):
+        if rng.random() * left < wanted:  # probability wanted / left, which makes the sample exactly `size` pairs
+            wanted -= 1
+            yield pair
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 def train(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:

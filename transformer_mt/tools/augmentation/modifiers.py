@@ -15,7 +15,7 @@ import regex
 
 from transformer_mt.data.batches import ModifiedPair, Modify
 from transformer_mt.data.text_files import Pair
-from transformer_mt.data.tokenizers.tokenizer import Pairs
+from transformer_mt.data.tokenizers.trainers import Pairs
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.languages.scripts import UNSPACED
 

@@ -22,8 +22,7 @@ import tokenizers as hf
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.data.tokenizers.pretrained import check_content
-from transformer_mt.data.tokenizers.tokenizer import N_RESERVED, Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import N_RESERVED, Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.decoding_config import DecodingConfig

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from transformer_mt.data.corpus import log_progress
+from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.quality.duplicates import (
     MAX_PAIRS,
@@ -33,6 +33,7 @@ from transformer_mt.tools.quality.filter_base import (
     FindReason,
     PairFilter,
 )
+from transformer_mt.tools.quality.filter_pipeline import read_blocks
 from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.normalization import make_comparison_key
 
@@ -233,3 +234,31 @@ def _ratio_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:
     target = lexicon.encode(tgt, is_src=False)
     n_words = max(1, len(target.ids) + len(target.rare_or_number))
     return lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), target) / n_words
+
+
+def find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
+    """Return sentences about duplicates in the training pairs, and about held-out sentences among them.
+
+    They are found as by the filters `duplicate` and `overlap: {of: src}`, with 9 bytes of memory per pair.
+    """
+    columns = read_held_out_columns(held_out)
+    sources = {name: hash_side(*texts, "src", normalized=True) for name, texts in columns.items()}
+    wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
+    is_leaked = np.zeros(len(wanted), np.bool_)
+    seen, n_duplicates = HashSet(len(train)), 0
+    for block in log_progress(read_blocks(train), "compared", len(train)):
+        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair", normalized=False))).sum())
+        is_leaked |= np.isin(wanted, hash_side(block.src, block.tgt, "src", normalized=True))
+    lines: list[str] = []
+    if n_duplicates:
+        share = n_duplicates / len(train)
+        lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
+    for name, hashes in sources.items():
+        rows = np.flatnonzero(np.isin(hashes, wanted[is_leaked]) & has_text(hashes))
+        if len(rows):
+            text = columns[name][0][int(rows[0])]
+            lines.append(
+                f"warning: {len(rows):,} of {len(hashes):,} source sentences of {name} ({len(rows) / len(hashes):.1%}) "
+                f'are also training sentences, such as "{text[:60]}"; its scores will be too high'
+            )
+    return lines
