@@ -46,7 +46,6 @@ from transformer_mt.system.device import (
 from transformer_mt.system.log import format_duration, log_rank0
 from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.quality.check_runner import check_sample
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
@@ -116,6 +115,8 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
     report = build_report(data)
     for source, corpus in zip(config.data.train_sources, data.train.text.split_sources(), strict=True):
         if not source.builtin:
+            from transformer_mt.tools.quality.check_runner import check_sample
+
             report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
     for line in report:
         log_rank0(f"data: {line}")
