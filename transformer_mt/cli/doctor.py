@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from transformer_mt.data.batches import Batch
+    from transformer_mt.model.model_config import ModelConfig
     from transformer_mt.model.transformer import Transformer
     from transformer_mt.system.device import Machine
 
@@ -59,11 +60,14 @@ class SelfTestResult(NamedTuple):
         return self.accuracy >= SUFFICIENT_ACCURACY
 
 
-def learn_to_reverse(machine: Machine, time_limit: float) -> SelfTestResult:
-    """Train until the task is learnt, or until the time limit in seconds or `MAX_STEPS` is reached."""
+def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig | None = None) -> SelfTestResult:
+    """Train until the task is learnt, or until the time limit in seconds or `MAX_STEPS` is reached.
+
+    Without `config`, the model is a small one.
+    """
     import torch
 
-    from transformer_mt.model.model_config import ModelConfig
+    from transformer_mt.model import model_config
     from transformer_mt.model.transformer import Transformer, VocabularySize
     from transformer_mt.system.device import one_thread
     from transformer_mt.training.distributed import Ranks
@@ -73,7 +77,7 @@ def learn_to_reverse(machine: Machine, time_limit: float) -> SelfTestResult:
     from transformer_mt.training.train_step import TrainStep
     from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
-    config = ModelConfig.model_validate(MODEL)
+    config = config or model_config.ModelConfig.model_validate(MODEL)
     torch.manual_seed(1)
     vocabulary = VocabularySize(VOCAB_SIZE, PAD)
     model = Transformer(config, vocabulary, vocabulary).to(machine.device)

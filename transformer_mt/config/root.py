@@ -406,7 +406,7 @@ def _drop_removed_keys(tree: Tree) -> Tree:
         name, key = path
         section: Any = tree.values.get(name)
         if isinstance(section, dict) and key in section:
-            if str(section[key]).lower() not in ("false", "no", "off", "null", "none"):
+            if str(cast(dict[str, Value], section)[key]).lower() not in ("false", "no", "off", "null", "none"):
                 log_rank0(f"warning: {tree.locate(path)}: {name}.{key} is ignored: {remedy}")
             kept = {**cast(dict[str, Value], section)}
             del kept[key]

@@ -21,7 +21,7 @@ from transformer_mt.tools.quality.check_runner import CheckCounts, make_finding
 from transformer_mt.tools.quality.checks import CHECKS
 from transformer_mt.tools.quality.corpus_filters import hash_side
 from transformer_mt.tools.quality.duplicates import HashSet
-from transformer_mt.tools.quality.filter_base import Filter
+from transformer_mt.tools.quality.filter_base import Filter, FilterLocation
 from transformer_mt.tools.quality.filter_pipeline import EvenSample, filter_corpus, iterate_affected
 from transformer_mt.tools.quality.normalization import make_comparison_key
 from transformer_mt.tools.quality.quality_config import FilterList
@@ -46,7 +46,13 @@ RU: Pairs = [
 
 
 def parse(*filters: Any) -> tuple[Filter, ...]:
-    return TypeAdapter(FilterList).validate_python(list(filters))
+    """Return filters whose commands may run, as those of a configuration that the user trains with."""
+    parsed: tuple[Filter, ...] = TypeAdapter(FilterList).validate_python(list(filters))
+    for number, filter_ in enumerate(parsed):
+        if filter_.name == "command":
+            filter_.set_location(FilterLocation(number, {}, is_named_file=True))
+            filter_.allow_commands()
+    return parsed
 
 
 @pytest.fixture
