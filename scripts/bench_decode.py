@@ -27,7 +27,6 @@ from trainings import positive_int, tmt
 
 from transformer_mt.config.root import load as load_config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
-from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
@@ -124,12 +123,12 @@ def measure(args: argparse.Namespace) -> None:
     print(json.dumps({"rates": rates, "texts": found}))
 
 
-def load(args: argparse.Namespace, side: str) -> TextTranslator:
+def load(args: argparse.Namespace, side: str) -> Translator:
     """Load the translator of one side."""
     if side == "ctranslate2":
-        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+        from transformer_mt.tools.export.ctranslate2_engine import load_translator
 
-        return CTranslate2Translator.load(
+        return load_translator(
             args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam
         )
     return Translator.load(args.run, device="cpu", threads=args.threads, precision=side, beam=args.beam)

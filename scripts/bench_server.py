@@ -113,9 +113,9 @@ async def measure(port: int, sentences: Sequence[str], languages: dict[str, str]
 
 def measure_directly(engine: Path, sentences: Sequence[str], batch: int, seconds: float, threads: int | None) -> Load:
     """Return the load of CTranslate2 without a server, which translates batches of `batch` sentences."""
-    from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+    from transformer_mt.tools.export.ctranslate2_engine import load_translator
 
-    translator = CTranslate2Translator.load(engine, threads=threads or "auto", scores=False)
+    translator = load_translator(engine, threads=threads or "auto", scores=False)
     texts = itertools.cycle(sentences)
     load = Load()
     start = time.monotonic()

@@ -18,8 +18,7 @@ from pathlib import Path
 from trainings import run_script
 
 from transformer_mt.data.text_files import read_lines
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translation, Translator
 
 BEAMS = (1, 5)
 CALLS = {"calls of 1": 1, "calls of 7": 7, "calls of 64": 64, "shuffled, calls of 200": 200}

@@ -204,7 +204,7 @@ def draw_teacher_forcing(translator: Translator, pair: tuple[str, str]) -> Figur
     tokenizers = translator.tokenizers
     src, tgt = tokenizers.src.encode([pair[0]]), tokenizers.tgt.encode([pair[1]])
     batch = collate_pairs(src, tgt, tokenizers)
-    probabilities = np.exp(translator.target_log_probs(src, tgt)[0])
+    probabilities = np.exp(translator.engine.score(src, tgt)[0])
     inputs, labels = (_labels(tokenizers.tgt, ids) for ids in (batch.tgt_in[0], batch.labels[0]))
     figure = make_figure(8.6, 2.8)
     axes = blank_axes(figure, (-2.2, len(labels) - 0.4), (-0.5, 4.4))

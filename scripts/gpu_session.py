@@ -25,7 +25,7 @@ import math
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BucketedBatches
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import Ensemble, prepare_for_inference
+from transformer_mt.decoding.engine import prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import (
     BeamState,
@@ -48,6 +48,7 @@ from transformer_mt.decoding.search import (
     beam_candidates,
     beam_search,
 )
+from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
@@ -453,8 +454,11 @@ def measure_decoding(session: Session) -> None:
 def search(model: Transformer, src: Tensor, n_beams: int, n_positions: int, n_ids: int) -> list[list[Hypothesis]]:
     limits = torch.full((len(src),), n_positions, device=src.device)
     beams = BeamState(limits, n_beams, n_ids - 2, n_ids - 1, DecodingConfig(beam=n_beams).length_normalise)
-    ensemble = Ensemble([model])
-    return beam_search(ensemble.step, ensemble.start(src), beams, beam_candidates, [MinLength(n_positions, n_ids - 1)])
+
+    def step(tokens: Tensor, cache: KVCache) -> Iterator[Tensor]:
+        yield model.logits(model.step(tokens, cache)).log_softmax(-1)
+
+    return beam_search(step, model.start(src), beams, beam_candidates, [MinLength(n_positions, n_ids - 1)])
 
 
 PARTS: dict[str, Callable[[Session], None]] = {

@@ -33,6 +33,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.tools.markup.elements import MarkedText, Role
 from transformer_mt.tools.markup.placement import remove_elements
 from transformer_mt.tools.markup.protection import Protector
+from transformer_mt.tools.markup.stages import get_marked_text, make_stages
 from transformer_mt.tools.quality.lexicon import Lexicon
 
 SINGLES = ("{name}", "{0}", "%s", "<br/>", "https://example.org/a", "info@example.org", "main.py")
@@ -56,7 +57,7 @@ def main() -> None:
         path.read_text(encoding="utf-8").splitlines() for path in (args.src, args.ref, args.train_src, args.train_tgt)
     )
     lexicon = Lexicon.learn([*zip(*training, strict=True)])
-    translator = Translator.load(args.run, threads=args.threads)
+    translator = Translator.load(args.run, threads=args.threads, make_stages=make_stages)
     rng = random.Random(1)
     texts = [add_elements(sources[i % len(sources)], rng) for i in range(args.sentences)]
     columns = ("mode", "survival", "nesting", "BLEU", "plain", "placement", "seconds")
@@ -108,7 +109,7 @@ def add_elements(sentence: str, rng: random.Random) -> str:
 def translate(translator: Translator, texts: Sequence[str], mode: str, search: dict[str, Any]) -> list[MarkedText]:
     """Return the translations as text with elements, numbered as in the source where they are found."""
     if mode != "sentinel":
-        return [best.marked_text for best, *_ in translator.n_best(texts, markup=mode, **search, n_best=1)]
+        return [get_marked_text(best) for best, *_ in translator.n_best(texts, markup=mode, **search, n_best=1)]
     marked = [MARK(text) for text in texts]
     masked = [" ".join(p if isinstance(p, str) else sentinel(p) for p in text.parts) for text in marked]
     outputs = translator.translate([" ".join(text.split()) for text in masked], **search)

@@ -22,6 +22,7 @@ from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.glossary import Glossary
+from transformer_mt.tools.markup.stages import make_stages
 
 MIN_DICE = 0.3
 _WORD = re.compile(r"\w{3,}")
@@ -93,7 +94,7 @@ def main() -> None:
     args = parser.parse_args()
     test = [*zip(*read_aligned_files(*args.test), strict=True)]
     terms, n_of_test = make_terms(find_nouns(zip(*read_aligned_files(*args.train), strict=True)), test, args.size)
-    translator = Translator.load(args.run, device="cpu", threads=1, precision="fp32")
+    translator = Translator.load(args.run, device="cpu", threads=1, precision="fp32", make_stages=make_stages)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "terms.tsv"
         path.write_text("".join(f"{term}\t{'|'.join(forms)}\n" for term, forms in terms.items()), encoding="utf-8")

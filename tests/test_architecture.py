@@ -35,27 +35,10 @@ LAYERS = (
 RANK = {name: rank for rank, line in enumerate(LAYERS) for name in line.split()}
 PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry point
 SHARED_TOOLS = {"languages", "markup", "pages"}  # packages of tools that other tools may import
-COMPOSITE_TOOLS = {"serving": {"documents", "export"}}  # tools that are made of others
-TOLERATED: set[tuple[str, str]] = {
-    ("decoding.chunked_translator", "tools.markup.chunking"),
-    ("decoding.chunked_translator", "tools.markup.elements"),
-    ("decoding.chunked_translator", "tools.markup.translation_memory"),
-    ("decoding.decoding_config", "tools.markup.elements"),
-    ("decoding.line_splitting", "tools.markup.chunking"),
-    ("decoding.line_splitting", "tools.markup.elements"),
-    ("decoding.marked_input", "tools.markup.elements"),
-    ("decoding.marked_input", "tools.markup.placement"),
-    ("decoding.term_automaton", "tools.languages.scripts"),
-    ("decoding.term_automaton", "tools.markup.glossary"),
-    ("decoding.terminology", "tools.markup.elements"),
-    ("decoding.terminology", "tools.markup.glossary"),
-    ("decoding.text_encoder", "tools.markup.elements"),
-    ("decoding.text_translator", "tools.markup.elements"),
-    ("decoding.text_translator", "tools.markup.glossary"),
-    ("decoding.text_translator", "tools.markup.protection"),
-    ("decoding.translation", "tools.markup.elements"),
-}
-"""Imports against the rules that are still to be removed."""
+COMPOSITE_TOOLS = {
+    "export": {"analysis"},
+    "serving": {"analysis", "documents", "export"},
+}  # tools that are made of others
 
 
 def unit(module: str) -> str:
@@ -103,9 +86,7 @@ def test_modules_import_only_their_own_package_and_lower_layers() -> None:
         for name in set(imports(parse(module))) - PUBLIC
         if not is_allowed(module, name)
     }
-    assert found == TOLERATED, "\n".join(
-        f"{module} must not import {name}" for module, name in sorted(found - TOLERATED)
-    )
+    assert not found, "\n".join(f"{module} must not import {name}" for module, name in sorted(found))
 
 
 def test_model_imports_only_section_and_errors() -> None:
@@ -185,5 +166,5 @@ def test_configuration_and_run_folder_are_read_without_torch() -> None:
 
 def test_translating_imports_neither_scoring_nor_datasets() -> None:
     """The first translation waits for all imports."""
-    loaded = loaded_by("import transformer_mt.cli.translate, transformer_mt.decoding.provenance")
+    loaded = loaded_by("import transformer_mt.cli.translate, transformer_mt.decoding.line_splitting")
     assert "torch" in loaded and not loaded & {"sacrebleu", "sacremoses", "datasets", "pyarrow", "tensorboard"}

@@ -12,15 +12,15 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt import Translator
-from transformer_mt.decoding.text_translator import TextTranslator
-from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.translator import Translation
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.analysis.confidence import load_calibration
 
 N_PAIRS = 400
 
 
 def translate_as_well_as_the_source_says(
-    _: Translator, texts: Sequence[str], **_options: Any
+    _: Translator, texts: Sequence[str], *_arguments: Any, **_options: Any
 ) -> list[list[Translation]]:
     """Stand in for `n_best`: the log-probability is the number in the source, from which `pairs` makes references."""
     return [[Translation(text, float(text.split()[1]), [], [float(text.split()[1])], True)] for text in texts]
@@ -126,7 +126,7 @@ def test_translate_adds_a_column_and_a_key(
     run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_succeeded(tmt("calibrate", run_copy, *pairs))
-    monkeypatch.setattr(Translator, "n_best", TextTranslator.n_best)
+    monkeypatch.setattr(Translator, "n_best", Translator.n_best)
     plain = assert_succeeded(tmt("translate", run_copy, "one two", "")).split("\n")
     lines = assert_succeeded(tmt("translate", run_copy, "one two", "", "--confidence")).split("\n")
     assert lines == [f"0.0000\t{plain[0]}", "1.0000\t", ""]  # the first was cut, the second is blank
@@ -146,7 +146,7 @@ def test_resumed_output_needs_the_same_calibration(
     run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_succeeded(tmt("calibrate", run_copy, *pairs))
-    monkeypatch.setattr(Translator, "n_best", TextTranslator.n_best)
+    monkeypatch.setattr(Translator, "n_best", Translator.n_best)
     Path("in").write_bytes(b"one\n" * 1000 + b"\xff\n")
     command = ("translate", run_copy, "--input", "in", "--output", "out", "--confidence", "--beam", "5")
     assert tmt(*command).returncode == 2
@@ -159,14 +159,14 @@ def test_exported_weights_keep_the_calibration_of_their_checkpoint(
     run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_succeeded(tmt("calibrate", run_copy, *pairs))
-    monkeypatch.setattr(Translator, "n_best", TextTranslator.n_best)
+    monkeypatch.setattr(Translator, "n_best", Translator.n_best)
     steps = [info.step for info in RunFolder.open(run_copy).list_checkpoints()]
     best = RunFolder.open(run_copy).find_checkpoint("best").step
     for step in steps:
         out = Path(f"weights-{step}")
         assert_succeeded(tmt("export", run_copy, "--to", "weights", "--output", out, "--checkpoint", step))
         assert (out / "calibration.json").exists() == (step == best)
-    assert Translator.load(f"weights-{best}").load_calibration().step == best
+    assert load_calibration(Translator.load(f"weights-{best}")).step == best
     assert_succeeded(tmt("average", run_copy, *steps, "--output", "mean"))
     assert len(steps) >= 2
     assert not Path("mean/calibration.json").exists()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 
 HOSTILE = "one \x1b]0;owned\x07 \x9b2J \u202eevil\u202c two"
@@ -74,11 +73,11 @@ def test_log_and_readme_of_a_training_escape_control_characters(
 
 
 def test_translations_keep_their_characters(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = TextTranslator.n_best
+    original = Translator.n_best
 
-    def hostile(self: TextTranslator, *args: Any, **options: Any) -> object:
+    def hostile(self: Translator, *args: Any, **options: Any) -> object:
         results = original(self, *args, **options)
         return [[replace(one, text=HOSTILE) for one in found] for found in results]
 
-    monkeypatch.setattr(TextTranslator, "n_best", hostile)
+    monkeypatch.setattr(Translator, "n_best", hostile)
     assert tmt("translate", run_copy, "one").stdout == HOSTILE + "\n"

@@ -120,7 +120,7 @@ def maps(translator: Translator) -> AttentionMaps:
 
 def test_attention_maps_belong_to_the_translation_of_the_model(translator: Translator, maps: AttentionMaps) -> None:
     assert "".join(maps.src) == "one two three</s>"
-    ((hypothesis, *_),) = translator.translate_ids(translator.encode(["one two three"], [1]), translator.config)
+    ((hypothesis, *_),) = translator.engine.search(translator.encode(["one two three"], [1]), translator.config)
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
     assert maps.tgt_out == decode_tokens(translator.tokenizers.tgt, hypothesis.ids + end)
     assert maps.tgt_in == ["<s>", *decode_tokens(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]

@@ -12,7 +12,6 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_folder
 
 from transformer_mt import Translator
-from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.evaluation import metrics as intervals
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.breakdown import compare_sentences
@@ -20,6 +19,7 @@ from transformer_mt.evaluation.metrics import Scorer, score_with_intervals
 from transformer_mt.evaluation.significance import compare_systems
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.calibration import hash_sources
+from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 
 SCORER = Scorer("13a", "de")
 MAX_BYTES = 3_000_000

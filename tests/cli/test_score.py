@@ -170,7 +170,7 @@ def test_a_folder_that_is_not_a_run_is_refused(files: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("score", "nope", "--src", "f", "--tgt", "g"), "nope: no such run folder")
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_scorer.UnscoredPairWarning")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.UnscoredPairWarning")
 def test_a_too_long_pair_is_not_scored_and_gives_a_warning(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
     Path(tmp_path / "f").write_text("one\n" + "one " * 3000 + "\n", encoding="utf-8")
     done = tmt("score", tiny_run, "--src", tmp_path / "f", "--tgt", tmp_path / "f")

@@ -132,7 +132,7 @@ def test_a_failed_translation_does_not_replace_the_output_file(tiny_run: Path, t
     assert (tmp_path / "g").read_text() == "earlier"
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_encoder.TruncatedSourceWarning")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.TruncatedSourceWarning")
 def test_a_too_long_source_is_truncated_with_a_warning(run_copy: Path, tmt: Tmt) -> None:
     run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
@@ -170,7 +170,7 @@ def test_a_long_line_without_sentence_ends_is_split_between_words(run_copy: Path
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_encoder.TruncatedSourceWarning")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.TruncatedSourceWarning")
 def test_learned_positions_limit_source_and_translation(in_tiny: Path, tmt: Tmt) -> None:
     """Longer validation pairs and sources are truncated, and translations end at the last position."""
     settings = [

@@ -19,10 +19,10 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import prepare_for_inference
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL, beam_search
-from transformer_mt.decoding.terminology import get_automaton_builder, read_glossary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
+from transformer_mt.tools.markup.stages import get_automaton_builder, read_glossary
 
 TEXTS = [src for src, _ in load_pairs("test")[:12]]
 PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]
@@ -155,8 +155,8 @@ def count_waits_of_search(translator: Translator, n_positions: int, **parts: Any
     limits = {"min_length": n_positions, "max_length_factor": 0, "max_length_offset": n_positions}
     sources = translator.tokenizers.src.encode(TEXTS[:4])
     with torch.inference_mode():
-        search = translator.set_up_search(sources, translator.config.with_options(limits), **parts)
-        waits = list_waits(lambda: beam_search(translator.ensemble.step, *search))
+        search = translator.engine.set_up_search(sources, translator.config.with_options(limits), **parts)
+        waits = list_waits(lambda: beam_search(translator.engine.step, *search))
     assert search.beams.position >= n_positions
     return len(waits)
 

@@ -17,9 +17,11 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
@@ -152,6 +154,12 @@ def make_translator(
 
     def make_translator(**decoding: Any) -> Translator:
         settings = {"max_length_factor": 1, "max_length_offset": 2, **decoding}
-        return Translator([model], small_tokenizers, DecodingConfig.model_validate(settings))
+        return Translator(
+            TorchEngine([model], small_tokenizers),
+            small_tokenizers,
+            DecodingConfig.model_validate(settings),
+            (),
+            make_stages,
+        )
 
     return make_translator

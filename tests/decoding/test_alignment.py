@@ -14,8 +14,8 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import NormalizationStep, TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.decoding.word_alignment import align, align_words, target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
@@ -30,7 +30,11 @@ def make_translator(make_model: MakeModel, small_tokenizers: TokenizerPair) -> C
         src, tgt = small_tokenizers.src, small_tokenizers.tgt
         sizes = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
         model = make_model(**sizes, rough=0.4, **settings).eval()
-        return Translator([model], small_tokenizers, DecodingConfig(max_length_factor=1, max_length_offset=3))
+        return Translator(
+            TorchEngine([model], small_tokenizers),
+            small_tokenizers,
+            DecodingConfig(max_length_factor=1, max_length_offset=3),
+        )
 
     return make_translator
 
@@ -115,7 +119,7 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align(translator.ensemble, pair, [source], [src_words], [target], layer) == [wanted]
+        assert align(translator.engine, pair, [source], [src_words], [target], layer) == [wanted]
 
 
 def test_alignment_is_valid_and_independent_of_the_batch(make_translator: Callable[..., Translator]) -> None:

@@ -16,6 +16,7 @@ import torch
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding import search as beam_search_module
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import (
     MIN_CHUNKED,
@@ -194,7 +195,7 @@ class Ids:
 
 def translator_of(model: Transformer, eos: int = 2) -> Translator:
     ids = cast(Tokenizer, Ids(eos))
-    return Translator([model], TokenizerPair(ids, ids), DecodingConfig())
+    return Translator(TorchEngine([model], TokenizerPair(ids, ids)), TokenizerPair(ids, ids), DecodingConfig())
 
 
 def scores_of(model: Transformer, source: list[int], eos: int = 2) -> Scores:
@@ -233,7 +234,7 @@ def test_cached_search_equals_reference_with_full_recomputation(
     texts: set[tuple[int, ...]] = set()
     for beam in range(1, 6):
         config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
-        together = translator_of(model, eos=9).translate_ids(SOURCES, config)
+        together = translator_of(model, eos=9).engine.search(SOURCES, config)
         for source, found in zip(SOURCES, together, strict=True):
             assert_same(
                 found, reference_search(scores_of(model, source, 9), config.max_target_tokens(len(source)), config, 9)
@@ -259,7 +260,7 @@ def test_wide_beam_over_a_model_equals_exhaustive_search(
         length_penalty_exponent=exponent,
         min_length=0,
     )
-    (found,) = translator_of(model).translate_ids([[4, 7]], config)
+    (found,) = translator_of(model).engine.search([[4, 7]], config)
     scores = scores_of(model, [4, 7])
 
     def swapped(prefixes: list[list[int]]) -> list[list[float]]:
@@ -281,7 +282,7 @@ def test_scores_equal_teacher_forced_log_probs(make_model: MakeModel, beam: int)
     config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
     flags: set[bool] = set()
     for eos, (i, source) in itertools.product((5, 9, 12), enumerate(SOURCES)):
-        for one in translator_of(model, eos).translate_ids(SOURCES, config)[i]:
+        for one in translator_of(model, eos).engine.search(SOURCES, config)[i]:
             tokens = one.ids + [eos] * one.finished
             states = model(torch.tensor([[*source, eos]]), torch.tensor([[1, *tokens[:-1]]]))
             log_probs = model.logits(states)[0].log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
@@ -299,7 +300,7 @@ def tokens_of(hypotheses: list[list[Hypothesis]]) -> Iterator[list[int]]:
 def test_repeated_search_gives_the_same_result(make_model: MakeModel) -> None:
     """Trap 26: a search leaves no state behind."""
     translator = translator_of(make_model(rough=0.6), 9)
-    first, other, again = (translator.translate_ids(s, options(beam=4)) for s in (SOURCES, SOURCES[::-1][:2], SOURCES))
+    first, other, again = (translator.engine.search(s, options(beam=4)) for s in (SOURCES, SOURCES[::-1][:2], SOURCES))
     assert first == again
     assert list(tokens_of(other)) != list(tokens_of(first[:2]))
 
@@ -310,7 +311,7 @@ def test_nan_model_gives_one_empty_unfinished_hypothesis(make_model: MakeModel) 
     for parameter in model.parameters():
         parameter.data.fill_(math.nan)
     for settings in ({"beam": 1}, {"beam": 4}, {"sample": True, "n_best": 2, "top_p": 0.9, "top_k": 3}):
-        found = translator_of(model).translate_ids(SOURCES, options(**settings))
+        found = translator_of(model).engine.search(SOURCES, options(**settings))
         assert [[(one.ids, one.finished) for one in each] for each in found] == [[([], False)]] * len(SOURCES)
 
 
@@ -320,7 +321,7 @@ def test_beam_wider_than_the_vocabulary_equals_reference(
     model = make_model(vocab=(8, 5), tie_embeddings="decoder", rough=0.5)
     for beam in (4, 5, 6, 11, 30):
         config = options(beam=beam, max_length_factor=0, max_length_offset=6)
-        (found,) = translator_of(model).translate_ids([[4, 7]], config)
+        (found,) = translator_of(model).engine.search([[4, 7]], config)
         assert_same(found, reference_search(scores_of(model, [4, 7]), 6, config, 2))
 
 
@@ -329,7 +330,7 @@ def test_max_length_of_one_token(make_model: MakeModel, settings: dict[str, Any]
     """The only token is EOS, or another token without EOS."""
     for least in (0, 1, 9):
         config = options(**settings, max_length_factor=0, max_length_offset=1, min_length=least)
-        for found in translator_of(make_model(rough=0.5)).translate_ids(SOURCES, config):
+        for found in translator_of(make_model(rough=0.5)).engine.search(SOURCES, config):
             assert found
             assert all(len(one.ids) == (0 if one.finished else 1) for one in found)
             assert least == 0 or not any(one.finished for one in found)

@@ -12,14 +12,19 @@ import pytest
 from helpers import RUN_RECORD
 
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import Member
 from transformer_mt.decoding.line_splitting import LineChunker
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import FORMAT, RunFolder
+from transformer_mt.tools.analysis.confidence import (
+    Calibration,
+    ConfidenceRegression,
+    HeldOutFigures,
+    load_calibration,
+    n_best_with_confidence,
+)
 
 REGRESSION = ConfidenceRegression(usual_log_ratio=0.1, intercept=2.0, coefficients=(3.0, -0.5))
 HELD_OUT = HeldOutFigures(n_translations=10, acceptable=0.5, ece_before=0.2, ece_after=0.1)
@@ -61,7 +66,7 @@ def expected_confidence(source: str, translation: Translation) -> float:
 
 def test_confidence_is_the_logistic_function_of_score_and_length(calibrated: Translator) -> None:
     sources = ["The old dog sleeps.", "", "My aunt reads."]
-    found = calibrated.n_best(sources, confidence=True, n_best=2)
+    found = n_best_with_confidence(calibrated, sources, n_best=2)
     plain = calibrated.n_best(sources, n_best=2)
     finished = 0
     for source, with_confidence, without in zip(sources, found, plain, strict=True):
@@ -88,7 +93,7 @@ def test_extreme_scores_do_not_overflow() -> None:
 def test_missing_calibration_names_the_command(calibrated: Translator) -> None:
     calibrated.members[0].folder.calibration.unlink()
     with pytest.raises(UserError, match=r"has no calibration.*tmt calibrate "):
-        calibrated.n_best(["a"], confidence=True)
+        n_best_with_confidence(calibrated, ["a"])
 
 
 @pytest.mark.parametrize(
@@ -99,14 +104,14 @@ def test_damaged_calibration_is_refused(calibrated: Translator, content: str | N
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("2.0", "NaN", 1) if content is None else content, encoding="utf-8")
     with pytest.raises(UserError, match=r"calibration.json: is damaged, or of another version; fit one: tmt calibrate"):
-        calibrated.n_best(["a"], confidence=True)
+        n_best_with_confidence(calibrated, ["a"])
 
 
 def test_calibration_of_other_weights_is_refused(calibrated: Translator) -> None:
     (member,) = calibrated.members
     calibrated.members = [member._replace(step=9, weights_hash="def")]
     with pytest.raises(UserError, match=r"(?s)belongs to step 7.*is step 9.*tmt calibrate .* --checkpoint 9"):
-        calibrated.n_best(["a"], confidence=True)
+        n_best_with_confidence(calibrated, ["a"])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ def test_calibration_of_other_weights_is_refused(calibrated: Translator) -> None
 )
 def test_calibration_of_other_options_is_refused(calibrated: Translator, options: dict[str, Any], change: str) -> None:
     with pytest.raises(UserError, match=rf"(?s){change}.*tmt calibrate"):
-        calibrated.n_best(["a"], confidence=True, **options)
+        n_best_with_confidence(calibrated, ["a"], **options)
 
 
 @pytest.mark.parametrize(
@@ -139,35 +144,35 @@ def test_the_message_has_the_command_that_fits_these_options(
         (member,) = calibrated.members
         calibrated.members = [member._replace(step=checkpoint, weights_hash="abc" if checkpoint == 7 else "def")]
         with pytest.raises(UserError) as error:
-            calibrated.n_best(["a"], confidence=True, **options)
+            n_best_with_confidence(calibrated, ["a"], **options)
         command = str(error.value).partition("fit it again: ")[2]
         assert command == f"tmt calibrate {member.folder.path} --checkpoint {checkpoint} {flags}"
     member.folder.calibration.unlink()
     with pytest.raises(UserError) as error:
-        calibrated.n_best(["a"], confidence=True, **options)
+        n_best_with_confidence(calibrated, ["a"], **options)
     assert str(error.value).endswith(command)
 
 
 def test_calibration_holds_for_its_own_tag_only(calibrated: Translator) -> None:
-    assert calibrated.load_calibration([None]).step == 7
+    assert load_calibration(calibrated, [None]).step == 7
     with pytest.raises(UserError, match=r"tag None \(now 2fr\)"):
-        calibrated.load_calibration([None, "2fr"])
+        load_calibration(calibrated, [None, "2fr"])
 
 
 def test_options_of_the_output_keep_the_calibration(calibrated: Translator) -> None:
-    assert calibrated.with_options({"n_best": 2, "seed": 5, "batch_tokens": 100}).load_calibration()
+    assert load_calibration(calibrated.with_options({"n_best": 2, "seed": 5, "batch_tokens": 100}))
 
 
 def test_an_ensemble_has_no_confidence(calibrated: Translator) -> None:
     calibrated.members = [*calibrated.members, *calibrated.members]
     with pytest.raises(UserError, match="confidences are those of one run"):
-        calibrated.n_best(["a"], confidence=True)
+        n_best_with_confidence(calibrated, ["a"])
 
 
 def test_confidence_of_a_line_is_the_lowest_of_its_sentences() -> None:
     chunker = LineChunker("en", "de", lambda texts: [len(text) for text in texts], 10, "always")
     parts = [[Translation(f"{value}.", -1.0, [], [], True, confidence=value)] for value in (0.7, 0.2, 0.9)]
-    (line,) = chunker.join(["A. ", "B. ", "C."], parts)
+    (line,) = chunker.join("A. B. C.", ["A. ", "B. ", "C."], parts)
     assert line.confidence == 0.2
     without = [[Translation("x.", -1.0, [], [], True)] for _ in range(2)]
-    assert chunker.join(["A. ", "B."], without)[0].confidence is None
+    assert chunker.join("A. B.", ["A. ", "B."], without)[0].confidence is None

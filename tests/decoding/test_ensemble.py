@@ -20,9 +20,9 @@ from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.engine import Ensemble, Member, load_members
-from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.engine import Member, TorchEngine, load_members
 from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.decoding.word_alignment import align
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
@@ -33,6 +33,11 @@ MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]
 SOURCES = [src for src, _ in load_pairs("test")[300:324]]
 TARGETS = [tgt for _, tgt in load_pairs("test")[300:324]]
+
+
+def make_alone(model: Transformer, together: Translator) -> Translator:
+    """Return a translator with one model of an ensemble."""
+    return Translator(TorchEngine([model], together.tokenizers), together.tokenizers, together.config)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +77,7 @@ def test_ensemble_equals_reference_search_over_mean_probabilities(
     translator = make_ensemble(beam=beam)
     tokenizers, config = translator.tokenizers, translator.config
     coded = tokenizers.src.encode(SOURCES[:3])
-    found = translator.translate_ids(coded, config)
+    found = translator.engine.search(coded, config)
     for ids, hypotheses in zip(coded, found, strict=True):
 
         @torch.no_grad()
@@ -90,7 +95,7 @@ def test_ensemble_equals_reference_search_over_mean_probabilities(
 def test_every_member_changes_the_translations(make_ensemble: MakeTranslator, models: list[Transformer]) -> None:
     """Otherwise the comparison with the reference would not see each member."""
     together = make_ensemble()
-    alone = [Translator([model], together.tokenizers, together.config).translate(SOURCES[:8]) for model in models]
+    alone = [make_alone(model, together).translate(SOURCES[:8]) for model in models]
     for one, other in pairwise(
         [*alone, together.translate(SOURCES[:8]), make_ensemble(2).translate(SOURCES[:8]), alone[0]]
     ):
@@ -99,7 +104,7 @@ def test_every_member_changes_the_translations(make_ensemble: MakeTranslator, mo
 
 def test_ensemble_of_equal_models_equals_the_model(make_translator: MakeTranslator) -> None:
     one = make_translator()
-    twice = Translator([one.model] * 2, one.tokenizers, one.config)
+    twice = Translator(TorchEngine([one.model] * 2, one.tokenizers), one.tokenizers, one.config)
     for found, wanted in zip(twice.n_best(SOURCES), one.n_best(SOURCES), strict=True):
         assert found[0].tokens == wanted[0].tokens
         assert found[0].token_scores == pytest.approx(wanted[0].token_scores, abs=1e-5)
@@ -107,7 +112,7 @@ def test_ensemble_of_equal_models_equals_the_model(make_translator: MakeTranslat
 
 def test_scores_are_logarithms_of_mean_probabilities(make_ensemble: MakeTranslator, models: list[Transformer]) -> None:
     together = make_ensemble()
-    alone = [Translator([model], together.tokenizers, together.config).score(SOURCES, TARGETS) for model in models]
+    alone = [make_alone(model, together).score(SOURCES, TARGETS) for model in models]
     for found, *ones in zip(together.score(SOURCES, TARGETS), *alone, strict=True):
         likely = zip(*(map(math.exp, one.token_scores) for one in ones), strict=True)
         wanted = [math.log(sum(of_token) / len(models)) for of_token in likely]
@@ -144,7 +149,7 @@ def test_alignment_uses_mean_attention_of_the_members(
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.word_alignment.align_words", lambda given, *_: linked.append(given))
-    align(Ensemble(models), pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
+    align(TorchEngine(models), pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
 
@@ -172,7 +177,9 @@ def pairs_here(second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_commands_accept_further_runs(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
     """`translate`, `score` and `evaluate` give the results of an ensemble built in Python."""
     ones = [Translator.load(run, precision="fp32") for run in (tiny_run, second)]
-    together = Translator([one.model for one in ones], ones[0].tokenizers, ones[0].config)
+    together = Translator(
+        TorchEngine([one.model for one in ones], ones[0].tokenizers), ones[0].tokenizers, ones[0].config
+    )
     texts = Path("f").read_text(encoding="utf-8").split("\n")[:-1]
     wanted = together.n_best(texts)
     assert wanted != ones[0].n_best(texts)
@@ -299,4 +306,4 @@ def test_provenance_has_the_smallest_max_length(tiny_run: Path, tmp_path: Path) 
 
 def test_n_decoder_layers_is_that_of_the_shallowest_model(make_model: Callable[..., Transformer]) -> None:
     shallow, deep = (make_model(decoder={"n_layers": n}) for n in (1, 3))
-    assert [Ensemble(models).n_decoder_layers for models in ([deep, shallow], [shallow, deep], [deep])] == [1, 1, 3]
+    assert [TorchEngine(models).n_decoder_layers for models in ([deep, shallow], [shallow, deep], [deep])] == [1, 1, 3]

@@ -12,9 +12,9 @@ import torch
 
 from transformer_mt.data.batches import collate_pairs, collate_sources
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.search import BeamState
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import attention_weights
 from transformer_mt.tools.analysis import explanation as explanation_module
@@ -44,10 +44,10 @@ def source_ids(translator: Translator, text: str) -> list[int]:
 @torch.inference_mode()
 def next_token_distributions(translator: Translator, source: list[int], ids: list[int]) -> list[list[float]]:
     """Return the probabilities of all tokens after each prefix, by decoding step by step with the cache."""
-    cache = translator.ensemble.start(collate_sources([source], translator.tokenizers))
+    cache = translator.engine.start(collate_sources([source], translator.tokenizers))
     found: list[list[float]] = []
     for token in [translator.tokenizers.tgt.bos_id, *ids]:
-        (log_probs,) = translator.ensemble.step(torch.tensor([[token]]), cache)
+        (log_probs,) = translator.engine.step(torch.tensor([[token]]), cache)
         cache.reorder(torch.tensor([[0]]))
         found.append(cast("list[float]", log_probs[0, 0].exp().tolist()))
     return found
@@ -61,7 +61,7 @@ def test_alternatives_and_entropies_are_those_of_the_decoder(translator: Transla
     for text, _ in PAIRS[:2]:
         found = explain(translator, text)
         source = source_ids(translator, text)
-        hypothesis = translator.translate_ids([source], translator.config)[0][0]
+        hypothesis = translator.engine.search([source], translator.config)[0][0]
         tokens = [*hypothesis.ids, *([translator.tokenizers.tgt.eos_id] if hypothesis.finished else [])]
         expected = next_token_distributions(translator, source, hypothesis.ids)[: len(tokens)]
         assert len(found.predictions) == len(tokens)
@@ -87,7 +87,7 @@ def test_search_ends_with_the_hypotheses_of_translate(make_translator: MakeTrans
     for text, _ in PAIRS:
         source = source_ids(translator, text)
         hypotheses, tree = search_with_tree(translator, source)
-        (expected,) = translator.translate_ids([source], translator.config)
+        (expected,) = translator.engine.search([source], translator.config)
         assert [one.ids for one in hypotheses] == [one.ids for one in expected]
         ends = [one for branches in tree for one in branches if one.status in ("finished", "cut")]
         ends.sort(key=lambda one: (one.status == "cut", -one.ranking_score))
@@ -199,7 +199,7 @@ def test_words_have_the_alignment_of_translate(translator: Translator, explanati
 
 def test_attention_is_that_of_the_model(translator: Translator, explanation: Explanation) -> None:
     source = source_ids(translator, SENTENCE)
-    ids = translator.translate_ids([source], translator.config)[0][0].ids
+    ids = translator.engine.search([source], translator.config)[0][0].ids
     batch = collate_pairs([source], [ids], translator.tokenizers)
     expected = attention_weights(translator.model, batch.src, batch.tgt_in)
     for lists, layers in (
@@ -275,7 +275,11 @@ def test_blank_texts_and_ensembles_are_refused(translator: Translator) -> None:
     for text, reference in ((" ", None), ("", None), (SENTENCE, " ")):
         with pytest.raises(UserError, match="is empty"):
             explain(translator, text, reference)
-    twins = Translator([translator.model, translator.model], translator.tokenizers, translator.config)
+    twins = Translator(
+        TorchEngine([translator.model, translator.model], translator.tokenizers),
+        translator.tokenizers,
+        translator.config,
+    )
     with pytest.raises(UserError, match="ensemble of 2"):
         explain(twins, SENTENCE)
 

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import LineChunker
-from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.line_splitting import ChunkedTranslator, LineChunker
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
@@ -84,11 +82,11 @@ def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "Der"])
-def test_chunks_keep_elements_across_sentences(translator: TextTranslator, prefix: str) -> None:
+def test_chunks_keep_elements_across_sentences(translator: Translator, prefix: str) -> None:
     def count_words(texts: Any) -> list[int]:
         return [len(text.split()) for text in texts]
 
-    chunked_translator = ChunkedTranslator(translator, LineChunker("en", "de", count_words, 30, "always"))
+    chunked_translator = ChunkedTranslator.wrap(translator, LineChunker("en", "de", count_words, 30, "always"))
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
     found = chunked_translator.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
     for line, translated in zip(lines, found, strict=True):

@@ -13,11 +13,10 @@ import torch
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding import translator
+from transformer_mt.decoding import engine
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import target_log_probs
-from transformer_mt.decoding.text_scorer import UnscoredPairWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.translator import Translator, UnscoredPairWarning
 from transformer_mt.errors import UserError
 from transformer_mt.model import modules
 from transformer_mt.model.transformer import Transformer
@@ -58,7 +57,7 @@ def test_scores_equal_log_probs_of_single_sentences(one: Translator) -> None:
 
 def test_scores_with_source_bos(one: Translator) -> None:
     pair = replace(one.tokenizers, source_bos=True)
-    other = Translator([one.model], pair, one.config)
+    other = Translator(TorchEngine([one.model], pair), pair, one.config)
     scores = [found.token_scores for found in other.score(SOURCES[:9], TARGETS[:9])]
     for pair, found in zip(PAIRS, scores, strict=False):
         assert found == pytest.approx(reference_log_probs(other, *pair), abs=2e-5)
@@ -83,7 +82,7 @@ def test_scores_are_independent_of_batch_order_and_chunks(
 ) -> None:
     """Trap 7; chunks of logits also end within sentences."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
-    monkeypatch.setattr(translator, "CPU_SCORING_BATCH_TOKENS", tokens)
+    monkeypatch.setattr(engine, "CPU_SCORING_BATCH_TOKENS", tokens)
     monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
@@ -123,7 +122,7 @@ def test_probabilities_of_first_tokens_sum_to_one(one: Translator) -> None:
     tgt = one.tokenizers.tgt
     source = one.tokenizers.src.encode(SOURCES[:1])[0]
     others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    found = one.target_log_probs([source] * (len(others) + 1), [*others, []])
+    found = one.engine.score([source] * (len(others) + 1), [*others, []])
     assert sum(math.exp(log_probs[0]) for log_probs in found) == pytest.approx(1, abs=1e-4)
 
 
@@ -132,7 +131,7 @@ def test_probabilities_of_first_tokens_sum_to_one(one: Translator) -> None:
 
 def test_nothing_to_score(one: Translator) -> None:
     assert one.score([], []) == []
-    assert target_log_probs(one.ensemble, one.tokenizers, [], [], 100) == []
+    assert one.engine.score([], [], 100) == []
 
 
 def test_blank_texts_score_minus_infinity(one: Translator) -> None:
@@ -151,7 +150,7 @@ def test_pairs_longer_than_the_positions_are_not_scored(
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     sizes: dict[str, Any] = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
     model = make_model(**sizes, positions="learned", max_positions=8)
-    one = Translator([model], small_tokenizers, DecodingConfig())
+    one = Translator(TorchEngine([model], small_tokenizers), small_tokenizers, DecodingConfig())
     long = next(text for text in TARGETS if len(tgt.encode([text])[0]) > 8)
     full = tgt.decode([tgt.encode([long])[0][:7]])[0]
     assert len(tgt.encode([full])[0]) == 7
@@ -176,7 +175,7 @@ def test_nan_scores_become_minus_infinity(make_translator: MakeTranslator, monke
     """JSON cannot represent NaN."""
     one = make_translator()
     monkeypatch.setattr(
-        one, "target_log_probs", lambda sources, targets: [[math.nan] * (len(ids) + 1) for ids in targets]
+        one.engine, "score", lambda sources, targets, batch_tokens: [[math.nan] * (len(ids) + 1) for ids in targets]
     )
     (found,) = one.score(["a"], [TARGETS[0]])
     assert (found.score, found.token_scores) == (-math.inf, [])

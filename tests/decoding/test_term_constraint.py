@@ -17,16 +17,18 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import BeamState, Hypothesis, beam_search
-from transformer_mt.decoding.term_automaton import (
+from transformer_mt.tools.markup.term_constraint import (
     Context,
     Ending,
     Phrase,
     TermAutomaton,
+    TermConstraint,
+    TermVocabulary,
     TokenClass,
+    allocate,
     classify_tokens,
     encode_variants,
 )
-from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary, allocate
 
 BOS, EOS = -1, 0  # of the toy language
 CLASSES = [

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import LineChunker
-from transformer_mt.decoding.terminology import UnusableTermWarning
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.line_splitting import ChunkedTranslator, LineChunker
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS
+from transformer_mt.tools.markup.protection import Protector
+from transformer_mt.tools.markup.stages import UnusableTermWarning
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
@@ -59,10 +60,7 @@ def test_terms_and_elements_are_guaranteed_together(make_translator: Callable[..
     texts = [f"<b>{text}</b> {{name}}" for text in TEXTS]
     translations = translator.n_best(texts, glossary=glossary, markup="align", beam=2)
     for text, (best, *_) in zip(texts, translations, strict=True):
-        assert (
-            best.marked is not None
-            and best.marked.find_violation(translator.with_options({"markup": "auto"}).mark(text)) is None
-        )
+        assert best.marked is not None and best.marked.find_violation(Protector(ELEMENT_KINDS).mark(text)) is None
         plain = re.sub(r"</?b>", "", best.text)
         for term, forms in TERMS.items():
             assert occurrences(forms, plain) >= len(re.findall(rf"\b{term}\b", text, re.IGNORECASE))
@@ -110,10 +108,10 @@ def test_a_prefix_may_have_the_term(make_translator: Callable[..., Translator], 
 
 
 def test_terms_without_room_are_left_out_with_a_warning(
-    make_translator: Callable[..., Translator], tmp_path: Path
+    make_translator: Callable[..., Translator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = make_translator(glossary=write(tmp_path, "dog\tein Köter unter Kötern"))
-    translator.max_positions = 12
+    monkeypatch.setattr(TorchEngine, "max_positions", 12)
     with pytest.warns(UnusableTermWarning, match="line 1: its terms have"):
         translator.translate(["dog dog dog dog"])
 

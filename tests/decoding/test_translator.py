@@ -19,11 +19,16 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.search import Hypothesis
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
-from transformer_mt.decoding.text_translator import TRANSLATION_PARAMETERS
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import LOADING_PARAMETERS, Translator
+from transformer_mt.decoding.translator import (
+    LOADING_PARAMETERS,
+    TRANSLATION_PARAMETERS,
+    Translation,
+    Translator,
+    TruncatedSourceWarning,
+    UnknownWordWarning,
+)
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
@@ -175,7 +180,7 @@ def test_source_longer_than_the_initial_position_table(make_translator: Callable
 def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
     monkeypatch.setattr(
-        translator, "translate_ids", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
+        translator.engine, "search", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
     )
     assert translator.translate(["x"]) == ["one two "]
 
@@ -248,7 +253,7 @@ def test_n_best_texts_of_a_beam_differ_and_samples_may_not(
         if one in vocabulary and two in vocabulary
     )
     found = [Hypothesis(each, [0.0] * (len(each) + 1), finished=True) for each in (ids, other, ids[:-1])]
-    monkeypatch.setattr(translator, "translate_ids", lambda *_: [found])
+    monkeypatch.setattr(translator.engine, "search", lambda *_: [found])
     different = tokenizer.decode([ids, ids[:-1]])
     assert [each.text for each in translator.n_best(["x"], n_best=2)[0]] == different
     assert [each.text for each in translator.n_best(["x"], n_best=3)[0]] == different
@@ -260,7 +265,7 @@ def test_n_best_texts_differ_in_more_than_white_space(translator: Translator, mo
     first, second = translator.tokenizers.tgt.encode(["Der Hund", "Hund Der"])
     texts = {tuple(first): "Der Hund", (*first, first[0]): "Der Hund ", tuple(second): "Hund Der"}
     found = [Hypothesis([*ids], [0.0] * (len(ids) + 1), finished=True) for ids in texts]
-    monkeypatch.setattr(translator, "translate_ids", lambda *_: [found])
+    monkeypatch.setattr(translator.engine, "search", lambda *_: [found])
     monkeypatch.setattr(Tokenizer, "decode", lambda _, sequences: [texts[tuple(ids)] for ids in sequences])
     assert [each.text for each in translator.n_best(["x"], n_best=3)[0]] == ["Der Hund", "Hund Der"]
 
@@ -344,7 +349,7 @@ def learned(make_model: MakeModel, tokenizers: TokenizerPair, max_positions: int
         max_positions=max_positions,
         rough=0.1,
     )
-    return Translator([model], tokenizers, DecodingConfig())
+    return Translator(TorchEngine([model], tokenizers), tokenizers, DecodingConfig())
 
 
 def test_learned_positions_limit_source_and_translation(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:

@@ -12,8 +12,7 @@ import yaml
 from sacrebleu import sentence_chrf
 
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.decoding.text_translator import TextTranslator
-from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.synthesis.synthetic_data import (
@@ -55,7 +54,7 @@ class FakeTranslator:
 
 
 def maker(forth: FakeTranslator, back: FakeTranslator | None = None, min_chrf: float = 0.0) -> CandidateMaker:
-    return CandidateMaker(cast(TextTranslator, forth), 6, cast("TextTranslator | None", back), min_chrf)
+    return CandidateMaker(cast(Translator, forth), 6, cast("Translator | None", back), min_chrf)
 
 
 def test_bad_translations_are_dropped_with_their_reason() -> None:

@@ -16,6 +16,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import Sample, as_markdown
 from transformer_mt.evaluation.metrics import Scorer
@@ -56,7 +57,9 @@ def make_validator(
 
 def greedy_translations(validator: Validator, texts: list[str]) -> list[str]:
     """Translate greedily with the public API."""
-    translator = Translator([validator.model], validator.tokenizers, DecodingConfig())
+    translator = Translator(
+        TorchEngine([validator.model], validator.tokenizers), validator.tokenizers, DecodingConfig()
+    )
     return translator.translate(texts, beam=1, min_length=0, max_length_factor=0, max_length_offset=5)
 
 

@@ -20,6 +20,7 @@ from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import Source
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.errors import UserError
 from transformer_mt.flows.warm_start import WarmStart
 from transformer_mt.model.transformer import Transformer
@@ -110,7 +111,9 @@ def untrained(run: RunFolder) -> Translator:
     """Return a newly initialised model with the tokenizers of a run."""
     translator = Translator.load(run.path, precision="fp32")
     pair = translator.tokenizers
-    return Translator([Transformer(translator.model.config, pair.src, pair.tgt).eval()], pair, translator.config)
+    return Translator(
+        TorchEngine([Transformer(translator.model.config, pair.src, pair.tgt).eval()], pair), pair, translator.config
+    )
 
 
 def test_run_killed_before_its_first_checkpoint_repeats_the_warm_start(workspace: Path, tmt: Tmt) -> None:

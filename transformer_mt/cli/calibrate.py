@@ -56,11 +56,11 @@ class Calibrate(Command):
         from transformer_mt.config import root as configuration
 
         _check_arguments(self)
-        from transformer_mt.decoding.confidence import list_options
         from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
         from transformer_mt.flows.evaluation import read_validation_set
         from transformer_mt.runs.folder import RunFolder
         from transformer_mt.tools.analysis.calibration import calibrate
+        from transformer_mt.tools.analysis.confidence import list_options
 
         folder = RunFolder.open(self.run)
         config = configuration.load_run(folder)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translation import Translation
+    from transformer_mt.decoding.translator import Translation
 
 OutputKind = Literal["text", "tsv", "json"]
 

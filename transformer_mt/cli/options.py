@@ -21,7 +21,8 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.data.data_config import DataConfig
-    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.decoding.decoding_config import DecodingConfig
+    from transformer_mt.decoding.translator import MakeStages, Translator
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
@@ -352,7 +353,7 @@ def load_translator(
     from transformer_mt.runs.folder import RunFolder
 
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
-    folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
+    config = folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
     for folder in folders:
         folder.find_checkpoint(loading.checkpoint or "best")
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
@@ -364,7 +365,17 @@ def load_translator(
         if few_texts and options["precision"] == "auto":
             machine = resolve_machine(options["device"], "auto", options["threads"])
             options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        return Translator.load(run, **options, ensemble=ensemble, **decoding)
+        make_stages = find_make_stages(config)
+        return Translator.load(run, **options, ensemble=ensemble, make_stages=make_stages, **decoding)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def find_make_stages(config: DecodingConfig) -> MakeStages | None:
+    """Return the function that makes the stages for these options; None if they need none."""
+    if config.markup == "none" and config.glossary is None:
+        return None
+    from transformer_mt.tools.markup.stages import make_stages
+
+    return make_stages

@@ -115,8 +115,9 @@ def _draw(args: Plot, config: Config, run: RunFolder | None) -> Figure:
 
     translator = None
     if run and _needs_weights(args.what, config):
-        tag = {} if args.tag is None else {"tag": args.tag}
-        translator = Translator.load(run.path, args.checkpoint or "best", "cpu", **tag)
+        translator = Translator.load(run.path, args.checkpoint or "best", "cpu")
+        if args.tag is not None:
+            translator = translator.with_options({"tag": args.tag})
     if args.what == "positions":
         return figures.plot_positions(config.model, translator and translator.model)
     if args.what == "schedule":

@@ -25,9 +25,7 @@ from transformer_mt.data.text_files import read_pairs
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.provenance import ModelProvenance
-    from transformer_mt.decoding.text_translator import TextTranslator
-    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.decoding.translator import ModelProvenance, Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class Score(Command):
     def execute(self) -> None:
         """Run `tmt score`."""
         _check_arguments(self)
-        from transformer_mt.decoding.provenance import ModelProvenance
+        from transformer_mt.decoding.translator import ModelProvenance
 
         translator = self._load_translator()
         scorer = PairScorer(ModelProvenance.of_translator(translator), translator, self.format)
@@ -82,7 +80,7 @@ class PairScorer:
     """Scores windows of sentence pairs, and formats the scores."""
 
     provenance: ModelProvenance
-    translator: TextTranslator
+    translator: Translator
     format: OutputKind = "text"
 
     def settings(self) -> Settings:

@@ -193,7 +193,7 @@ def _serve(args: Serve) -> None:
 
 def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> TranslationService:
     """Load the models, and log their language pairs."""
-    from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
+    from transformer_mt.decoding.translator import TruncatedSourceWarning, UnknownWordWarning
     from transformer_mt.tools.serving.models import ModelOptions, iterate_language_pairs, load_models
     from transformer_mt.tools.serving.service import TranslationService
 

@@ -243,7 +243,7 @@ class _Job:
 
 def _load(args: MakePairs, direction: Direction) -> _Job:
     """Load the models."""
-    from transformer_mt.decoding.provenance import ModelProvenance
+    from transformer_mt.decoding.translator import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
     overrides = collect_overrides(args.search, args.sampling)

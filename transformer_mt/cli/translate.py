@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -34,11 +34,9 @@ from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.chunked_translator import ChunkedTranslator
-    from transformer_mt.decoding.confidence import Calibration
-    from transformer_mt.decoding.provenance import ModelProvenance
-    from transformer_mt.decoding.text_translator import TextTranslator
-    from transformer_mt.decoding.translation import Translation
+    from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine
+    from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
+    from transformer_mt.tools.analysis.confidence import Calibration
     from transformer_mt.tools.markup.elements import MarkedText
     from transformer_mt.tools.markup.glossary import Glossary
     from transformer_mt.tools.markup.translation_memory import TranslationMemory
@@ -184,7 +182,11 @@ class Translate(Command):
         )
         self.sampling.check(self.search, "translate", translator.config.sample)
         progress = ProgressReport("translated")
-        calibration = translator.load_calibration() if self.lines.confidence else None
+        calibration = None
+        if self.lines.confidence:
+            from transformer_mt.tools.analysis.confidence import load_calibration
+
+            calibration = load_calibration(translator)
         line_translator = LineTranslator(
             provenance,
             translator,
@@ -198,7 +200,7 @@ class Translate(Command):
             ),
             progress,
             calibration,
-            translator.glossary,
+            _find_glossary(translator),
             _load_memory(self.terminology.memory, provenance),
         )
         process_lines(
@@ -238,24 +240,33 @@ def _collect_overrides(args: Translate) -> dict[str, Any]:
     return collect_overrides(args.search, args.sampling, args.markup, args.terminology, n_best=args.n_best)
 
 
-def _load_run(args: Translate, few_texts: bool) -> tuple[ModelProvenance, TextTranslator]:
+def _load_run(args: Translate, few_texts: bool) -> tuple[ModelProvenance, Translator]:
     translator = load_translator(
         args.run, args.loading, _collect_overrides(args), ensemble=args.ensemble, few_texts=few_texts
     )
-    from transformer_mt.decoding.provenance import ModelProvenance
+    from transformer_mt.decoding.translator import ModelProvenance
 
     return ModelProvenance.of_translator(translator), translator
 
 
-def _load_ctranslate2(args: Translate) -> tuple[ModelProvenance, TextTranslator]:
+def _load_ctranslate2(args: Translate) -> tuple[ModelProvenance, Translator]:
     try:
         from transformer_mt.tools.export import ctranslate2_engine
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
     scores = args.lines.scores or args.lines.format != "text"  # the engine computes them only if they are written
     options = {**collect_given(args.loading), **_collect_overrides(args)}
-    translator = ctranslate2_engine.CTranslate2Translator.load(args.run, scores=scores, **options)
-    return ctranslate2_engine.read_provenance(args.run, translator.engine.compute_type), translator
+    translator = ctranslate2_engine.load_translator(args.run, scores=scores, **options)
+    return ctranslate2_engine.read_provenance(args.run, translator.precision), translator
+
+
+def _find_glossary(translator: Translator) -> Glossary | None:
+    """Return the glossary of a translator, if it has one."""
+    if translator.config.glossary is None:
+        return None
+    from transformer_mt.tools.markup.stages import read_glossary
+
+    return read_glossary(translator.config.glossary)
 
 
 def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
@@ -288,7 +299,7 @@ class LineTranslator:
     """Translates windows of lines, long lines sentence by sentence, and formats the translations."""
 
     provenance: ModelProvenance
-    translator: TextTranslator
+    translator: Translator
     split_sentences: SplitWhen
     format: Format
     progress: ProgressReport
@@ -320,29 +331,42 @@ class LineTranslator:
             [line.tgt for line in window],
             line_numbers,
             alignments=self.format.alignments,
-            confidence=self.calibration is not None,
             on_lines=lambda done: self.progress.update(first_number - 1 + done),
         )
         output: list[str] = []
         for number, line, translation in zip(line_numbers, window, translated, strict=True):
-            n_best = translation.join()
+            n_best = self._add_confidences(translation).join()
             output += self.format.lines(number, line.src, n_best)
             self._count_terms(translation.source, n_best[0])
         return "".join(f"{line}\n" for line in output)
 
-    def _count_terms(self, source: MarkedText, best: Translation) -> None:
+    def _add_confidences(self, line: TranslatedLine) -> TranslatedLine:
+        """Return a line whose translations have confidences, if they are wanted."""
+        if self.calibration is None:
+            return line
+        from transformer_mt.tools.analysis.confidence import add_confidences
+
+        sources = [surface.strip() for surface in line.chunk_surfaces]
+        return replace(line, translations=add_confidences(line.translations, sources, self.calibration))
+
+    def _count_terms(self, source: MarkedText | str, best: Translation) -> None:
         if self.glossary is None or best.from_memory:
             return
 
-        used, needed = self.glossary.count_used(source, best.marked_text)
+        from transformer_mt.tools.markup.elements import MarkedText
+        from transformer_mt.tools.markup.stages import get_marked_text
+
+        source = source if isinstance(source, MarkedText) else MarkedText.from_text(source)
+        used, needed = self.glossary.count_used(source, get_marked_text(best))
         self.terms.used += used
         self.terms.needed += needed
 
     @cached_property
     def _chunked(self) -> ChunkedTranslator:
-        from transformer_mt.decoding.chunked_translator import ChunkedTranslator
+        from transformer_mt.decoding.line_splitting import ChunkedTranslator
 
-        return ChunkedTranslator.make(self.translator, self.provenance, self.split_sentences, self.memory)
+        look_up = self.memory and self.memory.look_up
+        return ChunkedTranslator.make(self.translator, self.provenance, self.split_sentences, look_up)
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -403,7 +427,7 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
 
 def _translate_document(args: Translate, source: Path, target: Path, document_format: DocumentFormat) -> None:
     """Translate a document."""
-    from transformer_mt.decoding.chunked_translator import ChunkedTranslator
+    from transformer_mt.decoding.line_splitting import ChunkedTranslator
     from transformer_mt.tools.documents.formats import (
         DocumentOptions,
         adapt_translator,
@@ -418,7 +442,7 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
     document = read_document(source, document_format, options)
     memory = _load_memory(args.terminology.memory, provenance)
     translator = translator.with_options({"n_best": 1})
-    chunked = ChunkedTranslator.make(translator, provenance, args.lines.split_sentences, memory)
+    chunked = ChunkedTranslator.make(translator, provenance, args.lines.split_sentences, memory and memory.look_up)
     lines = make_lines(document)
     progress = ProgressReport("translated", len(lines), "segments")
     with progress.show():

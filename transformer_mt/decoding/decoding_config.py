@@ -10,7 +10,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import ElementKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +58,9 @@ class DecodingConfig(Section):
     """tag before each source sentence, one of those of the training sources; null: none"""
     markup: Annotated[Literal["none", "auto", "align"], MAY_CHANGE] = "none"
     """how to protect elements: align (place them by word alignment), auto (the same), none"""
-    protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = ("tags", "placeholders", "urls", "emails", "files")
+    protect: Annotated[
+        tuple[Literal["tags", "placeholders", "urls", "emails", "files", "numbers"], ...], MAY_CHANGE
+    ] = ("tags", "placeholders", "urls", "emails", "files")
     """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""

@@ -1,6 +1,7 @@
-"""Ensemble decoding: the mean of the models' probabilities for each token. A single model is the usual case.
+"""The engine: one or more models that search, score and align token ids.
 
-The models may differ in everything but their vocabularies.
+An ensemble uses the mean of the models' probabilities for each token; a single model is the usual case. The models may
+differ in everything but their vocabularies.
 
 `B` sentences, `b` sentences of one slice, `K` beams, `S` source length, `D` width, `V` vocabulary.
 """
@@ -9,19 +10,40 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import Batch, BucketedBatches, collate_pairs
+from transformer_mt.data.batches import Batch, BucketedBatches, batch_by_length, collate_pairs, collate_sources
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, find_kind
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.logits_processors import (
+    ForcedPrefix,
+    LogitsProcessor,
+    MinLength,
+    NoRepeatNgram,
+    NoReserved,
+    RepetitionPenalty,
+    StopCancelled,
+)
+from transformer_mt.decoding.search import (
+    BeamState,
+    ChooseCandidates,
+    Constraint,
+    Hypothesis,
+    Sampler,
+    beam_candidates,
+    beam_search,
+)
+from transformer_mt.decoding.word_alignment import WordAlignment, align
 from transformer_mt.errors import UserError
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.model_config import ModelConfig
@@ -32,6 +54,57 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
 
 CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
+
+
+ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
+CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
+IsCancelled = Callable[[int], bool]
+"""Takes the index of a text or source, and returns whether its translation is no longer needed."""
+
+
+class Engine(Protocol):
+    """What the translator needs: models that work with token ids."""
+
+    @property
+    def precision(self) -> str:
+        """Precision of the matrix products."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Length of the longest sequence that it can read."""
+        ...
+
+    def search(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        line_numbers: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: IsCancelled | None = None,
+        constraints: Sequence[Constraint] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate one batch. Returns the hypotheses of each source, the best first.
+
+        The translation of a source may be incomplete once `is_cancelled` is true for its index.
+        """
+        ...
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
+    ) -> list[list[float]]:
+        """Return the log-probabilities of the tokens of given translations and of EOS."""
+        ...
+
+    def align(
+        self,
+        texts: Sequence[str],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        layer: int | None = None,
+    ) -> list[WordAlignment]:
+        """Return the alignment of each hypothesis, in order, with the words of its text."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,20 +124,30 @@ class EnsembleCache:
             cache.select(rows)
 
 
-class Ensemble:
+class Search(NamedTuple):
+    """The state and the parts of a search that has not started."""
+
+    cache: EnsembleCache
+    beams: BeamState
+    choose_candidates: ChooseCandidates
+    processors: list[LogitsProcessor]
+
+
+class TorchEngine:
     """One or more models on one device and in one precision."""
 
-    def __init__(self, models: Sequence[Transformer]) -> None:
-        self.models = models
+    def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair) -> None:
+        """The models are in evaluation mode."""
+        self.models, self.tokenizers = models, tokenizers
         weight = models[0].output.weight
         self.device = weight.device
         self.precision: Literal["fp32", "bf16"] = "bf16" if weight.dtype == torch.bfloat16 else "fp32"
 
     @property
-    def max_positions(self) -> int | None:
-        """Length of the longest sequence that all models can read; None: unlimited."""
+    def max_positions(self) -> int:
+        """Length of the longest sequence that all models can read."""
         limits = (model.config.max_sequence_length for model in self.models)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return min((limit for limit in limits if limit is not None), default=sys.maxsize)
 
     @property
     def n_decoder_layers(self) -> int:
@@ -86,39 +169,122 @@ class Ensemble:
             pairs = zip(self.models, slices, strict=True)
             yield mean_log_probs([model.logits(part).log_softmax(-1) for model, part in pairs])
 
+    @torch.inference_mode()
+    def search(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        line_numbers: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: IsCancelled | None = None,
+        constraints: Sequence[Constraint] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
+
+        `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
+        at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
+        translation fulfils the constraint of its source (beam search only).
+        """
+        parts = self.set_up_search(sources, config, line_numbers, prefixes, is_cancelled, constraints)
+        return beam_search(self.step, *parts)
+
+    def set_up_search(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        line_numbers: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: IsCancelled | None = None,
+        constraints: Sequence[Constraint] | None = None,
+    ) -> Search:
+        """Encode a batch of sources, and return the search for their translations."""
+        device, tokenizer = self.device, self.tokenizers.tgt
+        prefixes = prefixes or [[] for _ in sources]
+        n_required = [each.n_tokens for each in constraints or ()] or [0] * len(sources)
+        limits = (
+            config.max_target_tokens(len(ids)) + len(prefix) + n_required_tokens
+            for ids, prefix, n_required_tokens in zip(sources, prefixes, n_required, strict=True)
+        )
+        max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
+        processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
+        if any(prefixes):
+            processors.append(ForcedPrefix(prefixes, device))
+        if config.no_repeat_ngram and constraints is None:  # a term may have to occur twice
+            processors.append(NoRepeatNgram(config.no_repeat_ngram))
+        if config.repetition_penalty > 1:
+            processors.append(RepetitionPenalty(config.repetition_penalty))
+        choose_candidates = beam_candidates
+        if constraints is not None:
+            constraint = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
+            processors.append(constraint)
+            choose_candidates = constraint.choose_candidates
+        if tokenizer.n_reserved:
+            processors.append(NoReserved(tokenizer.first_reserved_id))
+        if is_cancelled is not None:
+            processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
+        if config.sample:
+            numbers = torch.tensor(line_numbers or range(1, len(sources) + 1), device=device)  # [n]
+            choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
+        bos, eos = tokenizer.bos_id, tokenizer.eos_id
+        beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalise)
+        cache = self.start(collate_sources(sources, self.tokenizers).to(device))
+        return Search(cache, beams, choose_candidates, processors)
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
+    ) -> list[list[float]]:
+        """Return the log-probabilities of each target's tokens and of EOS.
+
+        A batch holds pairs of similar length with at most `batch_tokens` padded target tokens.
+        """
+        tokenizers = self.tokenizers
+        if self.device.type == "cpu":
+            batch_tokens = min(batch_tokens, CPU_SCORING_BATCH_TOKENS)
+        if not targets:
+            return []
+        src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], np.int32) for side in (sources, targets))
+        batches = BucketedBatches(src_lengths + tokenizers.n_source_controls, tgt_lengths + 1, batch_tokens)
+        found: list[list[float]] = [[] for _ in targets]
+        for rows in batches.shortest_first():
+            indices = cast("list[int]", rows.tolist())
+            batch = collate_pairs([sources[i] for i in indices], [targets[i] for i in indices], tokenizers)
+            batch = batch.to(self.device)
+            log_probs = mean_log_probs([_label_log_probs(model, batch) for model in self.models])  # [N]
+            values = iter(cast("list[float]", log_probs.tolist()))
+            for i in indices:
+                found[i] = [next(values) for _ in range(len(targets[i]) + 1)]
+        return found
+
+    def align(
+        self,
+        texts: Sequence[str],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        layer: int | None = None,
+    ) -> list[WordAlignment]:
+        """Return the alignment of each hypothesis, in order, with the words of its text."""
+        n_layers = self.n_decoder_layers
+        if (layer or 1) > n_layers:
+            raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
+        word_indices = self.tokenizers.src.word_indices(texts)
+        pairs = [
+            (source, words[: len(source)], hypothesis.ids)  # a long source was cut
+            for source, words, n_best in zip(sources, word_indices, hypotheses, strict=True)
+            for hypothesis in n_best
+        ]
+        alignments: dict[int, WordAlignment] = {}
+        lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}
+        for batch in batch_by_length(lengths, ALIGNMENT_BATCH_TOKENS):
+            src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
+            alignments.update(zip(batch, align(self.models, self.tokenizers, src, words, tgt, layer), strict=True))
+        return [alignments[i] for i in range(len(pairs))]
+
 
 def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
     """Return the logarithm of the models' mean probability."""
     if len(log_probs) == 1:
         return log_probs[0]
     return torch.stack([*log_probs]).logsumexp(0) - math.log(len(log_probs))
-
-
-def target_log_probs(
-    ensemble: Ensemble,
-    tokenizers: TokenizerPair,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    batch_tokens: int,
-) -> list[list[float]]:
-    """Return the log-probabilities of each target's tokens and of EOS.
-
-    A batch holds pairs of similar length with at most `batch_tokens` padded target tokens.
-    """
-    if not targets:
-        return []
-    src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], np.int32) for side in (sources, targets))
-    batches = BucketedBatches(src_lengths + tokenizers.n_source_controls, tgt_lengths + 1, batch_tokens)
-    found: list[list[float]] = [[] for _ in targets]
-    for rows in batches.shortest_first():
-        indices = cast("list[int]", rows.tolist())
-        batch = collate_pairs([sources[i] for i in indices], [targets[i] for i in indices], tokenizers)
-        batch = batch.to(ensemble.device)
-        log_probs = mean_log_probs([_label_log_probs(model, batch) for model in ensemble.models])  # [N]
-        values = iter(cast("list[float]", log_probs.tolist()))
-        for i in indices:
-            found[i] = [next(values) for _ in range(len(targets[i]) + 1)]
-    return found
 
 
 @torch.inference_mode()

@@ -1,6 +1,6 @@
-"""Division of long lines into chunks, which are translated separately, and joining of the translations.
+"""Translation of lines of any length: long lines are divided into chunks, and their translations are joined.
 
-A chunk is a sentence, a part of a long sentence, or several sentences inside a pair of markup tags.
+A chunk is a sentence or a part of a long sentence.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal, Self
 
 from transformer_mt.data.languages import primary_language
-from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.translator import CHUNK_STRIDE, ModelProvenance, Translation, Translator
 from transformer_mt.decoding.word_alignment import WordAlignment
-from transformer_mt.tools.markup.chunking import join_chunks, split_into_chunks
-from transformer_mt.tools.markup.elements import MarkedText
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each text."""
@@ -197,7 +195,10 @@ SplitWhen = Literal["long", "always", "never"]
 
 @dataclass(frozen=True)
 class LineChunker:
-    """Splits lines into chunks that the model can translate, and joins the translations of the chunks."""
+    """Splits lines into chunks that the model can translate, and joins the translations of the chunks.
+
+    Lines and chunks are text here. A stage may replace the chunker by one whose lines are more than text.
+    """
 
     src_lang: str
     tgt_lang: str
@@ -205,62 +206,167 @@ class LineChunker:
     max_tokens: int  # of a chunk
     when: SplitWhen = "long"
 
-    def split(self, lines: Sequence[MarkedText]) -> list[list[MarkedText]]:
-        """Return the chunks of each line. Joined, they are the line. No chunk ends inside a pair of tags."""
+    def read(self, line: Any) -> Any:
+        """Return a line as the other methods need it."""
+        return line
+
+    def surface(self, chunk: Any) -> str:
+        """Return the text of a line or chunk."""
+        return chunk
+
+    def keep_whole(self, line: Any) -> list[Any]:
+        """Return the only chunk of a line that is not split."""
+        return [line]
+
+    def split(self, lines: Sequence[Any]) -> list[list[Any]]:
+        """Return the chunks of each line. Joined, they are the line."""
         if self.when == "never":
             return [[line] for line in lines]
-        chunk_lists: list[list[MarkedText]] = []
-        for line, n_tokens in zip(lines, self.count_tokens([line.text_only for line in lines]), strict=True):
+        chunk_lists: list[list[str]] = []
+        for line, n_tokens in zip(lines, self.count_tokens(lines), strict=True):
             if self.when == "long" and n_tokens <= self.max_tokens:
                 chunk_lists.append([line])
             else:
-                sentences = split_sentences(line.text_only, self.src_lang)
-                short = split_long_sentences(sentences, self.count_tokens, self.max_tokens)
-                chunk_lists.append(split_into_chunks(line, short))
+                sentences = split_sentences(line, self.src_lang)
+                chunk_lists.append(split_long_sentences(sentences, self.count_tokens, self.max_tokens))
         return chunk_lists
 
     def join(
-        self,
-        chunk_surfaces: Sequence[str],
-        translations: Sequence[Sequence[Translation]],
-        source: MarkedText | None = None,
+        self, source: Any, chunks: Sequence[Any], translations: Sequence[Sequence[Translation]]
     ) -> list[Translation]:
-        """Return the n-best list of a line from those of its chunks.
-
-        The k-th best of a line joins the k-th best of each chunk, or its last if it has fewer. `source` is the line if
-        it has protected elements.
-        """
-        if source is None and len(chunk_surfaces) == 1:
+        """Return the n-best list of a line from those of its chunks."""
+        if len(chunks) == 1:
             return list(translations[0])
-        ranks = range(max(map(len, translations)))
-        by_rank = ([n_best[min(rank, len(n_best) - 1)] for n_best in translations] for rank in ranks)
-        return [self._join(chunk_surfaces, parts, source) for parts in by_rank]
+        return [self.join_parts(source, chunks, parts) for parts in self.by_rank(translations)]
 
-    def _join(
-        self, chunk_surfaces: Sequence[str], parts: Sequence[Translation], source: MarkedText | None
-    ) -> Translation:
+    def by_rank(self, translations: Sequence[Sequence[Translation]]) -> Iterator[list[Translation]]:
+        """Yield the k-th best of each chunk, or its last if it has fewer, for each k."""
+        for rank in range(max(map(len, translations))):
+            yield [n_best[min(rank, len(n_best) - 1)] for n_best in translations]
+
+    def join_parts(self, source: Any, chunks: Sequence[Any], parts: Sequence[Translation]) -> Translation:
         """Return the translation of a line from those of its chunks. Its confidence is the lowest of them."""
-        spaces = find_spaces_before(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
-        texts = [space + part.text for space, part in zip(spaces, parts, strict=True)]
-        marked = None
-        if source is not None:
-            chunks = [part.marked_text.prepend(space) for space, part in zip(spaces, parts, strict=True)]
-            marked = join_chunks(source, chunks)
+        surfaces = [self.surface(chunk) for chunk in chunks]
+        texts = restore_spaces(surfaces, [part.text for part in parts], self.tgt_lang)
         return Translation(
-            text="".join(texts) if marked is None else marked.surface,
+            text="".join(texts),
             score=sum(part.score for part in parts),
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
-            alignment=join_alignments([part.alignment for part in parts], chunk_surfaces, texts),
+            alignment=join_alignments([part.alignment for part in parts], surfaces, texts),
             confidence=min((part.confidence for part in parts if part.confidence is not None), default=None),
-            marked=marked,
         )
 
+    def adopt(self, text: str, source: Any) -> Translation | None:
+        """Return a given text as the translation of a line; None if it does not fit the line."""
+        return Translation(text, 0.0, [], [], finished=True, from_memory=True)
 
-def strip_chunks(chunk_lists: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
-    """Return the chunks of all lines, without white space around them. A line that was not split stays unchanged."""
-    return [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks]
+
+@dataclass(frozen=True)
+class TranslatedLine:
+    """The chunks of a line, with the n-best translations of each."""
+
+    chunker: LineChunker
+    source: Any
+    chunks: list[Any]
+    translations: list[list[Translation]]
+
+    @property
+    def chunk_surfaces(self) -> list[str]:
+        """The text of each chunk."""
+        return [self.chunker.surface(chunk) for chunk in self.chunks]
+
+    def join(self) -> list[Translation]:
+        """Return the n-best translations of the line."""
+        if any(translation.from_memory for translation in self.translations[0]):
+            return self.translations[0]
+        return self.chunker.join(self.source, self.chunks, self.translations)
+
+
+@dataclass(frozen=True)
+class ChunkedTranslator:
+    """Translates lines. A line that is longer than the training pairs is split into chunks."""
+
+    text_translator: Translator
+    chunker: LineChunker
+    look_up: Callable[[str], str | None] | None = None
+    """Returns the known translation of a line, which the model then does not translate; None: unknown."""
+
+    @classmethod
+    def make(
+        cls,
+        translator: Translator,
+        provenance: ModelProvenance,
+        when: SplitWhen = "long",
+        look_up: Callable[[str], str | None] | None = None,
+    ) -> Self:
+        """Return a translator whose chunks are at most as long as the training pairs, and fit the model."""
+
+        def count_tokens(texts: Sequence[str]) -> list[int]:
+            return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
+
+        limit = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
+        return cls.wrap(
+            translator, LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when), look_up
+        )
+
+    @classmethod
+    def wrap(
+        cls, translator: Translator, chunker: LineChunker, look_up: Callable[[str], str | None] | None = None
+    ) -> Self:
+        """Return a translator of lines, whose chunker is adapted by the stages of `translator`."""
+        for stage in translator.stages:
+            chunker = stage.wrap_chunker(chunker)
+        return cls(translator, chunker, look_up)
+
+    def translate(
+        self,
+        lines: Sequence[Any],
+        prefixes: Sequence[str],
+        line_numbers: Sequence[int],
+        *,
+        alignments: bool = False,
+        on_lines: Callable[[int], None] = lambda _: None,
+        is_cancelled: Callable[[int], bool] | None = None,
+    ) -> list[TranslatedLine]:
+        """Translate lines with prefixes, which may be blank.
+
+        `line_numbers` are for warnings and sampling. `on_lines` is called after each batch with the approximate number
+        of finished lines. A line is no longer needed once `is_cancelled` is true for its index.
+        """
+        chunker = self.chunker
+        sources = [chunker.read(line) for line in lines]
+        chunk_lists = chunker.split(sources)
+        known: dict[int, Translation] = {}
+        for i, source in enumerate(sources):
+            if prefixes[i].strip():  # the prefix could not be divided at the same points
+                chunk_lists[i] = chunker.keep_whole(source)
+            elif (found := self._look_up(source)) is not None:
+                chunk_lists[i], known[i] = [], found
+        positions = [(i, k) for i, chunks in enumerate(chunk_lists) for k in range(len(chunks))]  # line and chunk
+        has_prefixes = any(prefix.strip() for prefix in prefixes)
+        translations = iter(
+            self.text_translator.n_best(
+                [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks],
+                [prefixes[i] for i, _ in positions] if has_prefixes else None,
+                line_numbers=[line_numbers[i] + k * CHUNK_STRIDE for i, k in positions],
+                alignments=alignments,
+                on_batch=lambda done: on_lines(done * len(lines) // len(positions)),
+                is_cancelled=None if is_cancelled is None else lambda index: is_cancelled(positions[index][0]),
+            )
+        )
+        return [
+            TranslatedLine(chunker, source, chunks, [next(translations) for _ in chunks])
+            if i not in known
+            else TranslatedLine(chunker, source, [source], [[known[i]]])
+            for i, (source, chunks) in enumerate(zip(sources, chunk_lists, strict=True))
+        ]
+
+    def _look_up(self, source: Any) -> Translation | None:
+        """Return the known translation of a line, if it fits."""
+        text = None if self.look_up is None else self.look_up(self.chunker.surface(source))
+        return None if text is None else self.chunker.adopt(text, source)
 
 
 def join_alignments(

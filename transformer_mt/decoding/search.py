@@ -10,6 +10,7 @@ of a sentence ends when it has K finished hypotheses, or at its length limit.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -77,6 +78,31 @@ StepFunction = Callable[[Tensor, CacheT], Iterable[Tensor]]
 """Appends the newest tokens [B, K] to the cache and yields log-probabilities of the next, in slices [b, K, V]."""
 ChooseCandidates = Callable[["BeamState", Tensor, slice], Candidates]
 """Maps log-probabilities of some rows of the batch [b, K, V] to N >= K candidates each [b, N]."""
+
+
+class ConstraintProcessor(LogitsProcessor):
+    """A processor that also chooses the candidates, so that hypotheses which fulfil a constraint survive."""
+
+    @abstractmethod
+    def choose_candidates(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
+        """Return N >= K candidates of each sentence. [b, K, V] -> [b, N]."""
+
+
+class Constraint(Protocol):
+    """What the translation of one sentence must contain."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens that it needs."""
+        ...
+
+    def accepts(self, ids: Sequence[int]) -> bool:
+        """Return whether a translation fulfils the constraint."""
+        ...
+
+    def make_processor(self, constraints: Any, max_lengths: Tensor, eos: int) -> ConstraintProcessor:
+        """Return the processor for a batch of sentences, each with a constraint of this type."""
+        ...
 
 
 def beam_search(

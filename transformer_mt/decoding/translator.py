@@ -1,69 +1,144 @@
-"""The translator of a run folder: one model or an ensemble, with beam search or sampling."""
+"""The translator of a run folder: tokenizers, an engine that searches, and stages that change the texts.
+
+A text goes through the stages and the tokenizer to the engine, in batches of similar length, and its translation back.
+"""
 
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, Self, cast
 
-import torch
-
-from transformer_mt.data.batches import batch_by_length, collate_sources
+from transformer_mt.data.batches import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.confidence import Calibration, read_calibration
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import (
-    Ensemble,
-    EnsembleCache,
+    Engine,
+    IsCancelled,
     Member,
+    TorchEngine,
     load_members,
     prepare_for_inference,
-    target_log_probs,
 )
-from transformer_mt.decoding.logits_processors import (
-    ForcedPrefix,
-    LogitsProcessor,
-    MinLength,
-    NoRepeatNgram,
-    NoReserved,
-    RepetitionPenalty,
-    StopCancelled,
-)
-from transformer_mt.decoding.search import (
-    BeamState,
-    ChooseCandidates,
-    Hypothesis,
-    Sampler,
-    beam_candidates,
-    beam_search,
-)
-from transformer_mt.decoding.term_automaton import TermAutomaton
-from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary
-from transformer_mt.decoding.text_translator import IsCancelled, TextTranslator
-from transformer_mt.decoding.word_alignment import WordAlignment, align
+from transformer_mt.decoding.search import Constraint, Hypothesis
+from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
 
+OnBatch = Callable[[int], None]
+"""Called after each batch with the number of texts that are translated."""
+TRANSLATION_PARAMETERS = ("prefixes", "line_numbers", "alignments", "tags", "on_batch", "is_cancelled")
+"""Parameters of `n_best` that are no options of `decoding`, to suggest in place of an unknown option."""
 LOADING_PARAMETERS = ("run", "checkpoint", "device", "threads", "precision", "ensemble")
 """Parameters of `Translator.load` beside options, to suggest in place of an unknown option."""
-ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
-CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
+EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
+CHUNK_STRIDE = 1 << 32
+"""Difference of the line numbers of consecutive chunks of a line, above any line number.
+
+So chunks of a line have different random samples.
+"""
 
 
-class Search(NamedTuple):
-    """The state and the parts of a search that has not started."""
-
-    cache: EnsembleCache
-    beams: BeamState
-    choose_candidates: ChooseCandidates
-    processors: list[LogitsProcessor]
+class UnknownWordWarning(UserWarning):
+    """A word of a prefix is not in the vocabulary."""
 
 
-class Translator(TextTranslator):
+class TruncatedSourceWarning(UserWarning):
+    """A source was longer than `decoding.max_source_length` or than the model's learned positions."""
+
+
+class UnscoredPairWarning(UserWarning):
+    """A pair to be scored was longer than the model can read."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a text."""
+
+    text: str
+    score: float  # natural logarithm of its probability
+    tokens: list[str]
+    token_scores: list[float]  # of each token, and of EOS if it was found
+    finished: bool  # False: cut at the maximum length
+    alignment: WordAlignment | None = None  # None unless it was requested
+    confidence: float | None = None  # probability that it is acceptable; None unless it was requested
+    marked: Any = None  # set by a stage: the text with its protected elements; None if it has none
+    from_memory: bool = False  # taken from a translation memory, without a score
+
+    @property
+    def score_per_token(self) -> float:
+        """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
+        return self.score / max(1, len(self.token_scores))
+
+
+class TextStage:
+    """Changes texts before their translation, and the translations. It is created for one set of options.
+
+    The state is what a stage knows about one text. The default methods change nothing, and the state is the text.
+    """
+
+    alignment_refusal = ""  # the message for a request of alignments that the stage needs itself
+
+    def prepare(self, text: Any) -> tuple[Any, Any]:
+        """Return the text for the next stage, or for the model after the last one, and the state."""
+        return text, text
+
+    def prepare_prefix(self, prefix: str, state: Any) -> str:
+        """Return the prefix of a translation."""
+        return prefix
+
+    def needs_alignment(self, state: Any) -> bool:
+        """Return whether `finish` needs the word alignment of the translations."""
+        return False
+
+    def constraint(self, state: Any, n_tokens: int, line_number: int) -> Constraint | None:
+        """Return what each translation must contain, in at most `n_tokens` tokens; None: nothing."""
+        return None
+
+    def finish(self, translation: Translation, state: Any) -> Translation:
+        """Return the final translation of a text."""
+        return translation
+
+    def wrap_chunker(self, chunker: Any) -> Any:
+        """Return a chunker of lines, which may know more about the lines than a given one."""
+        return chunker
+
+
+MakeStages = Callable[[DecodingConfig, TokenizerPair], Sequence[TextStage]]
+"""Returns the stages for some options, in the order in which texts go through them."""
+
+
+@dataclass(frozen=True)
+class _PreparedText:
+    """A text for the model, and the states of the stages that it went through."""
+
+    sentence: str
+    states: list[tuple[TextStage, Any]]
+
+    @classmethod
+    def make(cls, text: Any, stages: Sequence[TextStage]) -> _PreparedText:
+        """Send a text through the stages."""
+        states: list[tuple[TextStage, Any]] = []
+        for stage in stages:
+            text, state = stage.prepare(text)
+            states.append((stage, state))
+        return cls(text, states)
+
+    def prefix(self, prefix: str) -> str:
+        """Send the prefix of a translation through the stages."""
+        for stage, state in self.states:
+            prefix = stage.prepare_prefix(prefix, state)
+        return prefix
+
+
+class Translator:
     """A model, or an ensemble, with its tokenizers. Several threads may use one translator at the same time.
 
     >>> Translator.load("runs/quickstart").translate(["The old dog sleeps."])
@@ -72,22 +147,24 @@ class Translator(TextTranslator):
 
     def __init__(
         self,
-        models: Sequence[Transformer],
+        engine: Engine,
         tokenizers: TokenizerPair,
         config: DecodingConfig,
         members: Sequence[Member] = (),
+        make_stages: MakeStages | None = None,
     ) -> None:
-        """Translate with models in evaluation mode; several form an ensemble, loaded from `members`."""
-        self.ensemble, self.members = Ensemble(models), members
-        self.precision = self.ensemble.precision
-        super().__init__(tokenizers, config, self.ensemble.max_positions or sys.maxsize)
+        """Translate with an engine whose models were loaded from `members`."""
+        self.engine, self.tokenizers, self.config = engine, tokenizers, config
+        self.members, self.make_stages = members, make_stages
 
     @classmethod
     def from_model(
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
         """Return a translator with a copy of a model, which may continue to train."""
-        return cls([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers, config)
+        return cls(
+            TorchEngine([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers), tokenizers, config
+        )
 
     @classmethod
     def load(
@@ -99,6 +176,7 @@ class Translator(TextTranslator):
         precision: str = "auto",
         *,
         ensemble: str | Path | Sequence[str | Path] = (),
+        make_stages: MakeStages | None = None,
         **options: Any,
     ) -> Translator:
         """Load a checkpoint of a run folder. The training data is not needed.
@@ -111,6 +189,7 @@ class Translator(TextTranslator):
             precision: Of the matrix products: fp32, bf16, or auto (bf16 where it is faster).
             ensemble: Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings
                 apply.
+            make_stages: Makes the stages for options that need some, such as a glossary.
             **options: Keys of the section `decoding`, as for `translate`.
 
         Raises:
@@ -123,107 +202,390 @@ class Translator(TextTranslator):
         configure_process(machine)
         members = load_members(folders, checkpoint)
         models = [prepare_for_inference(member.model.to(machine.device), machine.precision) for member in members]
-        return cls(models, members[0].tokenizers, config, members)
+        tokenizers = members[0].tokenizers
+        return cls(TorchEngine(models, tokenizers), tokenizers, config, members, make_stages)
 
     @property
     def model(self) -> Transformer:
         """The only model. Raises `UserError` for an ensemble."""
-        if len(self.ensemble.models) > 1:
-            raise UserError(f"one model is needed, and this is an ensemble of {len(self.ensemble.models)}")
-        return self.ensemble.models[0]
+        models = self.torch_engine.models
+        if len(models) != 1:
+            raise UserError(f"one model is needed, and this is an ensemble of {len(models)}")
+        return models[0]
 
-    @torch.inference_mode()
-    def translate_ids(
-        self,
-        sources: list[list[int]],
-        config: DecodingConfig,
-        line_numbers: Sequence[int] | None = None,
-        prefixes: list[list[int]] | None = None,
-        is_cancelled: IsCancelled | None = None,
-        term_automata: Sequence[TermAutomaton] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
+    @property
+    def torch_engine(self) -> TorchEngine:
+        """The engine, if it is one of PyTorch. Raises `UserError` for another one."""
+        if not isinstance(self.engine, TorchEngine):
+            raise UserError("--engine ctranslate2: it has no model of PyTorch; use the run itself")
+        return self.engine
 
-        `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
-        at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
-        translation contains the terms of its automaton (beam search only).
+    @property
+    def precision(self) -> str:
+        """Precision of the matrix products."""
+        return self.engine.precision
+
+    @property
+    def max_positions(self) -> int:
+        """Length of the longest sequence that the model can read."""
+        return self.engine.max_positions
+
+    @cached_property
+    def stages(self) -> Sequence[TextStage]:
+        """The stages for the options. Raises `UserError` if a glossary is invalid, or if there are none."""
+        if self.make_stages is not None:
+            return self.make_stages(self.config, self.tokenizers)
+        for key, is_used in (("markup", self.config.markup != "none"), ("glossary", self.config.glossary is not None)):
+            if is_used:
+                raise UserError(
+                    f"decoding.{key}: needs stages; from Python, pass "
+                    "Translator.load(..., make_stages=transformer_mt.tools.markup.stages.make_stages)"
+                )
+        return ()
+
+    def with_options(self, options: dict[str, Any], parameters: Sequence[str] = ()) -> Self:
+        """Return a translator with other options that shares the model. Raises `UserError` for invalid options.
+
+        `parameters` are further names to suggest in place of an unknown option.
         """
-        search = self.set_up_search(sources, config, line_numbers, prefixes, is_cancelled, term_automata)
-        return beam_search(self.ensemble.step, *search)
+        twin = copy.copy(self)
+        twin.config = self.config.with_options(options, parameters)
+        vars(twin).pop("stages", None)
+        return twin
 
-    def set_up_search(
+    @property
+    def max_source_tokens(self) -> int:
+        """Maximum tokens of a source, without EOS, BOS and the tag."""
+        return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
+
+    def encode(
+        self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
+    ) -> list[list[int]]:
+        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
+        return self.cut_and_tag(self.tokenizers.src.encode(texts), tags, line_numbers)
+
+    def cut_and_tag(
         self,
         sources: list[list[int]],
-        config: DecodingConfig,
+        tags: Sequence[str | None] | None = None,
         line_numbers: Sequence[int] | None = None,
-        prefixes: list[list[int]] | None = None,
+    ) -> list[list[int]]:
+        """Cut long sources, and insert the ids of their tags before them. `line_numbers` are for warnings; None: none.
+
+        `tags` has the tag of each source; None: all have `decoding.tag`.
+        """
+        limit = self.max_source_tokens
+        for i, ids in enumerate(sources):
+            if len(ids) > limit:
+                if line_numbers is not None:
+                    message = f"{name_line(line_numbers[i])} has {len(ids)} tokens and was cut to {limit}"
+                    warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
+                del ids[limit:]
+        first = self.tag_ids(tags, len(sources))
+        return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
+
+    def tag_ids(self, tags: Sequence[str | None] | None, n_texts: int) -> list[list[int]]:
+        """Return the ids before each of some texts: that of its tag, or none.
+
+        Raises:
+            UserError: The model does not know a tag, or needs one; or there is not one tag per text.
+        """
+        chosen = [self.config.tag] * n_texts if tags is None else tags
+        if isinstance(chosen, str) or len(chosen) != n_texts:
+            raise UserError(f"tags: give a list with a tag, or None, for each of {n_texts} texts")
+        if self.tokenizers.needs_tag and None in chosen:
+            known = ", ".join(self.tokenizers.src.tags)
+            raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
+        return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        line_numbers: Sequence[int] | None = None,
+        *,
+        tags: Sequence[str | None] | None = None,
+        on_batch: OnBatch | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Return one translation per text, in order: "" if the text is blank, also after normalisation.
+
+        Each translation starts with its prefix, if prefixes are given. `line_numbers` are for warnings and for random
+        sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text longer than
+        `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`. `on_batch` is called after
+        each batch with the number of translated texts.
+        """
+        options = {**options, "n_best": 1}
+        n_best_lists = self.n_best(texts, prefixes, line_numbers, tags=tags, on_batch=on_batch, **options)
+        return [best.text for best, *_ in n_best_lists]
+
+    def n_best(
+        self,
+        texts: Sequence[Any],
+        prefixes: Sequence[str] | None = None,
+        line_numbers: Sequence[int] | None = None,
+        *,
+        alignments: bool = False,
+        tags: Sequence[str | None] | None = None,
+        on_batch: OnBatch | None = None,
         is_cancelled: IsCancelled | None = None,
-        term_automata: Sequence[TermAutomaton] | None = None,
-    ) -> Search:
-        """Encode a batch of sources, and return the search for their translations."""
-        device, tokenizer = self.ensemble.device, self.tokenizers.tgt
-        prefixes = prefixes or [[] for _ in sources]
-        term_tokens = [each.start.n_missing_tokens for each in term_automata or ()] or [0] * len(sources)
-        limits = (
-            config.max_target_tokens(len(ids)) + len(prefix) + n_term_tokens
-            for ids, prefix, n_term_tokens in zip(sources, prefixes, term_tokens, strict=True)
-        )
-        max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
-        processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
-        if any(prefixes):
-            processors.append(ForcedPrefix(prefixes, device))
-        if config.no_repeat_ngram and term_automata is None:  # a term may have to occur twice
-            processors.append(NoRepeatNgram(config.no_repeat_ngram))
-        if config.repetition_penalty > 1:
-            processors.append(RepetitionPenalty(config.repetition_penalty))
-        choose_candidates = beam_candidates
-        if term_automata is not None:
-            vocabulary = TermVocabulary(term_automata[0].classes, tokenizer.eos_id, device)
-            constraint = TermConstraint(term_automata, max_lengths, vocabulary)
-            processors.append(constraint)
-            choose_candidates = constraint.choose_candidates
-        if tokenizer.n_reserved:
-            processors.append(NoReserved(tokenizer.first_reserved_id))
-        if is_cancelled is not None:
-            processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
-        if config.sample:
-            numbers = torch.tensor(line_numbers or range(1, len(sources) + 1), device=device)  # [n]
-            choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
-        bos, eos = tokenizer.bos_id, tokenizer.eos_id
-        beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalise)
-        cache = self.ensemble.start(collate_sources(sources, self.tokenizers).to(device))
-        return Search(cache, beams, choose_candidates, processors)
+        **options: Any,
+    ) -> list[list[Translation]]:
+        """Return up to `n_best` translations of each text, the best first, but at least one.
 
-    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probabilities of the tokens of given translations and of EOS."""
-        batch_tokens = self.config.batch_tokens
-        if self.ensemble.device.type == "cpu":
-            batch_tokens = min(batch_tokens, CPU_SCORING_BATCH_TOKENS)
-        return target_log_probs(self.ensemble, self.tokenizers, sources, targets, batch_tokens)
+        Those of a beam search have different texts. There may be fewer than `n_best`, because hypotheses with the same
+        text are merged.
 
-    def load_calibration(self, tags: Sequence[str | None] | None = None) -> Calibration:
-        """Read the calibration of the run. Raises `UserError` for an ensemble, or if it does not fit."""
-        if len(self.members) != 1:
-            raise UserError(f"confidences are those of one run, and this translator has {len(self.members)}")
-        (member,) = self.members
-        return read_calibration(member, self.config, [self.config.tag] if tags is None else tags)
+        `tags` has the tag of each text; by default it is `decoding.tag`. `is_cancelled` takes the index of a text. Once
+        it is true, the translations of this text are not needed, and its search ends soon.
+        """
+        if options:
+            twin = self.with_options(options, TRANSLATION_PARAMETERS)
+            return twin.n_best(
+                texts,
+                prefixes,
+                line_numbers,
+                alignments=alignments,
+                tags=tags,
+                on_batch=on_batch,
+                is_cancelled=is_cancelled,
+            )
+        check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
+        line_numbers = resolve_line_numbers(len(texts), line_numbers)
+        prepared = [_PreparedText.make(text, self.stages) for text in texts]
+        sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
+        prefix_ids = None
+        if prefixes is not None:  # trailing white space belongs to the token of the next word
+            pairs = zip(prepared, prefixes, strict=True)
+            prefix_ids = self._encode_prefixes([each.prefix(prefix.rstrip()) for each, prefix in pairs], line_numbers)
+        hypotheses = self._search(prepared, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
+        aligned = self._align(prepared, sources, hypotheses, alignments)
+        return self._finish(prepared, hypotheses, aligned)
 
-    def word_alignments(
-        self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
-    ) -> list[WordAlignment]:
-        """Return the alignment of each hypothesis, in order, with the words of its text."""
-        layer, n_layers = self.config.alignment_layer, self.ensemble.n_decoder_layers
-        if (layer or 1) > n_layers:
-            raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
-        word_indices = self.tokenizers.src.word_indices(texts)
-        pairs = [
-            (source, words[: len(source)], hypothesis.ids)  # a long source was cut
-            for source, words, n_best in zip(sources, word_indices, hypotheses, strict=True)
-            for hypothesis in n_best
+    def _encode_prefixes(self, prefixes: Sequence[str], line_numbers: Sequence[int]) -> list[list[int]]:
+        """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
+        encoded = self.tokenizers.tgt.encode(prefixes)
+        for number, ids in zip(line_numbers, encoded, strict=True):
+            line = name_line(number)
+            if self.tokenizers.tgt.unk_id in ids:
+                message = f"{line}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
+                warnings.warn(UnknownWordWarning(message), stacklevel=4)
+            if len(ids) >= self.max_positions:
+                raise UserError(
+                    f"{line}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
+                    "positions: shorten it"
+                )
+        return encoded
+
+    def _make_constraints(
+        self, prepared: Sequence[_PreparedText], line_numbers: Sequence[int], prefixes: list[list[int]] | None
+    ) -> list[Constraint | None]:
+        """Return what each translation must contain. At most one stage constrains a text."""
+        constraints: list[Constraint | None] = []
+        for i, each in enumerate(prepared):
+            n_tokens = self.max_positions - 1 - (0 if prefixes is None else len(prefixes[i]))
+            found = (stage.constraint(state, n_tokens, line_numbers[i]) for stage, state in each.states)
+            constraints.append(next((one for one in found if one is not None), None))
+        return constraints
+
+    def _search(
+        self,
+        prepared: Sequence[_PreparedText],
+        sources: list[list[int]],
+        line_numbers: Sequence[int],
+        prefixes: list[list[int]] | None,
+        on_batch: OnBatch | None,
+        is_cancelled: IsCancelled | None,
+    ) -> list[list[Hypothesis]]:
+        """Translate the sources of texts that are not blank, in batches of similar length.
+
+        A source whose translations lack a term is translated again, with its terms.
+        """
+        hypotheses = [[EMPTY_HYPOTHESIS] for _ in prepared]
+        constraints = self._make_constraints(prepared, line_numbers, prefixes)
+        lengths = {i: len(sources[i]) for i, each in enumerate(prepared) if each.sentence.strip() and sources[i]}
+        n_done = len(prepared) - len(lengths)
+        lengths_of_rejected: dict[int, int] = {}
+        for is_constrained in (False, True):
+            config = self.config.with_term_beam() if is_constrained else self.config
+            rows = lengths_of_rejected if is_constrained else lengths
+            for batch in batch_by_length(rows, config.batch_tokens // config.n_beams):
+                if is_cancelled is not None:
+                    batch = [i for i in batch if not is_cancelled(i)]
+                if not batch:
+                    continue
+                n_best_lists = self.engine.search(
+                    [sources[i] for i in batch],
+                    config,
+                    [line_numbers[i] for i in batch],
+                    None if prefixes is None else [prefixes[i] for i in batch],
+                    None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
+                    [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
+                )
+                for i, n_best in zip(batch, n_best_lists, strict=True):
+                    hypotheses[i] = choose_n_best(n_best, self.config, self.tokenizers)
+                    constraint = constraints[i]
+                    if (
+                        constraint is None
+                        or is_constrained
+                        or all(constraint.accepts(each.ids) for each in hypotheses[i])
+                    ):
+                        n_done += 1
+                    else:
+                        lengths_of_rejected[i] = lengths[i]
+                if on_batch is not None:
+                    on_batch(n_done)
+        return hypotheses
+
+    def _align(
+        self,
+        prepared: Sequence[_PreparedText],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        is_requested: bool,
+    ) -> dict[int, list[WordAlignment]]:
+        """Return the word alignments of the hypotheses of the texts that need them, by their index."""
+        rows: list[int] = []
+        for i, each in enumerate(prepared):
+            needing = next((stage for stage, state in each.states if stage.needs_alignment(state)), None)
+            if is_requested and needing is not None:
+                raise UserError(needing.alignment_refusal)
+            if is_requested or needing is not None:
+                rows.append(i)
+        if not rows:
+            return {}
+        sentences = [prepared[i].sentence for i in rows]
+        layer = self.config.alignment_layer
+        found = iter(self.engine.align(sentences, [sources[i] for i in rows], [hypotheses[i] for i in rows], layer))
+        return {i: [next(found) for _ in hypotheses[i]] for i in rows}
+
+    def _finish(
+        self,
+        prepared: Sequence[_PreparedText],
+        hypotheses: Sequence[Sequence[Hypothesis]],
+        aligned: Mapping[int, Sequence[WordAlignment]],
+    ) -> list[list[Translation]]:
+        """Return the n-best translations of each text. A line break in a translation would split the output line."""
+        tokenizer = self.tokenizers.tgt
+        texts = iter(tokenizer.decode([each.ids for n_best in hypotheses for each in n_best]))
+        n_best_lists: list[list[Translation]] = []
+        for i, (each, n_best) in enumerate(zip(prepared, hypotheses, strict=True)):
+            n_best_lists.append([])
+            for hypothesis, alignment in zip(n_best, aligned.get(i, [None] * len(n_best)), strict=True):
+                text, tokens = next(texts).replace("\n", " "), tokenizer.tokens(hypothesis.ids)
+                score, log_probs, finished = hypothesis.score, hypothesis.log_probs, hypothesis.finished
+                translation = Translation(text, score, tokens, log_probs, finished, alignment)
+                for stage, state in reversed(each.states):
+                    translation = stage.finish(translation, state)
+                n_best_lists[-1].append(translation)
+        return n_best_lists
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], line_numbers: Sequence[int] | None = None
+    ) -> list[Translation]:
+        """Return each target as a translation of its source, with the log-probabilities of the model.
+
+        The score is minus infinity if a side is blank, also after normalisation. It is minus infinity, with an
+        `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `line_numbers` are
+        for warnings, by default 1, 2, ...
+        """
+        check_lists(sources=sources, targets=targets)
+        line_numbers = resolve_line_numbers(len(sources), line_numbers)
+        src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
+        first = self.tag_ids(None, 1)[0]
+        scored = [
+            i
+            for i, number in enumerate(line_numbers)
+            if sources[i].strip() and targets[i].strip() and src[i] and tgt[i] and self._fits(number, src[i], tgt[i])
         ]
-        alignments: dict[int, WordAlignment] = {}
-        lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}
-        for batch in batch_by_length(lengths, ALIGNMENT_BATCH_TOKENS):
-            src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
-            alignments.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))
-        return [alignments[i] for i in range(len(pairs))]
+        found = self.engine.score([first + src[i] for i in scored], [tgt[i] for i in scored], self.config.batch_tokens)
+        log_probs = dict(zip(scored, found, strict=True))
+        return [self._scored_target(text, tgt[i], log_probs.get(i)) for i, text in enumerate(targets)]
+
+    def _fits(self, line_number: int, src: list[int], tgt: list[int]) -> bool:
+        """Return whether the model can read a pair; warn otherwise."""
+        limits = self.max_source_tokens, min(self.config.max_source_length, self.max_positions - 1)
+        if len(src) <= limits[0] and len(tgt) <= limits[1]:
+            return True
+        sizes, maximum = (f"{one} source and {other} target tokens" for one, other in ((len(src), len(tgt)), limits))
+        message = f"line {line_number} has {sizes}, and at most {maximum} are scored"
+        warnings.warn(UnscoredPairWarning(message), stacklevel=3)
+        return False
+
+    def _scored_target(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
+        """Return a given target with its log-probabilities; None and NaN become a score of minus infinity."""
+        tokens = self.tokenizers.tgt.tokens(ids)
+        if log_probs is None or math.isnan(sum(log_probs)):
+            return Translation(text, -math.inf, tokens, [], finished=True)
+        return Translation(text, sum(log_probs), tokens, log_probs, finished=True)
+
+
+def name_line(line_number: int) -> str:
+    """Return the name of a line in messages, which is the same for all its chunks."""
+    return f"line {line_number % CHUNK_STRIDE}"
+
+
+def check_lists(**arguments: object) -> None:
+    """Check the lists of texts that a caller gives, by the names of the parameters.
+
+    Raises `UserError` for a value that is not a list of texts, and for lists of different lengths. A string is not a
+    list, because its letters would be translated one by one.
+    """
+    lengths: dict[str, int] = {}
+    for name, texts in arguments.items():
+        if not isinstance(texts, Collection) or isinstance(texts, str | Mapping | Set):
+            raise UserError(f"{name} is of type {type(cast(object, texts)).__name__}: give a list of texts")
+        for i, text in enumerate(cast(Collection[object], texts)):
+            if not isinstance(text, str) and not (name == "texts" and hasattr(text, "surface")):
+                raise UserError(f"{name}[{i}] is of type {type(text).__name__}: give a text")
+        lengths[name] = len(cast(Collection[object], texts))
+    if len({*lengths.values()}) > 1:
+        counts = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise UserError(f"{counts}; give one for each")
+
+
+def resolve_line_numbers(n_texts: int, line_numbers: Sequence[int] | None) -> Sequence[int]:
+    """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
+    if line_numbers is not None and len(line_numbers) != n_texts:
+        raise UserError(f"line_numbers: {len(line_numbers)} for {n_texts} texts; give one for each")
+    return range(1, n_texts + 1) if line_numbers is None else line_numbers
+
+
+def choose_n_best(
+    hypotheses: Sequence[Hypothesis], config: DecodingConfig, tokenizers: TokenizerPair
+) -> list[Hypothesis]:
+    """Return the best `n_best` hypotheses. Those of a beam have different texts, but samples may be equal."""
+    if config.n_best == 1 or config.sample:
+        return [*hypotheses[: config.n_best]]
+    distinct: dict[str, Hypothesis] = {}
+    for text, each in zip(tokenizers.tgt.decode([each.ids for each in hypotheses]), hypotheses, strict=True):
+        distinct.setdefault(" ".join(text.split()), each)
+    return [*distinct.values()][: config.n_best]
+
+
+def _is_row_cancelled(is_cancelled: IsCancelled, batch: Sequence[int], row: int) -> bool:
+    return is_cancelled(batch[row])
+
+
+@dataclass(frozen=True)
+class ModelProvenance:
+    """Identity of a loaded model, and facts about its training data."""
+
+    identity: dict[str, str]
+    """Names and checksums. Partial output is resumed only by a model with the same identity."""
+    src_lang: str
+    tgt_lang: str
+    max_length: int
+    """Longest training sequence in tokens, including EOS."""
+
+    @classmethod
+    def of_translator(cls, translator: Translator) -> ModelProvenance:
+        """Describe the loaded checkpoints and the precision of the matrix products. The languages are of the tag."""
+        members, data, tag = translator.members, translator.members[0].data, translator.config.tag
+        is_tag_missing = tag is None and data.needs_tag  # the translation will be refused
+        src_lang, tgt_lang = (data.src_lang, data.tgt_lang) if is_tag_missing else data.languages_of(tag)
+        identity = {
+            "run": ", ".join(member.folder.path.resolve().name for member in members),
+            "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in members), translator.precision]),
+        }
+        return cls(identity, src_lang, tgt_lang, min(member.data.max_length for member in members))

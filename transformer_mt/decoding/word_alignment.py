@@ -13,15 +13,14 @@ from torch import Tensor
 
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.engine import Ensemble
-from transformer_mt.model.transformer import cross_attention_weights
+from transformer_mt.model.transformer import Transformer, cross_attention_weights
 
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words."""
 
 
 def align(
-    ensemble: Ensemble,
+    models: Sequence[Transformer],
     tokenizers: TokenizerPair,
     sources: list[list[int]],
     src_word_indices: list[list[int]],
@@ -36,9 +35,9 @@ def align(
     """
     if not targets:
         return []
-    batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
+    batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(models[0].output.weight.device)
     per_model: list[Tensor] = []
-    for model in ensemble.models:
+    for model in models:
         cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [B, H, T, S]
         layers = cross if layer is None else cross[layer - 1 : layer]
         per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [B, T, S]

@@ -11,7 +11,7 @@ from pathlib import Path
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import RUN_KEYS, Difference, list_differences, mix
 from transformer_mt.config.root import SCHEMA, Config
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
+from transformer_mt.decoding.translator import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, EvaluationSet
@@ -22,6 +22,7 @@ from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import resolve_machine
 from transformer_mt.system.log import log
+from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.analysis.bisection import Bisection, Experiment, Items, PreparedTrial, search
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF"}  # validation.metric -> name of the score; chrF for any other metric
@@ -87,7 +88,7 @@ def _configure_trial(good: Config, bad: Config, applied: list[Difference], n_dif
 
 def translate_held_out(good: Config, held_out: EvaluationSet, run: RunFolder) -> Texts:
     """Translate the validation set with the last weights of a run, as a validation does."""
-    translator = Translator.load(run.path, "last", good.device, good.threads)
+    translator = Translator.load(run.path, "last", good.device, good.threads, make_stages=make_stages)
     options = good.decoding.for_validation().model_dump()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncatedSourceWarning)

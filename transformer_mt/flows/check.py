@@ -20,6 +20,7 @@ from transformer_mt.flows.prepare import (
     make_tokenizers,
 )
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.quality.check import check_sources, check_tokenizers
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.high_loss_pairs import HighLossPair, find_high_loss_pairs
@@ -78,6 +79,6 @@ def list_high_loss_pairs(config: Config, run: RunFolder, count: int) -> list[Hig
             f"{run.path}: the text of data.train has changed since the run was created, so that the model was trained "
             "on other lines;\nrestore it, or train again"
         )
-    translator = Translator.load(run.path)
+    translator = Translator.load(run.path, make_stages=make_stages)
     corpus = encode_training(config, text, translator.tokenizers)
-    return find_high_loss_pairs(corpus, config.data, translator.tokenizers, translator.target_log_probs, count)
+    return find_high_loss_pairs(corpus, config.data, translator.tokenizers, translator.engine.score, count)

@@ -46,6 +46,7 @@ from transformer_mt.system.device import (
 from transformer_mt.system.log import format_duration, log_rank0
 from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
@@ -65,6 +66,7 @@ def score_test_sets(
         machine.threads,
         machine.precision,
         batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
+        make_stages=make_stages,
     )
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():

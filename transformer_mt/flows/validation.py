@@ -16,8 +16,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.evaluation.behaviour_tests import (
     BehaviourResult,
     BehaviourTest,

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.export import ctranslate2_export
-from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 from transformer_mt.tools.export.ctranslate2_export import Parity, compare
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys
 
@@ -106,7 +106,11 @@ def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
         pair = TokenizerPair(src, tgt, source_bos)
         sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
         model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
-        return Translator([model], pair, configuration.load(configuration.find_builtin_config("quickstart")).decoding)
+        return Translator(
+            TorchEngine([model], pair),
+            pair,
+            configuration.load(configuration.find_builtin_config("quickstart")).decoding,
+        )
 
     return make_translator
 
@@ -117,15 +121,15 @@ def sources() -> list[list[int]]:
     return [[rng.randrange(WORDS) for _ in range(rng.randrange(1, 16))] for _ in range(22)] + [[3], [3]]
 
 
-def export(translator: Translator, folder: Path, quantization: str = "float32") -> CTranslate2Translator:
+def export(translator: Translator, folder: Path, quantization: str = "float32") -> CTranslate2Engine:
     folder.mkdir()
     ctranslate2_export.save_model(translator, POSITIONS, quantization, folder)
     return load_exported(folder, translator)
 
 
-def load_exported(folder: Path, translator: Translator) -> CTranslate2Translator:
+def load_exported(folder: Path, translator: Translator) -> CTranslate2Engine:
     positions = translator.model.config.max_sequence_length or POSITIONS
-    return CTranslate2Translator(folder, translator.tokenizers, translator.config, positions)
+    return CTranslate2Engine(folder, translator.tokenizers, positions)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def load_exported(folder: Path, translator: Translator) -> CTranslate2Translator
 def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
     assert not list(find_unsupported_model_keys(translator.model.config))
-    outputs = {tuple(best.ids) for best, *_ in translator.translate_ids(sources(), translator.config.for_validation())}
+    outputs = {tuple(best.ids) for best, *_ in translator.engine.search(sources(), translator.config.for_validation())}
     assert len(outputs) > 3, "the model must distinguish sentences, or the comparison is void"
     found = compare(translator, export(translator, tmp_path / "model"), sources())
     assert found.identical == found.sentences == len(sources())
@@ -194,8 +198,8 @@ def test_the_parity_check_finds_different_weights(make_translator: MakeTranslato
     assert not Parity(100, 98, 0.0, "float32").is_close
 
 
-def log_probs(translator: TextTranslator, targets: list[list[int]]) -> NDArray[np.float64]:
-    return np.array([x for scores in translator.target_log_probs(sources(), targets) for x in scores])
+def log_probs(engine: Any, targets: list[list[int]]) -> NDArray[np.float64]:
+    return np.array([x for scores in engine.score(sources(), targets) for x in scores])
 
 
 @pytest.mark.parametrize("quantization", ACCEPTED_MODEL_TYPES)
@@ -211,14 +215,14 @@ def test_quantised_scores_follow_ours_and_our_weights_do_not_change(
     before = {name: weight.clone() for name, weight in translator.model.state_dict().items()}
     rng = random.Random(5)
     targets = [[rng.randrange(WORDS) for _ in range(12)] for _ in sources()]
-    ours, exported = log_probs(translator, targets), export(translator, tmp_path / "model", quantization)
+    ours, exported = log_probs(translator.engine, targets), export(translator, tmp_path / "model", quantization)
     bound = 0.97 if quantization.startswith("int") else 0.999
     assert np.corrcoef(ours, log_probs(exported, targets))[0, 1] > bound
     for name, weight in translator.model.state_dict().items():
         assert torch.equal(weight, before[name]), name
     wrong = dict(translator.model.named_parameters())["decoder.layers.0.feed_forward.outer.weight"]
     wrong.data = wrong.data.roll(1, 0)
-    assert np.corrcoef(ours, log_probs(translator, targets))[0, 1] < 0.94, "the bound must exclude wrong weights"
+    assert np.corrcoef(ours, log_probs(translator.engine, targets))[0, 1] < 0.94, "the bound must exclude wrong weights"
 
 
 def test_the_pad_token_has_no_probability(make_translator: MakeTranslator, tmp_path: Path) -> None:
@@ -227,10 +231,10 @@ def test_the_pad_token_has_no_probability(make_translator: MakeTranslator, tmp_p
     exported = export(translator, tmp_path / "model")
     model, tgt = translator.model, translator.tokenizers.tgt
     others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    scores = exported.target_log_probs([[1, 2]] * len(others), [[i] for i in others])
-    ends = exported.target_log_probs([[1, 2]], [[]])[0]
+    scores = exported.score([[1, 2]] * len(others), [[i] for i in others])
+    ends = exported.score([[1, 2]], [[]])[0]
     assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
-    assert exported.target_log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert exported.score([[1, 2]], [[tgt.pad_id]])[0][0] < -80
     assert model.tgt_pad == tgt.pad_id
 
 

@@ -21,7 +21,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools import export as tools_export
-from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, load_translator
 
 SENTENCES = [
     "one two three",
@@ -125,7 +125,7 @@ def test_translations_with_prefixes_equal_those_of_the_run(beam: int, models: Mo
 
 def test_token_scores_equal_ours_for_finished_and_unfinished_translations(models: Models) -> None:
     ours = Translator.load(models.run, precision="fp32", threads=1)
-    theirs = CTranslate2Translator.load(models.exported, threads=1)
+    theirs = load_translator(models.exported, threads=1)
     n_unfinished = 0
     for prefixes in (None, ["zwei"] * len(SENTENCES)):
         options: dict[str, Any] = {"beam": 4, "n_best": 3, "max_length_factor": 0, "max_length_offset": 9}
@@ -141,13 +141,13 @@ def test_scores_are_computed_only_if_they_are_printed(
     models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    target_log_probs = CTranslate2Translator.target_log_probs
+    target_log_probs = CTranslate2Engine.score
 
-    def count(self: CTranslate2Translator, sources: Any, targets: Any) -> list[list[float]]:
+    def count(self: CTranslate2Engine, sources: Any, targets: Any, *rest: Any) -> list[list[float]]:
         counts.append(len(targets))
         return target_log_probs(self, sources, targets)
 
-    monkeypatch.setattr(CTranslate2Translator, "target_log_probs", count)
+    monkeypatch.setattr(CTranslate2Engine, "score", count)
     command = ("translate", models.exported, "one two", "--engine", "ctranslate2", "--beam", 4)
     assert_succeeded(tmt(*command))
     assert counts == []
@@ -158,7 +158,7 @@ def test_scores_are_computed_only_if_they_are_printed(
 
 
 def test_scores_of_given_translations_equal_ours(models: Models) -> None:
-    ours, theirs = Translator.load(models.run, precision="fp32"), CTranslate2Translator.load(models.exported, threads=1)
+    ours, theirs = Translator.load(models.run, precision="fp32"), load_translator(models.exported, threads=1)
     targets = ours.translate(SENTENCES[::-1])
     found = [one.score([*SENTENCES, "", ""], [*targets, "", "zwei"]) for one in (ours, theirs)]
     for one, other in zip(*found, strict=True):
@@ -168,19 +168,21 @@ def test_scores_of_given_translations_equal_ours(models: Models) -> None:
 
 def test_ctranslate2_counts_eos_in_the_length(models: Models) -> None:
     """Its ranking agrees with ours only for this reason."""
-    translator = CTranslate2Translator.load(models.exported, threads=1)
+    translator = load_translator(models.exported, threads=1)
+    engine = translator.engine
+    assert isinstance(engine, CTranslate2Engine)
     ids = translator.tokenizers.src.encode(["one two"])[0]
     options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
-    source = [translator.src_vocabulary[i] for i in ids]
-    found = translator.engine.translate_batch([source], return_scores=True, **options)[0]
+    source = [engine.src_vocabulary[i] for i in ids]
+    found = engine.library.translate_batch([source], return_scores=True, **options)[0]
     for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
-        scores = translator.target_log_probs([ids], [[translator.tgt_ids[token] for token in tokens]])[0]
+        scores = engine.score([ids], [[engine.tgt_ids[token] for token in tokens]])[0]
         if len(tokens) < 40:
             assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
 
 
 def test_a_source_without_tokens_has_an_empty_translation(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = CTranslate2Translator.load(models.exported, threads=1)
+    translator = load_translator(models.exported, threads=1)
     encode = lambda texts: [[] if text == "x" else [5, 6] for text in texts]  # noqa: E731
     monkeypatch.setattr(translator.tokenizers.src, "encode", encode)
     assert [bool(text) for text in translator.translate(["x", "one", "x"])] == [False, True, False]
@@ -196,16 +198,16 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
     uninterrupted = tmt(*command).stdout
     monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 4)
     calls: list[int] = []
-    search = CTranslate2Translator.translate_ids
+    search = CTranslate2Engine.search
 
-    def stop(self: CTranslate2Translator, *arguments: Any) -> Any:
+    def stop(self: CTranslate2Engine, *arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise UserError("stopped")
         return search(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CTranslate2Translator, "translate_ids", stop)
+        patch.setattr(CTranslate2Engine, "search", stop)
         assert tmt(*command, "--output", tmp_path / "g").returncode == 2
     resume = ("--output", tmp_path / "g", "--resume")
     other_engine = tmt("translate", models.run, "--input", tmp_path / "f", *resume)

@@ -11,10 +11,15 @@ from helpers import Tmt, assert_succeeded
 from starlette.testclient import TestClient
 
 from transformer_mt import Translator
-from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.analysis.confidence import (
+    Calibration,
+    ConfidenceRegression,
+    HeldOutFigures,
+    n_best_with_confidence,
+)
 from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel, load_models
 
@@ -88,7 +93,7 @@ def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_c
     client: TestClient = make_client(models=[ServedModel(run_copy, OPTIONS)])
     assert client.get("/models").json()[0]["calibrated"]
     answer = client.post("/translate", json={**ONE, "confidence": True}).json()
-    ((best,),) = translator.n_best(["one two"], confidence=True)
+    ((best,),) = n_best_with_confidence(translator, ["one two"])
     assert answer["segments"][0]["confidence"] == pytest.approx(best.confidence, abs=1e-4)
 
 

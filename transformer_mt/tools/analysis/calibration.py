@@ -10,19 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.decoding.confidence import (
+from transformer_mt.decoding.translator import Translation, Translator
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation.metrics import EvaluationSet
+from transformer_mt.system.files import write_text
+from transformer_mt.system.log import ProgressReport
+from transformer_mt.tools.analysis.confidence import (
     Calibration,
     ConfidenceRegression,
     Features,
     HeldOutFigures,
     log_length_ratio,
 )
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import EvaluationSet
-from transformer_mt.system.files import write_text
-from transformer_mt.system.log import ProgressReport
 
 Array = NDArray[np.float64]
 

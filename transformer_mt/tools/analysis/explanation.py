@@ -28,8 +28,7 @@ from transformer_mt.decoding.search import (
     Hypothesis,
     beam_search,
 )
-from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.decoding.word_alignment import target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport, format_probability, label_piece
@@ -67,7 +66,7 @@ def predict_tokens(
     Raises `UserError` for an ensemble.
     """
     tokenizer, model = translator.tokenizers.tgt, translator.model
-    batch = collate_pairs([source], [ids], translator.tokenizers).to(translator.ensemble.device)
+    batch = collate_pairs([source], [ids], translator.tokenizers).to(translator.torch_engine.device)
     log_probs = model.logits(model(batch.src, batch.tgt_in)[0]).log_softmax(-1).double()  # [T, V]
     entropies = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1) / math.log(2)  # 0 * log 0 is 0
     best = log_probs.topk(N_ALTERNATIVES)
@@ -131,10 +130,10 @@ class CandidateRecorder:
 def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hypothesis], list[list[Branch]]]:
     """Translate one source by beam search. Return the hypotheses, the best first, and the branches of each position."""
     config = translator.config
-    search = translator.set_up_search([source], config)
+    search = translator.torch_engine.set_up_search([source], config)
     recorder = CandidateRecorder(search.choose_candidates)
     limit = int(search.beams.max_lengths[0])
-    (hypotheses,) = beam_search(translator.ensemble.step, search.cache, search.beams, recorder, search.processors)
+    (hypotheses,) = beam_search(translator.torch_engine.step, search.cache, search.beams, recorder, search.processors)
     return hypotheses, build_tree(recorder.positions, translator.tokenizers.tgt.eos_id, limit, config)
 
 
@@ -437,7 +436,7 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
     with ProgressReport("explain: scored", len(encoded), "sources without a word").show() as progress:
         for start in range(0, len(encoded), SCORED_AT_ONCE):
             batch = encoded[start : start + SCORED_AT_ONCE]
-            log_probs = translator.target_log_probs(batch, [translation.ids] * len(batch))
+            log_probs = translator.engine.score(batch, [translation.ids] * len(batch))
             scores += (sum(token_scores[:n_tokens]) for token_scores in log_probs)
             progress.update(len(scores))
     return [LeftOutWord(word, score - scores[0]) for word, score in zip(words, scores[1:], strict=True)]
@@ -451,7 +450,7 @@ def _explain_words(
     predictions: Sequence[TokenPrediction],
 ) -> list[TargetWord]:
     tokenizer = translator.tokenizers.tgt
-    (alignment,) = translator.word_alignments([text], [source], [[translation]])
+    (alignment,) = translator.engine.align([text], [source], [[translation]], translator.config.alignment_layer)
     source_words, texts = text.split(), tokenizer.decode([translation.ids])[0].split()
     word_predictions: list[list[TokenPrediction]] = [[] for _ in texts]
     for prediction, index in zip(predictions, target_word_indices(tokenizer, translation.ids), strict=False):  # no EOS

@@ -8,11 +8,10 @@ from typing import Any
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
-from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece, make_visible
+from transformer_mt.tools.analysis.confidence import load_calibration
 from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, SearchBranch, TokenPrediction
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
@@ -160,7 +159,7 @@ def _describe_reference(reference: ReferenceExplanation | None, ranking_score: f
 def _describe_confidence(translator: Translator, explanation: Explanation) -> Iterator[str]:
     """State a low confidence, if the run has a calibration for these options."""
     try:
-        calibration = translator.load_calibration()
+        calibration = load_calibration(translator)
     except UserError:
         return
     scores = [prediction.log_prob for prediction in explanation.predictions]

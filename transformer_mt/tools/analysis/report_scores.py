@@ -9,9 +9,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from transformer_mt.decoding.confidence import Calibration
-from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
@@ -32,6 +30,7 @@ from transformer_mt.tools.analysis.calibration import (
     judge_translations,
     measure,
 )
+from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.analysis.report_facts import ReportedRun, Warn, cut_text
 from transformer_mt.tools.pages.charts import Chart, HeatMap, draw_bars
 
@@ -137,7 +136,7 @@ def _load_calibration(run: ReportedRun, translator: Translator, tags: Tags, warn
     if not run.folder.calibration.exists():
         return None
     try:
-        return translator.load_calibration(tags)
+        return load_calibration(translator, tags)
     except UserError as error:
         warn(f"the reliability diagram is left out: {error}")
         return None

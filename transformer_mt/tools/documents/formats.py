@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
+from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import (
     BOM,
@@ -18,6 +19,7 @@ from transformer_mt.tools.documents.document import (
     decode,
 )
 from transformer_mt.tools.markup.elements import Element, MarkedText
+from transformer_mt.tools.markup.stages import get_marked_text, make_stages
 
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
@@ -97,10 +99,11 @@ def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
     """
     translator, chunker = chunked.text_translator, chunked.chunker
     if translator.config.markup == "none":
-        translator = translator.with_options({"markup": "auto"})
+        translator = copy(translator.with_options({"markup": "auto"}))
+        translator.make_stages = make_stages
     if chunker.when == "long":
         chunker = replace(chunker, when="always")
-    return replace(chunked, text_translator=translator, chunker=chunker)
+    return ChunkedTranslator.wrap(translator, chunker, chunked.look_up)
 
 
 def make_lines(document: Document) -> list[str | MarkedText]:
@@ -118,7 +121,7 @@ def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int
         n_best = line.join()
         translation = n_best[min(rank, len(n_best) - 1)]
         if translation.marked is None:
-            translations.append(translation.marked_text)
+            translations.append(get_marked_text(translation))
         else:
             elements = _find_document_elements(segment, line.source)
             translations.append(MarkedText(translation.marked.parts, elements))

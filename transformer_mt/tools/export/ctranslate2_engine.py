@@ -24,12 +24,9 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 
 from transformer_mt.data.tokenizers.tokenizer import N_RESERVED, Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
-from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.search import Hypothesis
-from transformer_mt.decoding.term_automaton import TermAutomaton
-from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
+from transformer_mt.decoding.search import Constraint, Hypothesis
+from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
 from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
@@ -98,18 +95,13 @@ def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
     return [*map(str, range(tokenizer.pad_id)), *tokenizer.control_symbols()]
 
 
-class CTranslate2Translator(TextTranslator):
-    """A translator that computes with CTranslate2. See `find_unsupported_search_keys` for its limits.
-
-    >>> CTranslate2Translator.load("exported").translate(["The old dog sleeps."])
-    ['Der alte Hund schläft.']
-    """
+class CTranslate2Engine:
+    """An engine that computes with CTranslate2. See `find_unsupported_search_keys` for its limits."""
 
     def __init__(
         self,
         folder: Path,
         tokenizers: TokenizerPair,
-        config: DecodingConfig,
         positions: int,
         device: str = "cpu",
         scores: bool = True,
@@ -118,68 +110,30 @@ class CTranslate2Translator(TextTranslator):
 
         `scores=False` omits the scores of translations, and saves a forward pass for each.
         """
-        super().__init__(tokenizers, config, max_positions=positions)
-        self.has_scores = scores
+        self.tokenizers, self.max_positions, self.has_scores = tokenizers, positions, scores
         self.src_vocabulary, self.tgt_vocabulary = list_vocabulary(tokenizers.src), list_vocabulary(tokenizers.tgt)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
         ctranslate2.set_log_level(
             logging.ERROR
         )  # no warning if the CPU lacks a compute type: `tmt` prints the used one
         kind, _, index = device.partition(":")
-        self.engine = ctranslate2.Translator(
+        self.library: Any = ctranslate2.Translator(
             str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
         )
 
-    @classmethod
-    def load(
-        cls,
-        run: str | Path,
-        checkpoint: str = "best",
-        device: str = "auto",
-        threads: int | str = "auto",
-        precision: str = "auto",
-        *,
-        scores: bool = True,
-        **options: Any,
-    ) -> CTranslate2Translator:
-        """Load an exported folder. `precision` must be auto or the precision of the folder.
+    @property
+    def precision(self) -> str:
+        """Type in which CTranslate2 computes."""
+        return self.library.compute_type
 
-        Raises `UserError` if the folder is missing or damaged, or if CTranslate2 does not support an option.
-        """
-        folder = Path(run)
-        metadata = read_metadata(folder)
-        if checkpoint != "best":
-            raise UserError(f"checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
-        configure_process(resolve_machine("cpu", "fp32", threads))
-        check_device(device)
-        try:
-            contents = [(folder / f"{side}_tokenizer.json").read_text(encoding="utf-8") for side in ("src", "tgt")]
-            for content in contents:
-                check_content(json.loads(content))
-            backends = [hf.Tokenizer.from_str(content) for content in contents]
-            n_reserved = N_RESERVED if metadata.has_symbols else 0
-            src = Tokenizer(backends[0], metadata.tags, n_reserved)
-            tgt_tags = metadata.tags if metadata.joint else ()
-            tgt = Tokenizer(backends[1], tgt_tags, n_reserved)
-            config = metadata.decoding.with_options(options)
-            check_search(config)
-            tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
-            translator = cls(folder, tokenizers, config, metadata.positions, device, scores)
-        except UserError:
-            raise
-        except Exception as error:  # both libraries raise bare Exceptions
-            raise UserError(f"{folder}: is damaged ({error}); export it again") from None
-        _check_precision(folder, precision, metadata.quantization, translator.engine.compute_type)
-        return translator
-
-    def translate_ids(
+    def search(
         self,
         sources: list[list[int]],
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: Callable[[int], bool] | None = None,
-        term_automata: Sequence[TermAutomaton] | None = None,
+        constraints: Sequence[Constraint] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate source ids. Return the hypotheses of each sentence, the best first.
 
@@ -197,24 +151,28 @@ class CTranslate2Translator(TextTranslator):
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
         if self.has_scores:
-            return self._add_scores(sources, [self.choose_n_best(hypotheses) for hypotheses in found])
+            return self._add_scores(
+                sources, [choose_n_best(hypotheses, config, self.tokenizers) for hypotheses in found]
+            )
         return found
 
-    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
+    ) -> list[list[float]]:
         """Return the log-probability of each token of given translations, including EOS."""
         tokens = [[self.tgt_vocabulary[i] for i in ids] for ids in targets]
-        results = self.engine.score_batch(self._source_tokens(sources), tokens, max_input_length=0)
+        results = self.library.score_batch(self._source_tokens(sources), tokens, max_input_length=0)
         return [result.log_probs for result in results]
 
-    def word_alignments(
-        self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
+    def align(
+        self,
+        texts: Sequence[str],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        layer: int | None = None,
     ) -> list[WordAlignment]:
         """Raise `UserError`: CTranslate2 has no alignments."""
         raise UserError("--engine ctranslate2: it has no alignments; translate with the run itself")
-
-    def load_calibration(self, tags: Sequence[str | None] | None = None) -> Calibration:
-        """Raise `UserError`: the scores of CTranslate2 are not those that were calibrated."""
-        raise UserError("--engine ctranslate2: it has no confidences; translate with the run itself")
 
     def _search_within(
         self, limits: Sequence[int], sentences: list[list[int]], prefixes: list[list[int]], config: DecodingConfig
@@ -246,7 +204,7 @@ class CTranslate2Translator(TextTranslator):
         self, sources: list[list[int]], prefixes: list[list[int]], config: DecodingConfig, limit: int, n: int
     ) -> list[list[Hypothesis]]:
         """Search until `n` hypotheses of each sentence have ended. Return up to `n` hypotheses."""
-        results = self.engine.translate_batch(
+        results = self.library.translate_batch(
             self._source_tokens(sources),
             [[self.tgt_vocabulary[i] for i in ids] for ids in prefixes] if any(prefixes) else None,
             beam_size=config.beam,
@@ -268,9 +226,7 @@ class CTranslate2Translator(TextTranslator):
     def _add_scores(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Add log-probabilities. The last token of a hypothesis that fills all positions gets none."""
         pairs = [(ids, one.ids) for ids, hypotheses in zip(sentences, found, strict=True) if ids for one in hypotheses]
-        scores = iter(
-            self.target_log_probs([src for src, _ in pairs], [tgt[: self.max_positions - 1] for _, tgt in pairs])
-        )
+        scores = iter(self.score([src for src, _ in pairs], [tgt[: self.max_positions - 1] for _, tgt in pairs]))
 
         def add(one: Hypothesis) -> Hypothesis:
             log_probs = next(scores)
@@ -283,6 +239,47 @@ class CTranslate2Translator(TextTranslator):
 
     def _source_tokens(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         return [[self.src_vocabulary[i] for i in ids] for ids in sources]
+
+
+def load_translator(
+    run: str | Path,
+    checkpoint: str = "best",
+    device: str = "auto",
+    threads: int | str = "auto",
+    precision: str = "auto",
+    *,
+    scores: bool = True,
+    **options: Any,
+) -> Translator:
+    """Load an exported folder as a translator. `precision` must be auto or the precision of the folder.
+
+    Raises `UserError` if the folder is missing or damaged, or if CTranslate2 does not support an option.
+    """
+    folder = Path(run)
+    metadata = read_metadata(folder)
+    if checkpoint != "best":
+        raise UserError(f"checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
+    configure_process(resolve_machine("cpu", "fp32", threads))
+    check_device(device)
+    try:
+        contents = [(folder / f"{side}_tokenizer.json").read_text(encoding="utf-8") for side in ("src", "tgt")]
+        for content in contents:
+            check_content(json.loads(content))
+        backends = [hf.Tokenizer.from_str(content) for content in contents]
+        n_reserved = N_RESERVED if metadata.has_symbols else 0
+        src = Tokenizer(backends[0], metadata.tags, n_reserved)
+        tgt_tags = metadata.tags if metadata.joint else ()
+        tgt = Tokenizer(backends[1], tgt_tags, n_reserved)
+        config = metadata.decoding.with_options(options)
+        check_search(config)
+        tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
+        engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, scores)
+    except UserError:
+        raise
+    except Exception as error:  # both libraries raise bare Exceptions
+        raise UserError(f"{folder}: is damaged ({error}); export it again") from None
+    _check_precision(folder, precision, metadata.quantization, engine.precision)
+    return Translator(engine, tokenizers, config)
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
 from transformer_mt.model.transformer import Embedding, Stack, Transformer
 from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
-from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator, ctranslate2, list_vocabulary
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, ctranslate2, list_vocabulary
 
 Spec = Any  # the specifications of CTranslate2 are only partly typed
 
@@ -150,22 +150,22 @@ def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> 
     sources = [first + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
     if not sources:
         return None
-    exported = CTranslate2Translator(folder, translator.tokenizers, translator.config, n_positions, scores=False)
+    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions, scores=False)
     return compare(translator, exported, sources)
 
 
-def compare(translator: Translator, exported: CTranslate2Translator, sources: Sequence[Sequence[int]]) -> Parity:
+def compare(translator: Translator, exported: CTranslate2Engine, sources: Sequence[Sequence[int]]) -> Parity:
     """Translate source ids and score our translations with both engines. Raises `UserError` if a score is NaN."""
     n_identical, difference = 0, 0.0
     config = translator.config.for_validation()
     for start in range(0, len(sources), BATCH_SENTENCES):
         batch = [list(ids) for ids in sources[start : start + BATCH_SENTENCES]]
-        ours = [best for best, *_ in translator.translate_ids(batch, config)]
-        theirs = [best for best, *_ in exported.translate_ids(batch, config)]
+        ours = [best for best, *_ in translator.engine.search(batch, config)]
+        theirs = [best for best, *_ in exported.search(batch, config)]
         n_identical += sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
         # Scoring adds EOS, so an unfinished translation that fills all learned positions must lose its last token.
         targets = [one.ids if one.finished else one.ids[:-1] for one in ours]
-        log_probs = (engine.target_log_probs(batch, targets) for engine in (translator, exported))
+        log_probs = (engine.score(batch, targets) for engine in (translator.engine, exported))
         for our_scores, their_scores in zip(*log_probs, strict=True):
             gaps = [abs(a - b) for a, b in zip(our_scores, their_scores, strict=True)]
             if any(map(math.isnan, gaps)):
@@ -174,7 +174,7 @@ def compare(translator: Translator, exported: CTranslate2Translator, sources: Se
                     "checkpoint, or with another --quantization"
                 )
             difference = max(difference, *gaps)
-    return Parity(len(sources), n_identical, difference, exported.engine.compute_type)
+    return Parity(len(sources), n_identical, difference, exported.precision)
 
 
 # --- model ------------------------------------------------------------------------------------------------------------

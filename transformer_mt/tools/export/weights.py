@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.engine import shorten_weights_hash
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
@@ -19,6 +18,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
+from transformer_mt.tools.analysis.confidence import Calibration
 
 
 def make_exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from transformer_mt.data.languages import primary_language
-from transformer_mt.decoding.chunked_translator import TranslatedLine
+from transformer_mt.decoding.line_splitting import TranslatedLine
 from transformer_mt.system.log import log
 from transformer_mt.tools.markup.elements import MarkedText
 

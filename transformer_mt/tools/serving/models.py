@@ -9,16 +9,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
-from transformer_mt.decoding.confidence import Calibration
-from transformer_mt.decoding.line_splitting import SplitWhen
-from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.line_splitting import ChunkedTranslator, SplitWhen, TranslatedLine
+from transformer_mt.decoding.translator import ModelProvenance, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.log import log
+from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.documents.formats import adapt_translator
+from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.serving.batching import BatchLine, DecodingOptions, LanguagePair
 
 
@@ -134,7 +133,7 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
 def _load(path: Path, options: ModelOptions) -> LoadedModel:
     if not RunFolder(path).exists() and (path / EXPORT).exists():
         return _load_ctranslate2(path, options)
-    translator = Translator.load(path, **options.loading, **options.decoding)
+    translator = Translator.load(path, make_stages=make_stages, **options.loading, **options.decoding)
     data, tag = translator.members[0].data, translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
     translators: dict[LanguagePair, ChunkedTranslator] = {}
@@ -147,7 +146,7 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     problem: UserError | None = None
     for pair, chunked in translators.items() if RunFolder(path).calibration.exists() else ():
         try:
-            calibrations[pair] = chunked.text_translator.load_calibration()
+            calibrations[pair] = load_calibration(chunked.text_translator)
         except UserError as error:
             problem = error
     if problem and not calibrations:
@@ -158,15 +157,15 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
     try:
-        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Translator, read_provenance
+        from transformer_mt.tools.export import ctranslate2_engine
     except ImportError:
         raise UserError(f"{path}: needs one more package: pip install ctranslate2") from None
-    translator = CTranslate2Translator.load(path, **options.loading, **options.decoding)
+    translator = ctranslate2_engine.load_translator(path, **options.loading, **options.decoding)
     if translator.tokenizers.needs_tag and translator.config.tag is None:
         raise UserError(
             f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
         )
-    provenance = read_provenance(path, translator.engine.compute_type)
+    provenance = ctranslate2_engine.read_provenance(path, translator.precision)
     pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
     chunked = ChunkedTranslator.make(translator, provenance, options.split_sentences)
     version = f"checkpoint {provenance.identity['checkpoint']}"

@@ -11,13 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
-from transformer_mt.decoding.confidence import Calibration
-from transformer_mt.decoding.line_splitting import restore_spaces
-from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine, restore_spaces
+from transformer_mt.decoding.translator import Translation
 from transformer_mt.decoding.word_alignment import target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
+from transformer_mt.tools.analysis.confidence import Calibration
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentOptions, fill_document, make_lines, parse_document
 from transformer_mt.tools.languages.detection import LanguageDetector, language_name

@@ -44,7 +44,9 @@ def read_corrections(corpus: ParallelCorpus) -> list[Pair]:
 
 def count_exact_matches(run: RunFolder, corrections: Sequence[Pair], tag: str | None) -> int:
     """Return how many sources a run translates exactly as corrected, with its own search."""
-    translations = Translator.load(run.path, tag=tag).translate([src for src, _ in corrections])
+    translations = Translator.load(run.path, make_stages=make_stages, tag=tag).translate(
+        [src for src, _ in corrections]
+    )
     return sum(ours == wanted for ours, (_, wanted) in zip(translations, corrections, strict=True))
 
 

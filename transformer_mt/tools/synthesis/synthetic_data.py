@@ -20,8 +20,7 @@ from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import TrainSource
 from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.text_translator import TextTranslator
-from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
 from transformer_mt.evaluation.metrics import compute_sentence_chrf
@@ -143,9 +142,9 @@ class Candidate:
 class CandidateMaker:
     """Translates lines, and finds bad translations. Each line is judged on its own, so windows do not matter."""
 
-    translator: TextTranslator
+    translator: Translator
     max_tokens: int  # of a line
-    back: TextTranslator | None = None  # for the round trip
+    back: Translator | None = None  # for the round trip
     min_chrf: float = 0.0
 
     def make(self, texts: Sequence[str], first_number: int) -> list[Candidate]:
@@ -165,7 +164,7 @@ class CandidateMaker:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.translator.tokenizers.src.encode(texts)
 
-    def _translate_back(self, back: TextTranslator, candidates: list[Candidate], first_number: int) -> None:
+    def _translate_back(self, back: Translator, candidates: list[Candidate], first_number: int) -> None:
         """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
         kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
         line_numbers = [first_number + i for i in kept]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from shlex import join
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, ValidationError
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from transformer_mt.config.section import Section
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import Member
-from transformer_mt.decoding.translation import Translation
+from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 
 IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary")
@@ -156,6 +156,17 @@ def read_calibration(model: Member, config: DecodingConfig, tags: Sequence[str |
     return calibration
 
 
+def load_calibration(translator: Translator, tags: Sequence[str | None] | None = None) -> Calibration:
+    """Read the calibration of the run of a translator. `tags` has the tag of each text, by default `decoding.tag`.
+
+    Raises `UserError` for an ensemble, for another engine, or if the calibration does not fit.
+    """
+    members = translator.members
+    if len(members) != 1:
+        raise UserError(f"confidences are those of one run, and this translator has {len(members)}")
+    return read_calibration(members[0], translator.config, [translator.config.tag] if tags is None else tags)
+
+
 def make_calibrate_command(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> str:
     """Return the command that fits confidences for a model, these options, and the first of the tags."""
     options = list_options(model, config.with_options({"tag": next(iter(tags), None)}))
@@ -184,3 +195,12 @@ def add_confidences(
         [replace(translation, confidence=confidence(source, translation)) for translation in n_best]
         for source, n_best in zip(sources, n_best_lists, strict=True)
     ]
+
+
+def n_best_with_confidence(
+    translator: Translator, texts: Sequence[str], *, tags: Sequence[str | None] | None = None, **options: Any
+) -> list[list[Translation]]:
+    """Return the n-best translations of texts with their confidences, for a run that was calibrated."""
+    translator = translator.with_options(options)
+    calibration = load_calibration(translator, tags)
+    return add_confidences(translator.n_best(texts, tags=tags), texts, calibration)
