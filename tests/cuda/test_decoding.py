@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import prepare_for_inference
+from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL, beam_search
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
@@ -54,7 +54,8 @@ def make_translators(
         models = [make_model(d_model=32 * (i + 1), **sizes) for i in range(n_models)]
         copies = [copy.deepcopy(model).to(CUDA) for model in models]
         config = DecodingConfig.model_validate(options)
-        return Translator(models, tokenizers, config), Translator(copies, tokenizers, config)
+        engines = [TorchEngine(each, tokenizers) for each in (models, copies)]
+        return Translator(engines[0], tokenizers, config), Translator(engines[1], tokenizers, config)
 
     return make_translators
 
@@ -155,8 +156,8 @@ def count_waits_of_search(translator: Translator, n_positions: int, **parts: Any
     limits = {"min_length": n_positions, "max_length_factor": 0, "max_length_offset": n_positions}
     sources = translator.tokenizers.src.encode(TEXTS[:4])
     with torch.inference_mode():
-        search = translator.engine.set_up_search(sources, translator.config.with_options(limits), **parts)
-        waits = list_waits(lambda: beam_search(translator.engine.step, *search))
+        search = translator.torch_engine.set_up_search(sources, translator.config.with_options(limits), **parts)
+        waits = list_waits(lambda: beam_search(translator.torch_engine.step, *search))
     assert search.beams.position >= n_positions
     return len(waits)
 

@@ -119,7 +119,7 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align(translator.engine, pair, [source], [src_words], [target], layer) == [wanted]
+        assert align(translator.torch_engine.models, pair, [source], [src_words], [target], layer) == [wanted]
 
 
 def test_alignment_is_valid_and_independent_of_the_batch(make_translator: Callable[..., Translator]) -> None:

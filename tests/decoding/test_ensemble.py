@@ -60,7 +60,7 @@ def make_ensemble(make_translator: MakeTranslator, models: list[Transformer]) ->
 
     def make_ensemble(n: int = 3, **decoding: int) -> Translator:
         one = make_translator(**decoding)
-        return Translator(models[:n], one.tokenizers, one.config)
+        return Translator(TorchEngine(models[:n], one.tokenizers), one.tokenizers, one.config)
 
     return make_ensemble
 
@@ -149,7 +149,7 @@ def test_alignment_uses_mean_attention_of_the_members(
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.word_alignment.align_words", lambda given, *_: linked.append(given))
-    align(TorchEngine(models), pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
+    align(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
 
@@ -304,6 +304,14 @@ def test_provenance_has_the_smallest_max_length(tiny_run: Path, tmp_path: Path) 
         assert ModelProvenance.of_translator(Translator.load(runs[0], ensemble=runs[1])).max_length == 9
 
 
-def test_n_decoder_layers_is_that_of_the_shallowest_model(make_model: Callable[..., Transformer]) -> None:
+def test_n_decoder_layers_is_that_of_the_shallowest_model(
+    make_model: Callable[..., Transformer], make_ensemble: MakeTranslator
+) -> None:
+    pair = make_ensemble().tokenizers
     shallow, deep = (make_model(decoder={"n_layers": n}) for n in (1, 3))
-    assert [TorchEngine(models).n_decoder_layers for models in ([deep, shallow], [shallow, deep], [deep])] == [1, 1, 3]
+    groups = ([deep, shallow], [shallow, deep], [deep])
+    assert [TorchEngine(models, pair).n_decoder_layers for models in groups] == [1, 1, 3]
+        1,
+        1,
+        3,
+    ]

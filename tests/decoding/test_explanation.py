@@ -44,10 +44,10 @@ def source_ids(translator: Translator, text: str) -> list[int]:
 @torch.inference_mode()
 def next_token_distributions(translator: Translator, source: list[int], ids: list[int]) -> list[list[float]]:
     """Return the probabilities of all tokens after each prefix, by decoding step by step with the cache."""
-    cache = translator.engine.start(collate_sources([source], translator.tokenizers))
+    cache = translator.torch_engine.start(collate_sources([source], translator.tokenizers))
     found: list[list[float]] = []
     for token in [translator.tokenizers.tgt.bos_id, *ids]:
-        (log_probs,) = translator.engine.step(torch.tensor([[token]]), cache)
+        (log_probs,) = translator.torch_engine.step(torch.tensor([[token]]), cache)
         cache.reorder(torch.tensor([[0]]))
         found.append(cast("list[float]", log_probs[0, 0].exp().tolist()))
     return found
@@ -104,7 +104,7 @@ def test_a_search_that_checks_for_its_end_only_now_and_then_has_the_same_tree(
         source = source_ids(translator, text)
         expected = search_with_tree(translator, source)
         with monkeypatch.context() as patch:
-            patch.setattr("transformer_mt.decoding.translator.BeamState", partial(BeamState, sync_interval=8))
+            patch.setattr("transformer_mt.decoding.engine.BeamState", partial(BeamState, sync_interval=8))
             assert search_with_tree(translator, source) == expected
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import RUN_KEYS, Difference, list_differences, mix
 from transformer_mt.config.root import SCHEMA, Config
-from transformer_mt.decoding.translator import TruncatedSourceWarning
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, EvaluationSet
 from transformer_mt.evaluation.significance import Texts
@@ -22,8 +21,8 @@ from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import resolve_machine
 from transformer_mt.system.log import log
-from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.analysis.bisection import Bisection, Experiment, Items, PreparedTrial, search
+from transformer_mt.tools.markup.stages import make_stages
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF"}  # validation.metric -> name of the score; chrF for any other metric
 NOT_SEARCHED = ("data.validation", "data.validation_size", "data.test", "validation", "scoring", "decoding")

@@ -14,7 +14,6 @@ from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import SystemScore, Texts, compare_systems
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
-from transformer_mt.tools.markup.stages import make_stages
 
 MAX_SUBSETS = 12  # differences of which all subsets are tried; of more differences, random halves
 N_RANDOM = 500

@@ -15,6 +15,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.scripts import split_units
+from transformer_mt.tools.markup.stages import make_stages
 
 N_REPLAY = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
 N_VALIDATION = 1000  # validation pairs on which the gate compares BLEU
