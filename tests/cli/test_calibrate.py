@@ -17,6 +17,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.confidence import load_calibration
 
 N_PAIRS = 400
+SEARCH = Translator.n_best  # which `pairs` replaces
 
 
 def translate_as_well_as_the_source_says(
@@ -126,7 +127,7 @@ def test_translate_adds_a_column_and_a_key(
     run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_succeeded(tmt("calibrate", run_copy, *pairs))
-    monkeypatch.setattr(Translator, "n_best", Translator.n_best)
+    monkeypatch.setattr(Translator, "n_best", SEARCH)
     plain = assert_succeeded(tmt("translate", run_copy, "one two", "")).split("\n")
     lines = assert_succeeded(tmt("translate", run_copy, "one two", "", "--confidence")).split("\n")
     assert lines == [f"0.0000\t{plain[0]}", "1.0000\t", ""]  # the first was cut, the second is blank
@@ -146,7 +147,7 @@ def test_resumed_output_needs_the_same_calibration(
     run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_succeeded(tmt("calibrate", run_copy, *pairs))
-    monkeypatch.setattr(Translator, "n_best", Translator.n_best)
+    monkeypatch.setattr(Translator, "n_best", SEARCH)
     Path("in").write_bytes(b"one\n" * 1000 + b"\xff\n")
     command = ("translate", run_copy, "--input", "in", "--output", "out", "--confidence", "--beam", "5")
     assert tmt(*command).returncode == 2
@@ -159,7 +160,7 @@ def test_exported_weights_keep_the_calibration_of_their_checkpoint(
     run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_succeeded(tmt("calibrate", run_copy, *pairs))
-    monkeypatch.setattr(Translator, "n_best", Translator.n_best)
+    monkeypatch.setattr(Translator, "n_best", SEARCH)
     steps = [info.step for info in RunFolder.open(run_copy).list_checkpoints()]
     best = RunFolder.open(run_copy).find_checkpoint("best").step
     for step in steps:

@@ -311,7 +311,3 @@ def test_n_decoder_layers_is_that_of_the_shallowest_model(
     shallow, deep = (make_model(decoder={"n_layers": n}) for n in (1, 3))
     groups = ([deep, shallow], [shallow, deep], [deep])
     assert [TorchEngine(models, pair).n_decoder_layers for models in groups] == [1, 1, 3]
-        1,
-        1,
-        3,
-    ]

@@ -21,7 +21,7 @@ def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypat
     """Rank 0 passes on `cuda`, not its own cuda:0, and uses no larger batches than validation does."""
     devices: list[str] = []
 
-    def load(path: Path, checkpoint: str, device: str, *_: object, batch_tokens: int) -> NoReturn:
+    def load(path: Path, checkpoint: str, device: str, *_: object, batch_tokens: int, **__: object) -> NoReturn:
         assert batch_tokens == 4096
         devices.append(device)
         raise UserError("loading")
