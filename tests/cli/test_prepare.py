@@ -87,11 +87,10 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
 SLOW_BLOCKS = """
 import time
 from transformer_mt.cli.main import main
-from transformer_mt.system import disk_space
-from transformer_mt.data import array_files, blocks, worker_pool
+from transformer_mt.data import corpus, encoding, worker_pool
 
-blocks.BLOCK_SIZE, worker_pool.MIN_PAIRS_PER_WORKER, array_files.SAVE_SECONDS = 5, 1, 0
-save_progress = array_files.ArrayWriter.save_progress
+corpus.BLOCK_SIZE, worker_pool.MIN_PAIRS_PER_WORKER, encoding.SAVE_SECONDS = 5, 1, 0
+save_progress = encoding.ArrayWriter.save_progress
 
 def save_slowly(self, state):
     save_progress(self, state)
@@ -99,7 +98,7 @@ def save_slowly(self, state):
     time.sleep(DELAY)
 
 if __name__ == "__main__":
-    array_files.ArrayWriter.save_progress = save_slowly
+    encoding.ArrayWriter.save_progress = save_slowly
     main()
 """
 

@@ -79,7 +79,8 @@ def test_training_does_not_depend_on_home_or_locale(
     assert (run / "tokenizer.json").read_bytes() == (tiny_run / "tokenizer.json").read_bytes()
     tmt(workspace, "translate", run, "--input", "test.en", "--output", "out", environment={**unset, **environment})
     assert (workspace / "out").read_text("utf-8").count("\n") == 6
-    tmt(workspace, "evaluate", run, "--show", "2", environment={**unset, **environment})
+    texts = ("--src", "test.en", "--ref", "test.de")  # no home, no key that signs the run: its data are not read
+    tmt(workspace, "evaluate", run, *texts, "--show", "2", environment={**unset, **environment})
     tmt(workspace, "plot", "attention", run, "--text", "füür 火", environment={**unset, **environment})
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -195,9 +196,12 @@ def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParall
     the gradients in the same order as an uninterrupted one.
     """
     has_layer_drop = any(stack.layer_drop for stack in (batch_loss.model.encoder, batch_loss.model.decoder))
+    # Tables of positions are equal on all ranks, but their lengths need not be. Torch 2.13 renamed the option.
+    has_new_name = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    unsynced: dict[str, Any] = {"forward_sync_buffers" if has_new_name else "broadcast_buffers": False}
     with translate_errors():
         wrapped = DistributedDataParallel(
-            batch_loss, broadcast_buffers=False, find_unused_parameters=has_layer_drop, gradient_as_bucket_view=True
+            batch_loss, find_unused_parameters=has_layer_drop, gradient_as_bucket_view=True, **unsynced
         )
         wrapped(None)["loss"].backward()
     for parameter in batch_loss.parameters():
