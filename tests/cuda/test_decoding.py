@@ -22,7 +22,7 @@ from transformer_mt.decoding.search import GPU_SYNC_INTERVAL, beam_search
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
-from transformer_mt.tools.markup.stages import get_automaton_builder, read_glossary
+from transformer_mt.tools.markup.stages import get_automaton_builder, make_stages, read_glossary
 
 TEXTS = [src for src, _ in load_pairs("test")[:12]]
 PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]
@@ -54,8 +54,11 @@ def make_translators(
         models = [make_model(d_model=32 * (i + 1), **sizes) for i in range(n_models)]
         copies = [copy.deepcopy(model).to(CUDA) for model in models]
         config = DecodingConfig.model_validate(options)
-        engines = [TorchEngine(each, tokenizers) for each in (models, copies)]
-        return Translator(engines[0], tokenizers, config), Translator(engines[1], tokenizers, config)
+        on_cpu, on_gpu = (
+            Translator(TorchEngine(each, tokenizers), tokenizers, config, make_stages=make_stages)
+            for each in (models, copies)
+        )
+        return on_cpu, on_gpu
 
     return make_translators
 
@@ -184,7 +187,7 @@ def test_a_search_with_terms_waits_twice_per_position(make_translators, tmp_path
     builder = get_automaton_builder(read_glossary(str(glossary)), translator.tokenizers.tgt)
     automata = [builder.build(MarkedText.from_text("the"), 100, 1) for _ in TEXTS[:4]]
     assert all(automata)
-    assert count_waits_per_check(translator, term_automata=automata) == 2 * GPU_SYNC_INTERVAL + 1
+    assert count_waits_per_check(translator, constraints=automata) == 2 * GPU_SYNC_INTERVAL + 1
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
