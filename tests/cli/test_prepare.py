@@ -18,7 +18,7 @@ from transformer_mt.flows import prepare as pipeline_data
 from transformer_mt.flows import prepare as report
 from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import files as disk_space
+from transformer_mt.system import files
 from transformer_mt.tools.quality import filter_pipeline as filtered_corpus
 
 FILTERS = "data.filters=[length, duplicate]"
@@ -72,7 +72,7 @@ def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
     in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = sum(Path(f"train.{language}").stat().st_size for language in ("en", "de"))
-    monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _: needed - 1)
+    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: needed - 1)
     done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}/cache")
     assert_user_error(done, f"{tmp_path}/cache: train.en, train.de: the sentence pairs need about", "data.cache_dir")
 

@@ -42,7 +42,7 @@ from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import encode_training
-from transformer_mt.system import files as disk_space
+from transformer_mt.system import files
 from transformer_mt.system.files import measure_folder
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -290,11 +290,11 @@ def test_a_disk_without_space_is_reported_before_anything_is_encoded(
 ) -> None:
     """Each pair of three tokens takes 20 bytes, and 2 bytes per token."""
     corpus = write_corpus([("a b", "x")] * 500)
-    monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _: 500 * 26 - 1)
+    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26 - 1)
     with pytest.raises(UserError, match=r"cache: the token ids of 500 pairs need about 13.0 kB, and 13.0 kB are free"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     assert not [*Path("cache").glob("ids-*")]
-    monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _: 500 * 26)
+    monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (folder,) = Path("cache").glob("ids-*")
     assert measure_folder(folder) - (folder / "arrays.json").stat().st_size == 500 * 26 + 16

@@ -33,7 +33,6 @@ from transformer_mt.runs.checkpoints import (
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
-from transformer_mt.system import files as disk_space
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -310,7 +309,7 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
     present = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
     line = None
     for free, warns in ((4 * each - present, False), (4 * each - present - 1, True)):
-        monkeypatch.setattr(disk_space, "read_free_disk_bytes", lambda _, free=free: free)
+        monkeypatch.setattr(files, "read_free_disk_bytes", lambda _, free=free: free)
         line = checkpoints.describe_disk_shortage(run, KeepConfig(), model, optimizer_copies=2)
         assert (line is not None) == warns
     assert line is not None

@@ -12,7 +12,7 @@ from transformer_mt.cli.export import check_output_is_new, write_weights_folder
 from transformer_mt.cli.options import DeviceOptions, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.system import files as disk_space
+from transformer_mt.system import files
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -68,7 +68,7 @@ class Average(Command):
         scored = [*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]
         rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
         print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))
-        size = disk_space.format_bytes(disk_space.measure_folder(output))
+        size = files.format_bytes(files.measure_folder(output))
         print_text(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
 
 

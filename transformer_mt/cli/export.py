@@ -14,7 +14,7 @@ from transformer_mt.cli.options import run_argument
 from transformer_mt.cli.table import print_text
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.system import files as disk_space
+from transformer_mt.system import files
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -76,7 +76,7 @@ def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
 
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
-    size = disk_space.format_bytes(disk_space.measure_folder(output))
+    size = files.format_bytes(files.measure_folder(output))
     print_text(
         f"{output}: the weights of {source.path}, step {info.step:,}, {size}; tmt translate, score, evaluate, compare, "
         "tokenize, plot and export read it like a run, and train.init_from starts from it"
@@ -118,7 +118,7 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
     texts = list(read_lines(src)) if src else _read_validation_sources(config)
     comparison = ctranslate2_export.write_folder(translator, output, quantization, texts)
-    step, size = translator.members[0].step, disk_space.format_bytes(disk_space.measure_folder(output))
+    step, size = translator.members[0].step, files.format_bytes(files.measure_folder(output))
     print_text(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
     print_text(*comparison)
     print_text(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")

@@ -1,4 +1,4 @@
-"""Prefetching: a background thread builds the next batches while the model trains on the current ones."""
+"""Prefetching of batches in a background thread, and worker processes that sample subwords."""
 
 from __future__ import annotations
 

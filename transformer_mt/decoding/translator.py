@@ -217,7 +217,7 @@ class Translator:
     def torch_engine(self) -> TorchEngine:
         """The engine, if it is one of PyTorch. Raises `UserError` for another one."""
         if not isinstance(self.engine, TorchEngine):
-            raise UserError("--engine ctranslate2: it has no model of PyTorch; use the run itself")
+            raise UserError("this engine has no PyTorch model; load the run itself")
         return self.engine
 
     @property

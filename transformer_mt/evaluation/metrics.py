@@ -1,4 +1,4 @@
-"""Corpus metrics of sacreBLEU (Post 2018) on plain text, with signatures: BLEU, chrF, chrF++ and TER."""
+"""Corpus metrics of sacreBLEU (Post 2018): BLEU, chrF, chrF++ and TER, with signatures and bootstrap intervals."""
 
 from __future__ import annotations
 

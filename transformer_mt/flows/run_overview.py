@@ -1,4 +1,4 @@
-"""The README of a run folder: model, data, scores, and commands to continue with."""
+"""The README of a run folder, and the list of runs with their status."""
 
 from __future__ import annotations
 

@@ -36,11 +36,6 @@ class Packing(NamedTuple):
         indices = torch.arange(len(self.offsets) - 1, device=self.offsets.device)
         return indices.repeat_interleave(self.offsets.diff(), output_size=len(self.positions))
 
-    def mean_per_sentence(self, values: Tensor) -> Tensor:
-        """Return the mean of the values of each sentence's tokens. [N] -> [B]."""
-        n_sentences = len(self.offsets) - 1
-        return values.new_zeros(n_sentences).index_add(0, self.sentence_indices(), values) / self.offsets.diff()
-
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Packing:
         """Apply a function to both tensors."""
         return Packing(function(self.offsets), function(self.positions), self.longest)

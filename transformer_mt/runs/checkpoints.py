@@ -27,7 +27,6 @@ from transformer_mt.runs.records import (
     write_manifest,
 )
 from transformer_mt.system import files
-from transformer_mt.system import files as disk_space
 from transformer_mt.system.log import cut_list, log_rank0
 
 State = dict[str, Any]
@@ -117,14 +116,14 @@ def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module, o
     `optimizer_copies` is the number of values per weight in the optimizer state.
     """
     each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
-    present = sum(disk_space.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
-    needed, free = (keep.best + keep.last + 1) * each - present, disk_space.read_free_disk_bytes(run.path)
+    present = sum(files.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
+    needed, free = (keep.best + keep.last + 1) * each - present, files.read_free_disk_bytes(run.path)
     if needed <= free:
         return None
     return (
-        f"warning: {run.path}: {disk_space.format_bytes(free)} are free on this disk, and the checkpoints need up to "
-        f"{disk_space.format_bytes(needed)} more ({keep.best} best, {keep.last} last, one being written, "
-        f"{disk_space.format_bytes(each)} each)"
+        f"warning: {run.path}: {files.format_bytes(free)} are free on this disk, and the checkpoints need up to "
+        f"{files.format_bytes(needed)} more ({keep.best} best, {keep.last} last, one being written, "
+        f"{files.format_bytes(each)} each)"
     )
 
 
@@ -190,23 +189,6 @@ def unreadable_state_error(info: CheckpointInfo, reason: str) -> UserError:
         f"{info.path / STATE}: the training state cannot be read ({reason}); maybe another version of this program "
         f"wrote it:\nuse the version that {info.path.parents[1]}/run.json names, or start again with --restart"
     )
-
-
-def load_last_state(run: RunFolder) -> State | None:
-    """Return the training state of the last checkpoint, or None if it has none, such as an average.
-
-    A training may delete that checkpoint in the meantime; then the last one is looked up again. Raises `UserError` for
-    damaged files, and without a checkpoint.
-    """
-    while True:
-        info = run.find_checkpoint("last")
-        if STATE not in info.files:
-            return None
-        try:
-            return load_state(info)
-        except UserError:
-            if info.path.exists():
-                raise
 
 
 def find_last_intact_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | None:

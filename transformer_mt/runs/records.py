@@ -1,4 +1,4 @@
-"""Description of a checkpoint, and the order of checkpoints by their scores."""
+"""Schemas of run.json and checkpoint.json, manifests with checksums, and the order of checkpoints by their scores."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def chunk_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tup
     """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2], [n, V].
 
     The first is the smoothed loss without the term -e / K * sum(logits), which `sum_of_logits` computes. Also return
-    its gradient: softmax(logits) - (1 - e) on the label. Autograd on `log_softmax` took twice as long on a CPU and an
-    H200, with twice the memory.
+    its gradient: softmax(logits) - (1 - e) on the label. On an H200, autograd on `log_softmax` took two to three times
+    as long, with twice the memory.
     """
     label_entries = torch.arange(len(labels), device=labels.device), labels
     label_logits = logits[label_entries].float()

@@ -1,4 +1,4 @@
-"""Checks of a saved training state before it is used, because a checkpoint may come from a stranger.
+"""Averaged weights, and checks of a saved training state, because a checkpoint may come from a stranger.
 
 An optimizer does not compare its state with its parameters: the fused ones read past the end of a tensor that is too
 small.

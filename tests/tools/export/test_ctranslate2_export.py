@@ -22,7 +22,7 @@ from transformer_mt import Translator, __version__
 from transformer_mt.cli.export import write_weights_folder
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import files as disk_space
+from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export
 
 LINES = [
@@ -255,7 +255,7 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     before = read_folder(run)
     output = assert_succeeded(tmt("export", run, "--to", "weights", "--output", out))
     best = RunFolder.open(run).find_checkpoint("best")
-    assert f"{disk_space.measure_folder(out) / 1000:.1f} kB" in output
+    assert f"{files.measure_folder(out) / 1000:.1f} kB" in output
     (folder,) = (out / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))

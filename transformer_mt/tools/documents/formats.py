@@ -1,4 +1,4 @@
-"""Formats of documents, by the suffix of a file or by name."""
+"""Formats of documents, by the suffix of a file or by name, and the translation of a document."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
     "xliff": (".xlf", ".xliff"),
 }
 """Suffixes of each format."""
-ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
 """Attributes of HTML that may be translated."""
 
 
