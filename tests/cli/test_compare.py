@@ -14,9 +14,8 @@ from helpers import Tmt, assert_user_error, sign_run
 
 from transformer_mt import Translator
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.evaluation import significance
-from transformer_mt.evaluation.metrics import NO_TER, Scorer
-from transformer_mt.evaluation.significance import compare_systems
+from transformer_mt.evaluation import metrics
+from transformer_mt.evaluation.metrics import NO_TER, Scorer, compare_systems
 
 
 @pytest.fixture
@@ -37,8 +36,8 @@ def workspace(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the number of resamples to save time."""
-    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
-    monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 100)
+    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 200)
+    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 100)
 
 
 def lines(name: str) -> list[str]:

@@ -12,11 +12,9 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_folder
 
 from transformer_mt import Translator
-from transformer_mt.evaluation import metrics as intervals
-from transformer_mt.evaluation import significance
+from transformer_mt.evaluation import metrics
 from transformer_mt.evaluation.breakdown import compare_sentences
-from transformer_mt.evaluation.metrics import Scorer, score_with_intervals
-from transformer_mt.evaluation.significance import compare_systems
+from transformer_mt.evaluation.metrics import Scorer, compare_systems, score_with_intervals
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.calibration import hash_sources
 from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures
@@ -29,9 +27,8 @@ SVG = "{http://www.w3.org/2000/svg}svg"
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the number of resamples to save time."""
-    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
-    for module in (significance, intervals):
-        monkeypatch.setattr(module, "BOOTSTRAP_SAMPLES", 100)
+    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 200)
+    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 100)
 
 
 def lines(name: str) -> list[str]:

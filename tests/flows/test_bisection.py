@@ -14,9 +14,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import list_differences
 from transformer_mt.config.root import Config
 from transformer_mt.errors import DivergedError, UserError
-from transformer_mt.evaluation import significance
-from transformer_mt.evaluation.metrics import EvaluationSet
-from transformer_mt.evaluation.significance import Texts
+from transformer_mt.evaluation import metrics
+from transformer_mt.evaluation.metrics import EvaluationSet, Texts
 from transformer_mt.flows import bisect as bisect_flow
 from transformer_mt.flows.bisect import bisect, choose_steps
 from transformer_mt.runs.folder import RunFolder
@@ -54,8 +53,8 @@ def invent(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Invent:
 
         monkeypatch.setattr(bisect_flow, "train", train)
         monkeypatch.setattr(bisect_flow, "translate_held_out", translate)
-        monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 300)  # exactly, p is 2 / 2^8 for 8 pairs
-        monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 10)
+        monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 300)  # exactly, p is 2 / 2^8 for 8 pairs
+        monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 10)
         return trained
 
     return invent

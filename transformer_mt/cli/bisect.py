@@ -16,7 +16,7 @@ from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.config.rendering import Difference
-    from transformer_mt.evaluation.significance import SystemScore
+    from transformer_mt.evaluation.metrics import SystemScore
     from transformer_mt.tools.analysis.bisection import Bisection
 
 HEADER = ("trial", "changes", "score", "to GOOD", "p", "to BAD", "p", "nearer to")

@@ -30,7 +30,7 @@ from transformer_mt.system.log import ProgressReport
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
-    from transformer_mt.evaluation.significance import MetricComparison, Texts
+    from transformer_mt.evaluation.metrics import MetricComparison, Texts
     from transformer_mt.runs.folder import RunFolder
 
 
@@ -155,8 +155,7 @@ def _compare(args: Compare) -> Comparison:
     """Translate with the runs, and compare all translations."""
     from transformer_mt.config import root as configuration
     from transformer_mt.evaluation import breakdown
-    from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
-    from transformer_mt.evaluation.significance import compare_systems
+    from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, compare_systems
     from transformer_mt.flows.evaluation import make_shared_scorer
     from transformer_mt.runs.folder import RunFolder
 

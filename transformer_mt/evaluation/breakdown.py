@@ -16,8 +16,7 @@ import regex
 from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.data.languages import primary_language
-from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS, Scorer, score_corpus
-from transformer_mt.evaluation.significance import Texts
+from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS, Scorer, Texts, score_corpus
 
 LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
 """Maximum reference length of each bucket in words. One more bucket has no maximum."""

@@ -13,8 +13,7 @@ from transformer_mt.config.rendering import RUN_KEYS, Difference, list_differenc
 from transformer_mt.config.root import SCHEMA, Config
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, EvaluationSet
-from transformer_mt.evaluation.significance import Texts
+from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, EvaluationSet, Texts
 from transformer_mt.flows.evaluation import make_evaluation_set
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.train import train

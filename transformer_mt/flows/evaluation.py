@@ -10,8 +10,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags
-from transformer_mt.evaluation.significance import Texts
+from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags, Texts
 from transformer_mt.flows import prepare as data
 from transformer_mt.flows.validation import list_validation_sources
 from transformer_mt.runs.folder import RunFolder

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from transformer_mt.config.rendering import Difference
 from transformer_mt.errors import DivergedError, UserError
-from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.evaluation.significance import SystemScore, Texts, compare_systems
+from transformer_mt.evaluation.metrics import Scorer, SystemScore, Texts, compare_systems
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 

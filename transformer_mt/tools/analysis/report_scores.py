@@ -20,8 +20,15 @@ from transformer_mt.evaluation.breakdown import (
     TextPart,
     mark_differences,
 )
-from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, Tags, score_with_intervals
-from transformer_mt.evaluation.significance import SystemScore, Texts, compare_systems
+from transformer_mt.evaluation.metrics import (
+    EvaluationSet,
+    IntervalScore,
+    SystemScore,
+    Tags,
+    Texts,
+    compare_systems,
+    score_with_intervals,
+)
 from transformer_mt.system.log import ProgressReport, log_rank0
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.calibration import (
