@@ -71,7 +71,7 @@ def main() -> None:
             marked = [MARK(text) for text in texts]
             survival = [survives(output, source) for output, source in zip(outputs, marked, strict=True)]
             nesting = [
-                has_survived and output.find_violation(source) is None
+                has_survived and output.has_elements_of(source)
                 for has_survived, output, source in zip(survival, outputs, marked, strict=True)
             ]
             n = len(sources)

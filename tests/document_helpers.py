@@ -60,5 +60,5 @@ def rotate(source: MarkedText) -> MarkedText:
     if parts and parts[-1] == " ":
         parts.pop()
     rotated = MarkedText.make(parts, source.elements)
-    assert rotated.find_violation(source) is None
+    assert rotated.has_elements_of(source)
     return rotated

@@ -21,8 +21,8 @@ from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL, beam_search
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
-from transformer_mt.tools.markup.stages import get_automaton_builder, make_stages, read_glossary
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS
+from transformer_mt.tools.markup.stages import GlossaryStage, make_stages, read_glossary
 
 TEXTS = [src for src, _ in load_pairs("test")[:12]]
 PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]
@@ -184,8 +184,8 @@ def test_a_search_with_terms_waits_twice_per_position(make_translators, tmp_path
     glossary = tmp_path / "terms.tsv"
     glossary.write_text("the\tXaver\n", encoding="utf-8")
     _, translator = make_translators(beam=4)
-    builder = get_automaton_builder(read_glossary(str(glossary)), translator.tokenizers.tgt)
-    automata = [builder.build(MarkedText.from_text("the"), 100, 1) for _ in TEXTS[:4]]
+    stage = GlossaryStage(read_glossary(str(glossary)), translator.tokenizers.tgt)
+    automata = [stage.constraint("the", 100, 1) for _ in TEXTS[:4]]
     assert all(automata)
     assert count_waits_per_check(translator, constraints=automata) == 2 * GPU_SYNC_INTERVAL + 1
 

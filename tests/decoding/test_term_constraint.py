@@ -23,7 +23,6 @@ from transformer_mt.tools.markup.term_constraint import (
     Phrase,
     TermAutomaton,
     TermConstraint,
-    TermVocabulary,
     TokenClass,
     allocate,
     classify_tokens,
@@ -121,7 +120,7 @@ def search(
 ) -> list[list[Hypothesis]]:
     config = DecodingConfig.model_validate({"min_length": 0, **settings})
     automata = [TermAutomaton(*CASES[case], CLASSES) for case in cases]
-    constraint = TermConstraint(automata, torch.tensor(limits), TermVocabulary(CLASSES, EOS, torch.device("cpu")))
+    constraint = TermConstraint(automata, torch.tensor(limits), EOS)
     beams = BeamState(torch.tensor(limits), beam, BOS, EOS, config.length_normalise)
     processors = [MinLength(config.min_length, EOS), constraint]
     return beam_search(language.step, language, beams, constraint.choose_candidates, processors)

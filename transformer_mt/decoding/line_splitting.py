@@ -218,17 +218,24 @@ class LineChunker:
         """Return the only chunk of a line that is not split."""
         return [line]
 
+    def sentences_text(self, chunk: Any) -> str:
+        """Return the text of a chunk in which sentences are found."""
+        return chunk
+
+    def divide(self, chunk: Any, sentences: list[str]) -> list[Any]:
+        """Divide a chunk into sentences, whose concatenation is its text."""
+        return sentences
+
     def split(self, lines: Sequence[Any]) -> list[list[Any]]:
         """Return the chunks of each line. Joined, they are the line."""
+        chunk_lists = [self.keep_whole(line) for line in lines]
         if self.when == "never":
-            return [[line] for line in lines]
-        chunk_lists: list[list[str]] = []
-        for line, n_tokens in zip(lines, self.count_tokens(lines), strict=True):
-            if self.when == "long" and n_tokens <= self.max_tokens:
-                chunk_lists.append([line])
-            else:
-                sentences = split_sentences(line, self.src_lang)
-                chunk_lists.append(split_long_sentences(sentences, self.count_tokens, self.max_tokens))
+            return chunk_lists
+        texts = [self.sentences_text(chunk) for (chunk,) in chunk_lists]
+        for i, (text, n_tokens) in enumerate(zip(texts, self.count_tokens(texts), strict=True)):
+            if self.when == "always" or n_tokens > self.max_tokens:
+                short = split_long_sentences(split_sentences(text, self.src_lang), self.count_tokens, self.max_tokens)
+                chunk_lists[i] = self.divide(chunk_lists[i][0], short)
         return chunk_lists
 
     def join(

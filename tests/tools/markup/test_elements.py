@@ -64,21 +64,21 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
         text = "".join(rng.choices(pieces, k=rng.randrange(12)))
         marked = mark_tags(text)
         assert marked.surface == text
-        assert marked.find_violation(marked) is None
+        assert marked.has_elements_of(marked)
 
 
 @pytest.mark.parametrize(
-    ("order", "problem"),
+    "order",
     [
-        ([0, 1, 2], "missing"),
-        ([0, 1, 2, 3, 3], "twice"),
-        ([0, 1, 3, 2], "not nested"),
-        ([1, 2, 0, 3], "not nested"),
+        pytest.param([0, 1, 2], id="missing"),
+        pytest.param([0, 1, 2, 3, 3], id="twice"),
+        pytest.param([0, 1, 3, 2], id="crossed"),
+        pytest.param([1, 2, 0, 3], id="outside of its pair"),
     ],
 )
-def test_broken_translations_are_found(order: list[int], problem: str) -> None:
+def test_broken_translations_are_found(order: list[int]) -> None:
     source = mark_tags("<b>a <i>old</i> dog</b>")
-    assert problem in str(MarkedText.make(order, source.elements).find_violation(source))
+    assert not MarkedText.make(order, source.elements).has_elements_of(source)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,7 @@ def test_tags_in_a_segment_are_text(tmp_path: Path) -> None:
         ("m.txt", "A dog\tEin Hund\n", "is a .tsv or .tmx file"),
         ("m.tmx", "<tmx><body>", "is not a TMX file"),
         ("m.tmx", tmx(PAIRS, ("en", "fr")), "no pair of en and de, only en, fr"),
-        ("m.tmx", "<!DOCTYPE t [\n<!ENTITY x 'y'>]><tmx>&x;</tmx>", "m.tmx:2: declares an entity"),
-        ("m.tmx", "<!DOCTYPE t [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><tmx>&x;</tmx>", "declares an entity"),
+        ("m.tmx", "<!DOCTYPE t [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><tmx>&x;</tmx>", "is not a TMX file"),
         ("m.tmx.gz", b"\x1f\x8bbroken", "is not a TMX file"),
     ],
 )

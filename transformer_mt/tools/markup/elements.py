@@ -2,13 +2,18 @@
 
 A `MarkedText` is a sequence of text and elements. Its translation contains each element exactly once, and each element
 keeps its parent: the pair of markup tags that encloses it most closely. So pairs of tags are nested as in the source.
+
+A text with elements may be divided into chunks, such as its sentences. Elements are numbered in the order of the text,
+so those of a chunk have consecutive numbers. No chunk ends inside a pair of tags. Pairs that enclose the whole text
+would prevent any division, so they are stripped before and restored after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Literal, get_args
 
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "numbers"]
@@ -78,10 +83,6 @@ class MarkedText:
         """Return the indices of the elements in the order of the text."""
         return [part for part in self.parts if isinstance(part, int)]
 
-    def prepend(self, space: str) -> MarkedText:
-        """Return this text with white space before it."""
-        return MarkedText.make([space, *self.parts], self.elements)
-
     def strip(self) -> MarkedText:
         """Return this text without the white space around it."""
         parts = list(self.parts)
@@ -102,18 +103,25 @@ class MarkedText:
             is_cut = element.partner is not None and element.partner not in new
             role = Role.SINGLE if is_cut else element.role
             partner, parent = (None if old is None else new.get(old) for old in (element.partner, element.parent))
-            return Element(element.surface, role, partner, parent)
+            return replace(element, role=role, partner=partner, parent=parent)
 
         return MarkedText.make(
             [part if isinstance(part, str) else new[part] for part in parts],
             [renumber(self.elements[old]) for old in inside],
         )
 
-    def find_violation(self, source: MarkedText) -> str | None:
-        """Return what is wrong with the elements of this translation of a source, or None."""
-        if sorted(self.order) != [*range(len(source.elements))]:
-            return "an element is missing, or occurs twice"
-        return None if allows_order(source.elements, self.order) else "markup tags are not nested as in the source"
+    def has_elements_of(self, source: MarkedText) -> bool:
+        """Return whether each element of a source occurs exactly once, inside the same pair as there."""
+        open_tags: list[int | None] = [None]
+        for index in self.order:
+            element = source.elements[index]
+            if element.role is Role.CLOSING and open_tags.pop() != element.partner:
+                return False
+            if element.parent != open_tags[-1]:
+                return False
+            if element.role is Role.OPENING:
+                open_tags.append(index)
+        return sorted(self.order) == [*range(len(source.elements))]
 
 
 def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
@@ -136,24 +144,6 @@ def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
     return MarkedText.make(parts, source.elements)
 
 
-def allows_order(elements: Sequence[Element], order: Sequence[int]) -> bool:
-    """Return whether a valid translation can begin with elements in this order: each is inside its parent."""
-    open_tags: list[int] = []
-    seen: set[int] = set()
-    for index in order:
-        element = elements[index]
-        if element.role is Role.CLOSING:
-            inside = {i for i, each in enumerate(elements) if each.parent == element.partner and i != index}
-            if not open_tags or open_tags.pop() != element.partner or not inside <= seen:
-                return False
-        if element.parent != (open_tags[-1] if open_tags else None):
-            return False
-        if element.role is Role.OPENING:
-            open_tags.append(index)
-        seen.add(index)
-    return True
-
-
 @dataclass(frozen=True)
 class Span:
     """A protected element that was found in a text, before tags are paired."""
@@ -162,6 +152,7 @@ class Span:
     end: int
     role: Role = Role.SINGLE
     name: str = ""  # of a tag: an opening and a closing tag of one name form a pair
+    element: Element | None = None  # that it becomes; None: a new one
 
 
 def mark(text: str, spans: Sequence[Span]) -> MarkedText:
@@ -169,7 +160,7 @@ def mark(text: str, spans: Sequence[Span]) -> MarkedText:
 
     A tag without a partner is a single element, and so is a tag that crosses another pair.
     """
-    partners = dict(_pair_tags(spans))
+    partners = dict(pair_tags((span.role, span.name) for span in spans))
     elements: list[Element] = []
     parts: list[Part] = []
     open_tags: list[int] = []
@@ -177,32 +168,95 @@ def mark(text: str, spans: Sequence[Span]) -> MarkedText:
     for i, span in enumerate(spans):
         parts += [text[end : span.start], i]
         end = span.end
-        surface, partner = text[span.start : span.end], partners.get(i)
+        element, partner = span.element or Element(text[span.start : span.end]), partners.get(i)
         if partner is not None and partner < i:
             open_tags.pop()
         parent = open_tags[-1] if open_tags else None
         role = Role.SINGLE if partner is None else span.role
-        elements.append(Element(surface, role, partner, parent))
+        elements.append(replace(element, role=role, partner=partner, parent=parent))
         if role is Role.OPENING:
             open_tags.append(i)
     return MarkedText.make([*parts, text[end:]], elements)
 
 
-def _pair_tags(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    """Yield (opening, closing) and (closing, opening) for each pair of tags.
+def pair_tags(tags: Iterable[tuple[Role, str]]) -> Iterator[tuple[int, int]]:
+    """Yield (opening, closing) and (closing, opening) for each pair of tags, which are given by role and name.
 
     A closing tag belongs to the innermost open tag of its name.
     """
-    open_tags: list[int] = []
+    open_tags: list[tuple[int, str]] = []
     depths: dict[str, list[int]] = {}  # of the open tags of each name
-    for i, span in enumerate(spans):
-        of_name = depths.setdefault(span.name, [])
-        if span.role is Role.OPENING:
+    for i, (role, name) in enumerate(tags):
+        of_name = depths.setdefault(name, [])
+        if role is Role.OPENING:
             of_name.append(len(open_tags))
-            open_tags.append(i)
-        elif span.role is Role.CLOSING and of_name:
+            open_tags.append((i, name))
+        elif role is Role.CLOSING and of_name:
             depth = of_name[-1]
-            yield from ((open_tags[depth], i), (i, open_tags[depth]))
-            for inner in open_tags[depth:]:  # tags inside that were not closed have no partner
-                depths[spans[inner].name].pop()
+            opening = open_tags[depth][0]
+            yield from ((opening, i), (i, opening))
+            for _, inner in open_tags[depth:]:  # tags inside that were not closed have no partner
+                depths[inner].pop()
             del open_tags[depth:]
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------------
+
+
+def count_enclosing_pairs(text: MarkedText) -> int:
+    """Return how many pairs of tags enclose the whole text."""
+    n = 0
+    for first, last in zip(text.parts, reversed(text.parts), strict=True):
+        if isinstance(first, str) or isinstance(last, str):
+            break
+        if text.elements[first].role is not Role.OPENING or text.elements[first].partner != last:
+            break
+        n += 1
+    return n
+
+
+def strip_enclosing_pairs(text: MarkedText) -> MarkedText:
+    """Return a text without the pairs of tags that enclose all of it."""
+    n = count_enclosing_pairs(text)
+    return text.extract(text.parts[n : len(text.parts) - n]) if n else text
+
+
+def split_into_chunks(text: MarkedText, text_chunks: Sequence[str]) -> list[MarkedText]:
+    """Split a text at the ends of `text_chunks`, except inside a pair of tags.
+
+    `text_chunks` are consecutive pieces of `text.text_only`; joined, they are all of it. An element at a boundary
+    belongs to the later chunk, but a closing tag to the earlier one.
+    """
+    ends = [*accumulate(map(len, text_chunks))][:-1]
+    chunks: list[list[Part]] = [[]]
+    depth = offset = 0
+    for part in text.parts:
+        if isinstance(part, int):
+            role = text.elements[part].role
+            if role is not Role.CLOSING and ends and offset == ends[0] and depth == 0:
+                chunks.append([])
+                ends = [end for end in ends if end > offset]
+            depth += {Role.OPENING: 1, Role.CLOSING: -1, Role.SINGLE: 0}[role]
+            chunks[-1].append(part)
+            continue
+        start = 0
+        for end in ends:
+            if depth == 0 and offset <= end < offset + len(part) and (end > offset or chunks[-1]):
+                chunks[-1].append(part[start : end - offset])
+                chunks.append([])
+                start = end - offset
+        offset += len(part)
+        ends = [end for end in ends if end >= offset]
+        chunks[-1].append(part[start:])
+    return [text.extract(chunk) for chunk in chunks]
+
+
+def join_chunks(source: MarkedText, chunks: Sequence[MarkedText]) -> MarkedText:
+    """Join the translations of the chunks of a source. Undoes `split_into_chunks` and `strip_enclosing_pairs`."""
+    n_enclosing = count_enclosing_pairs(source)
+    parts: list[Part] = [*range(n_enclosing)]
+    first = n_enclosing  # number of the first element of the chunk
+    for chunk in chunks:
+        parts += [part if isinstance(part, str) else first + part for part in chunk.parts]
+        first += len(chunk.elements)
+    return MarkedText.make([*parts, *range(first, len(source.elements))], source.elements)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +22,7 @@ from transformer_mt.tools.languages.scripts import UNSPACED
 from transformer_mt.tools.markup.elements import MarkedText, Role, Span
 
 MAX_TERM_CHARACTERS = 200  # of a source or of a variant
-CASE, KEEP = OPTIONS = ("case", "keep")
+OPTIONS = ("case", "keep")
 ELEMENT_MASK = "\ufffc"  # replaces a single element, which no term may contain
 
 WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
@@ -118,19 +118,12 @@ class Glossary:
         """Yield the terms in a text that have the option keep, as protected elements."""
         return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_keep)
 
-    def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
-        """Yield the terms in a text with elements. A term may have markup tags inside, but no single element.
-
-        Offsets are those in `text.text_only`.
-        """
-        masked = _mask_elements(text)
-        for match in self.find(masked):
-            n_masks = masked.count(ELEMENT_MASK, 0, match.start)
-            yield replace(match, start=match.start - n_masks, end=match.end - n_masks)
-
     def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
-        """Return how many terms of a source have an occurrence of their own in its translation, and how many it has."""
-        needed = Counter(match.entry.variants for match in self.find_in_marked(source))
+        """Return how many terms of a source have an occurrence of their own in its translation, and how many it has.
+
+        A term may have markup tags inside, but no single element.
+        """
+        needed = Counter(match.entry.variants for match in self.find(_mask_elements(source)))
         text = normalise(_mask_elements(translation))
         used = sum(min(n, len(_pattern_of(variants).findall(text))) for variants, n in needed.items())
         return used, needed.total()
@@ -180,7 +173,7 @@ def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
     for option in options:
         if option not in OPTIONS:
             raise UserError(f"{location}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
-    is_keep = KEEP in options
+    is_keep = "keep" in options
     variants = tuple(dict.fromkeys(variant.strip() for variant in translation.split("|")))
     if not source:
         raise UserError(f"{location}: the source is empty; write a term before the tab, or remove the line")
@@ -194,4 +187,4 @@ def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
     if max(map(len, (source, *variants))) > MAX_TERM_CHARACTERS:
         shown = f"{source[:20]!r}..."
         raise UserError(f"{location}: {shown}: a term has at most {MAX_TERM_CHARACTERS} characters; is it a sentence?")
-    return GlossaryEntry(source, variants, line_number, CASE in options, is_keep)
+    return GlossaryEntry(source, variants, line_number, "case" in options, is_keep)

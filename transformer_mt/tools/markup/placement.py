@@ -9,7 +9,7 @@ counterpart encloses the word at the same relative position.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,7 +39,7 @@ def remove_elements(text: MarkedText) -> str:
     return re.sub(r"\s+(?=[\s.,;:!?)\]]|\Z)", "", joined).lstrip()
 
 
-def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> Sequence[Part]:
+def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> MarkedText:
     """Return the translation with the elements of its source.
 
     `alignment` links words of `remove_elements(source)` with words of the translation, both counted from 0.
@@ -56,7 +56,7 @@ def place_elements(source: MarkedText, translation: str, alignment: Sequence[tup
         has_single = any(source.elements[element].role is Role.SINGLE for element in elements_at[offset])
         if has_single and _WORD_START.match(translation, offset) and translation[:offset][-1:] in ("", " "):
             parts.append(" ")  # the space before the word is now before the element
-    return MarkedText.make([*parts, translation[start:]], source.elements).parts
+    return arrange_spaces(MarkedText.make([*parts, translation[start:]], source.elements).parts, source)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ class _Placer:
         """
         counts: dict[int, int] = {}
         text, starts = remove_elements(self.source), self.source_word_starts
-        for index in range(len(self.source.parts)):
-            part = self.source.parts[index]
+        for index, part in enumerate(self.source.parts):
             if isinstance(part, int):
                 before = remove_elements(MarkedText(self.source.parts[:index], self.source.elements))
                 is_inside_word = bool(before) and not text[len(before) :][:1].isspace() and len(before) not in starts
@@ -148,22 +147,18 @@ class _Placer:
     def _offset(self, word: int) -> int:
         """Return the offset of an element before a source word.
 
-        It is before the target word that is aligned with the source word, or after that of the word before.
+        It is before the target word that is aligned with the source word, or after that of the last aligned one before.
         """
         if following := self.aligned_words.get(word):
             return self.target_words[min(following)][0]
-        if preceding := self.aligned_words.get(word - 1):
-            return self.target_words[max(preceding)][1]
-        known = sorted(self.aligned_words)
-        later = bisect_right(known, word)
-        if word and later:
-            return self.target_words[max(self.aligned_words[known[later - 1]])][1]
+        before = max((aligned for aligned in self.aligned_words if aligned < word), default=None)
+        if before is not None:
+            return self.target_words[max(self.aligned_words[before])][1]
         return 0 if word == 0 else len(self.translation)
 
 
 _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
-_WORD_START_spacing = regex.compile(rf"[^\W{UNSPACED}]")
-_LETTER_WITHOUT_SPACES = regex.compile(rf"[{UNSPACED}]")
+_UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
 
 
 def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
@@ -202,9 +197,9 @@ def _starts_word_after(text: str, before: Sequence[Part], source: MarkedText) ->
     """Return whether text would continue the word of the single element before it, unlike in the source."""
     if not before or isinstance(before[-1], str) or source.elements[before[-1]].role is not Role.SINGLE:
         return False
-    following = source.parts[source.parts.index(before[-1]) + 1 :][:1]
-    is_continued = bool(following) and isinstance(following[0], str) and bool(_WORD_START_spacing.match(following[0]))
-    return bool(_WORD_START_spacing.match(text)) and not is_continued
+    following = [*source.parts, " "][source.parts.index(before[-1]) + 1]
+    is_continued = isinstance(following, str) and _WORD_START.match(following)
+    return bool(_WORD_START.match(text)) and not is_continued
 
 
 def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> bool:
@@ -218,6 +213,6 @@ def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> boo
     text = MarkedText(tuple(before), source.elements).surface
     source_text = MarkedText(source.parts[:position], source.elements).surface
     is_attached = bool(source_text) and not source_text[-1].isspace()
-    if is_attached and source_text[-1] == text[-1] and not _LETTER_WITHOUT_SPACES.match(text[-1]):
+    if is_attached and source_text[-1] == text[-1] and not _UNSPACED_LETTER.match(text[-1]):
         return False  # the same character precedes the element in the source, without a space
     return not _NO_SPACE_AFTER.search(text)

@@ -11,27 +11,32 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from transformer_mt.data.text_files import read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import (
-    LineChunker,
-    find_spaces_before,
-    split_long_sentences,
-    split_sentences,
-)
-from transformer_mt.decoding.search import Constraint
+from transformer_mt.decoding.line_splitting import LineChunker, find_spaces_before
 from transformer_mt.decoding.translator import TextStage, Translation, name_line
-from transformer_mt.tools.markup.chunking import join_chunks, split_into_chunks, strip_enclosing_pairs
-from transformer_mt.tools.markup.elements import MarkedText, match_elements
-from transformer_mt.tools.markup.glossary import Glossary, GlossaryEntry
-from transformer_mt.tools.markup.placement import arrange_spaces, place_elements, remove_elements
+from transformer_mt.tools.markup.elements import (
+    MarkedText,
+    join_chunks,
+    match_elements,
+    split_into_chunks,
+    strip_enclosing_pairs,
+)
+from transformer_mt.tools.markup.glossary import Glossary
+from transformer_mt.tools.markup.placement import place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
-from transformer_mt.tools.markup.term_constraint import Phrase, TermAutomaton, classify_tokens, encode_variants
+from transformer_mt.tools.markup.term_constraint import (
+    Phrase,
+    TermAutomaton,
+    TokenClass,
+    classify_tokens,
+    encode_variants,
+)
 
 
 class UnusableTermWarning(UserWarning):
@@ -43,12 +48,12 @@ def make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> list[TextS
     glossary = None if config.glossary is None else read_glossary(config.glossary)
     find_keep_terms = glossary.find_keep_terms if glossary is not None and glossary.has_keep_terms else None
     stages: list[TextStage] = []
-    if glossary is not None:
-        stages.append(GlossaryStage(glossary, tokenizers.tgt))
     if config.markup != "none":
-        stages.insert(0, MarkupStage(Protector(config.protect, config.protect_patterns, find_keep_terms)))
+        stages.append(MarkupStage(Protector(config.protect, config.protect_patterns, find_keep_terms)))
     elif find_keep_terms is not None:
-        stages.insert(0, MarkupStage(Protector(find_keep_terms=find_keep_terms)))
+        stages.append(MarkupStage(Protector(find_keep_terms=find_keep_terms)))
+    if glossary is not None:
+        stages.append(make_glossary_stage(glossary, tokenizers.tgt))
     return stages
 
 
@@ -96,14 +101,13 @@ class MarkupStage(TextStage):
         if not state.text_only.strip():
             marked = state  # only elements and white space: nothing was translated
         else:
-            parts = place_elements(state, translation.text, translation.alignment or [])
-            marked = arrange_spaces(parts, state)
+            marked = place_elements(state, translation.text, translation.alignment or [])
         return replace(translation, text=marked.surface, alignment=None, marked=marked)
 
     def wrap_chunker(self, chunker: LineChunker) -> LineChunker:
         """Return a chunker for lines with elements."""
-        fields = chunker.src_lang, chunker.tgt_lang, chunker.count_tokens, chunker.max_tokens, chunker.when
-        return MarkedLineChunker(*fields, mark=self.mark)
+        fields: dict[str, Any] = {**vars(chunker), "mark": self.mark}
+        return MarkedLineChunker(**fields)
 
 
 @dataclass(frozen=True)
@@ -121,23 +125,16 @@ class MarkedLineChunker(LineChunker):
         return chunk.surface
 
     def keep_whole(self, line: Any) -> list[Any]:
-        """Return the only chunk of a line that is not split."""
+        """Return the only chunk of a line that is not split, without pairs of tags around all of it."""
         return [strip_enclosing_pairs(line)]
 
-    def split(self, lines: Sequence[Any]) -> list[list[Any]]:
-        """Return the chunks of each line. Pairs of tags around a whole line are left out."""
-        inner = [strip_enclosing_pairs(line) for line in lines]
-        if self.when == "never":
-            return [[line] for line in inner]
-        chunk_lists: list[list[MarkedText]] = []
-        for line, n_tokens in zip(inner, self.count_tokens([line.text_only for line in inner]), strict=True):
-            if self.when == "long" and n_tokens <= self.max_tokens:
-                chunk_lists.append([line])
-            else:
-                sentences = split_sentences(line.text_only, self.src_lang)
-                short = split_long_sentences(sentences, self.count_tokens, self.max_tokens)
-                chunk_lists.append(split_into_chunks(line, short))
-        return chunk_lists
+    def sentences_text(self, chunk: Any) -> str:
+        """Return the text of a chunk in which sentences are found."""
+        return chunk.text_only
+
+    def divide(self, chunk: Any, sentences: list[str]) -> list[Any]:
+        """Divide a chunk into sentences."""
+        return split_into_chunks(chunk, sentences)
 
     def join(
         self, source: Any, chunks: Sequence[Any], translations: Sequence[Sequence[Translation]]
@@ -153,8 +150,9 @@ class MarkedLineChunker(LineChunker):
         if not source.elements:
             return joined
         spaces = find_spaces_before([chunk.surface for chunk in chunks], [part.text for part in parts], self.tgt_lang)
-        marked = [get_marked_text(part).prepend(space) for space, part in zip(spaces, parts, strict=True)]
-        whole = join_chunks(source, marked)
+        marked = [get_marked_text(part) for part in parts]
+        pairs = zip(spaces, marked, strict=True)
+        whole = join_chunks(source, [MarkedText.make([space, *text.parts], text.elements) for space, text in pairs])
         return replace(joined, text=whole.surface, marked=whole)
 
     def adopt(self, text: str, source: Any) -> Translation | None:
@@ -163,7 +161,7 @@ class MarkedLineChunker(LineChunker):
         if not source.elements or translation is None:
             return translation
         marked = match_elements(self.mark(text), source)
-        return None if marked.find_violation(source) is not None else replace(translation, marked=marked)
+        return replace(translation, marked=marked) if marked.has_elements_of(source) else None
 
 
 # --- glossary ---------------------------------------------------------------------------------------------------------
@@ -175,10 +173,50 @@ class GlossaryStage(TextStage):
     def __init__(self, glossary: Glossary, tokenizer: Tokenizer) -> None:
         self.glossary, self.tokenizer = glossary, tokenizer
 
-    def constraint(self, state: Any, n_tokens: int, line_number: int) -> Constraint | None:
-        """Return the automaton of the terms of a text, which may take `n_tokens`."""
-        builder = get_automaton_builder(self.glossary, self.tokenizer)
-        return builder.build(MarkedText.from_text(state), n_tokens, line_number)
+    @cached_property
+    def _classes(self) -> list[TokenClass]:
+        return classify_tokens(self.tokenizer)
+
+    @cached_property
+    def _phrases(self) -> dict[str, list[Phrase]]:
+        """The phrases of each variant. Terms that the vocabulary cannot write have none, with a warning."""
+        variants = [*dict.fromkeys(variant for entry in self.glossary.entries for variant in entry.variants)]
+        phrases: dict[str, list[Phrase]] = {variant: [] for variant in variants}
+        for i, phrase in encode_variants(self.tokenizer, variants):
+            if phrase.ids and self.tokenizer.unk_id not in phrase.ids:
+                phrases[variants[i]].append(phrase)
+        unusable = [entry for entry in self.glossary.entries if not any(phrases[each] for each in entry.variants)]
+        if unusable:
+            first = f"such as {unusable[0].source!r} on line {unusable[0].line_number}"
+            message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
+            warnings.warn(UnusableTermWarning(message), stacklevel=2)
+        return phrases
+
+    def constraint(self, state: Any, n_tokens: int, line_number: int) -> TermAutomaton | None:
+        """Return the automaton of the terms of a text; None if it has none, or if they need more than `n_tokens`."""
+        usable: Counter[tuple[str, ...]] = Counter(
+            match.entry.variants
+            for match in self.glossary.find(state)
+            if any(self._phrases[variant] for variant in match.entry.variants)
+        )
+        if not usable:
+            return None
+        phrases = [
+            phrase._replace(term=term)
+            for term, variants in enumerate(usable)
+            for variant in variants
+            for phrase in self._phrases[variant]
+        ]
+        automaton = TermAutomaton(phrases, [*usable.values()], self._classes)
+        if (needed := automaton.n_tokens) <= n_tokens:
+            return automaton
+        problem = f"its terms have {needed} tokens, and the model has room for {n_tokens}; they are left out"
+        warnings.warn(UnusableTermWarning(f"{name_line(line_number)}: {problem}"), stacklevel=4)
+        return None
+
+
+make_glossary_stage = lru_cache(maxsize=4)(GlossaryStage)
+"""Return the stage of a glossary and a vocabulary, which is created once."""
 
 
 def read_glossary(path: str) -> Glossary:
@@ -189,52 +227,3 @@ def read_glossary(path: str) -> Glossary:
 @lru_cache(maxsize=4)
 def _read_glossary(path: str, _state: tuple[str, int, int]) -> Glossary:
     return Glossary.read(Path(path))
-
-
-@lru_cache(maxsize=4)
-def get_automaton_builder(glossary: Glossary, tokenizer: Tokenizer) -> AutomatonBuilder:
-    """Return the builder of automata for a glossary and a vocabulary, which is created once."""
-    return AutomatonBuilder(glossary, tokenizer)
-
-
-class AutomatonBuilder:
-    """Builds the automata of sentences for one glossary and one vocabulary."""
-
-    def __init__(self, glossary: Glossary, tokenizer: Tokenizer) -> None:
-        self.glossary, self.classes = glossary, classify_tokens(tokenizer)
-        variants = [*dict.fromkeys(variant for entry in glossary.entries for variant in entry.variants)]
-        self._phrases: dict[str, list[Phrase]] = {variant: [] for variant in variants}
-        for i, phrase in encode_variants(tokenizer, variants):
-            if phrase.ids and tokenizer.unk_id not in phrase.ids:
-                self._phrases[variants[i]].append(phrase)
-        unusable = [entry for entry in glossary.entries if not self._phrases_of(entry)]
-        if unusable:
-            first = f"such as {unusable[0].source!r} on line {unusable[0].line_number}"
-            message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
-            warnings.warn(UnusableTermWarning(message), stacklevel=2)
-
-    def build(self, text: MarkedText, token_budget: int, line_number: int) -> TermAutomaton | None:
-        """Return the automaton of the terms in a source; None if it has none.
-
-        `token_budget` is the maximum number of tokens of all terms. If they need more, they are left out, with a
-        warning.
-        """
-        matches = [match for match in self.glossary.find_in_marked(text) if self._phrases_of(match.entry)]
-        if not matches:
-            return None
-        counts = Counter(match.entry.variants for match in matches)
-        phrases = [
-            phrase._replace(term=term)
-            for term, variants in enumerate(counts)
-            for variant in variants
-            for phrase in self._phrases[variant]
-        ]
-        automaton = TermAutomaton(phrases, [*counts.values()], self.classes)
-        if (n_tokens := automaton.start.n_missing_tokens) <= token_budget:
-            return automaton
-        problem = f"its terms have {n_tokens} tokens, and the model has room for {token_budget}; they are left out"
-        warnings.warn(UnusableTermWarning(f"{name_line(line_number)}: {problem}"), stacklevel=4)
-        return None
-
-    def _phrases_of(self, entry: GlossaryEntry) -> list[Phrase]:
-        return [phrase for variant in entry.variants for phrase in self._phrases[variant]]

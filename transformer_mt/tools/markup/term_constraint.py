@@ -1,9 +1,9 @@
 """Search for translations that contain the terms of a glossary: lexically constrained beam search.
 
-An automaton recognises the terms in a translation. Each required
-term must have a separate occurrence: one of its phrases, from the start of a word, whose last word is not
-continued by the next token. The automaton is nondeterministic and is determinised lazily (subset construction). A
-state is the set of all ways to assign the tokens so far to phrases, so overlapping phrases are recognised too.
+An automaton recognises the terms in a translation. Each required term must have a separate occurrence: one of its
+phrases, from the start of a word, whose last word is not continued by the next token. The automaton is nondeterministic
+and is determinised lazily (subset construction). A state is the set of all ways to assign the tokens so far to phrases,
+so overlapping phrases are recognised too.
 
 The K beams of a sentence are shared between banks, as in dynamic beam allocation (Post & Vilar 2018). The hypotheses
 of a bank lack the same number of tokens of terms, which the automaton counts (compare Hu et al. 2019).
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import regex
 import torch
@@ -100,11 +100,9 @@ def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[t
     Yields the phrases of each variant, with its index as the term.
     """
     capitals = [variant[0].upper() + variant[1:] for variant in variants]
-    encoded = (
-        encode(tokenizer, texts)
-        for texts in (variants, capitals)
-        for encode in (_encode_after_space, _encode_after_punctuation)
-    )
+    encoded: list[list[list[int]]] = []
+    for texts in (variants, capitals):
+        encoded += [_encode_after_space(tokenizer, texts), tokenizer.encode(texts, continues_word=True)]
     for i, (variant, *ways) in enumerate(zip(variants, *encoded, strict=True)):
         ends_in_word = _ENDS_WITH_WORD.search(variant) is not None
         is_spaced = not _STARTS_UNSPACED.match(variant)
@@ -139,19 +137,10 @@ def _encode_after_space(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list
     ]
 
 
-def _encode_after_punctuation(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of texts without a space before them."""
-    return tokenizer.encode(texts, continues_word=True)
-
-
-Remaining: TypeAlias = tuple[int, ...]
-"""Number of occurrences of each required term that are still missing."""
-
-
 class Assignment(NamedTuple):
     """One way to assign the tokens so far to phrases."""
 
-    remaining: Remaining
+    remaining: tuple[int, ...]  # occurrences of each required term that are still missing
     phrase: Phrase | None = None  # in progress; its term is not in `remaining`
     n_tokens: int = 0  # of the phrase so far
     is_open: bool = False  # the last token ended a phrase, and the next one must not continue its word
@@ -195,8 +184,7 @@ class TermAutomaton:
     @staticmethod
     def make_processor(constraints: Sequence[TermAutomaton], max_lengths: Tensor, eos: int) -> TermConstraint:
         """Return the processor for a batch of sentences."""
-        vocabulary = TermVocabulary(constraints[0].classes, eos, max_lengths.device)
-        return TermConstraint(constraints, max_lengths, vocabulary)
+        return TermConstraint(constraints, max_lengths, eos)
 
     def accepts(self, ids: Iterable[int]) -> bool:
         """Return whether a translation contains all terms."""
@@ -205,21 +193,15 @@ class TermAutomaton:
             state = self.successor(state, token)
         return state.n_missing_tokens == 0
 
-    def successor(self, state: State, token: int) -> State:
-        """Return the state after one more token."""
+    def successor(self, state: State, token: int | TokenClass) -> State:
+        """Return the state after one more token. A class means a token of this class that is in no phrase."""
         if state.is_absorbing:
             return state
-        key: int | TokenClass = token if token in self.alphabet else self.classes[token]
+        key = self.classes[token] if isinstance(token, int) and token not in self.alphabet else token
         found = state.successors.get(key)
         if found is None:
             found = state.successors[key] = self._advance(state, key)
         return found
-
-    def successor_of_class(self, state: State, token_class: TokenClass) -> State:
-        """Return the state after a token of this class that is in no phrase."""
-        if token_class not in state.successors:
-            state.successors[token_class] = self._advance(state, token_class)
-        return state.successors[token_class]
 
     def _advance(self, state: State, key: int | TokenClass) -> State:
         token, token_class = (key, self.classes[key]) if isinstance(key, int) else (-1, key)
@@ -240,7 +222,8 @@ class TermAutomaton:
         yield Assignment(before.remaining)
         for phrase in self._by_first.get(token, ()):
             if before.remaining[phrase.term] and context in phrase.contexts:
-                yield _proceed(_without(before.remaining, phrase.term), phrase, 1)
+                remaining = tuple(n - (term == phrase.term) for term, n in enumerate(before.remaining))
+                yield _proceed(remaining, phrase, 1)
 
     def _state(self, assignments: set[Assignment], context: Context) -> State:
         """Return the state with these assignments, without those that others make superfluous."""
@@ -280,11 +263,7 @@ def next_context(context: Context, ending: Ending) -> Context:
     return Context.OTHER
 
 
-def _without(remaining: Remaining, term: int) -> Remaining:
-    return (*remaining[:term], remaining[term] - 1, *remaining[term + 1 :])
-
-
-def _proceed(remaining: Remaining, phrase: Phrase, n_tokens: int) -> Assignment:
+def _proceed(remaining: tuple[int, ...], phrase: Phrase, n_tokens: int) -> Assignment:
     """Return the assignment after `n_tokens` of a phrase."""
     if n_tokens == len(phrase.ids):
         return Assignment(remaining, is_open=phrase.ends_in_word)
@@ -306,38 +285,26 @@ def _is_better(one: Assignment, other: Assignment) -> bool:
 NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity
 
 
-class TermVocabulary:
-    """The class of each token of a vocabulary, as an index into the distinct classes."""
-
-    def __init__(self, classes: Sequence[TokenClass], eos: int, device: torch.device) -> None:
-        self.eos = eos
-        self.distinct = sorted({*classes})
-        numbers = {each: i for i, each in enumerate(self.distinct)}
-        self.indices = torch.tensor([numbers[each] for each in classes], device=device)  # [V]
-
-
 class TermConstraint(ConstraintProcessor):
     """Forbids EOS until all terms are present, and forces them near the length limit. Chooses candidates by banks."""
 
-    def __init__(
-        self,
-        automata: Sequence[TermAutomaton],
-        max_lengths: Tensor,
-        vocabulary: TermVocabulary,
-    ) -> None:
+    def __init__(self, automata: Sequence[TermAutomaton], max_lengths: Tensor, eos: int) -> None:
         """Require the terms of each sentence.
 
         `max_lengths` limits the tokens of each translation. It must have room for the terms and EOS. [B].
         """
-        self.automata, self.max_lengths = [*automata], cast(list[int], max_lengths.tolist())
-        self.vocabulary = vocabulary
+        self.automata, self.max_lengths, self.eos = [*automata], cast(list[int], max_lengths.tolist()), eos
+        classes = automata[0].classes
+        self.classes = sorted({*classes})
+        numbers = {each: i for i, each in enumerate(self.classes)}
+        self.class_indices = torch.tensor([numbers[each] for each in classes], device=max_lengths.device)  # [V]
         self.states = [[automaton.start] for automaton in automata]  # of each beam, B x K
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid EOS, and tokens after which terms would not fit any more. [b, K, V] -> [b, K, V]."""
-        states, eos = self.states[rows], self.vocabulary.eos
+        states = self.states[rows]
         missing = [[state.n_missing_tokens for state in row] for row in states]
-        log_probs[:, :, eos].masked_fill_(_to_device(missing, log_probs.device) > 0, -torch.inf)
+        log_probs[:, :, self.eos].masked_fill_(_to_device(missing, log_probs.device) > 0, -torch.inf)
         for row, beam_states in enumerate(states):
             automaton, limit = self.automata[rows][row], self.max_lengths[rows][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
@@ -349,12 +316,11 @@ class TermConstraint(ConstraintProcessor):
 
     def _fits(self, automaton: TermAutomaton, state: State, n_left: int) -> Tensor:
         """Return which tokens leave at most `n_left` tokens of terms missing. [V]."""
-        vocabulary = self.vocabulary
-        by_class = [automaton.successor_of_class(state, each).n_missing_tokens for each in vocabulary.distinct]
-        n_missing = _to_device(by_class, vocabulary.indices.device)[vocabulary.indices]
+        by_class = [automaton.successor(state, each).n_missing_tokens for each in self.classes]
+        n_missing = _to_device(by_class, self.class_indices.device)[self.class_indices]
         for token in automaton.alphabet:
             n_missing[token] = automaton.successor(state, token).n_missing_tokens
-        n_missing[vocabulary.eos] = state.n_missing_tokens
+        n_missing[self.eos] = state.n_missing_tokens
         return n_missing <= n_left
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, cast
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from transformer_mt.data.text_files import check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.glossary import normalise
 
-# XML elements of TMX that contain markup tags of the original document as text
-_CODES = {"bpt", "ept", "it", "ph", "ut"}
+CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
+"""XML elements of TMX that contain markup tags of the original document as text."""
+XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 @dataclass(frozen=True)
@@ -63,75 +64,37 @@ def _read_tsv(path: Path) -> dict[str, str]:
 
 def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
     check_is_file(path)
-    reader = _TmxReader(_main_language(src_lang), _main_language(tgt_lang))
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = reader.start
-    parser.EndElementHandler = reader.end
-    parser.CharacterDataHandler = reader.add_text
-
-    def refuse_entity(*_: object) -> None:
-        raise UserError(f"{path}:{parser.CurrentLineNumber}: declares an entity; write out its text, and remove it")
-
-    parser.EntityDeclHandler = refuse_entity
+    source, target = _main_language(src_lang), _main_language(tgt_lang)
+    translations: dict[str, str] = {}
+    languages: set[str] = set()
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
-            parser.ParseFile(file)
-    except (expat.ExpatError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
+            for _, unit in ElementTree.iterparse(file):
+                if unit.tag != "tu":
+                    continue
+                texts: dict[str, str | None] = {}
+                for variant in unit.iter("tuv"):
+                    language = _main_language(variant.get(XML_LANGUAGE) or variant.get("lang", ""))
+                    texts.setdefault(language, _read_segment(variant.find("seg")))
+                languages |= texts.keys()
+                if (text := texts.get(source)) and (translation := texts.get(target)):
+                    translations[text] = translation
+                unit.clear()
+    except (ElementTree.ParseError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
         raise UserError(f"{path}: is not a TMX file ({error}); export it again") from None
-    if not reader.translations and reader.languages:
-        languages = ", ".join(sorted(reader.languages))
-        raise UserError(f"{path}: has no pair of {src_lang} and {tgt_lang}, only {languages}; is it the right file?")
-    return reader.translations
+    if not translations and languages:
+        found = ", ".join(sorted(languages))
+        raise UserError(f"{path}: has no pair of {src_lang} and {tgt_lang}, only {found}; is it the right file?")
+    return translations
+
+
+def _read_segment(segment: ElementTree.Element | None) -> str | None:
+    """Return the text of a segment; None if an XML element has no text: the tag that it represents is not known."""
+    if segment is None or any(child.tag in CODES and not "".join(child.itertext()) for child in segment.iter()):
+        return None
+    return normalise("".join(segment.itertext()))
 
 
 def _main_language(code: str) -> str:
     """Return a language code without region and script."""
     return code.lower().replace("_", "-").split("-")[0]
-
-
-@dataclass
-class _TmxReader:
-    """Collects the translation units of a TMX file. Handlers of expat call its methods.
-
-    A unit is left out if an XML element inside a segment has no text: the markup tag that it represents is not known.
-    """
-
-    src_lang: str
-    tgt_lang: str
-    translations: dict[str, str] = field(default_factory=lambda: dict[str, str]())
-    languages: set[str] = field(default_factory=lambda: set[str]())  # that the file has
-    _segments: dict[str, str] = field(default_factory=lambda: dict[str, str]())  # of this unit, by language
-    _language: str = ""
-    _text: list[str] | None = None  # of this segment
-    _code_start: int = 0  # number of texts before this XML element inside the segment
-
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        """Start an XML element."""
-        if name == "tu":
-            self._segments = {}
-        elif name == "tuv":
-            language = attributes.get("xml:lang") or attributes.get("lang", "")
-            self._language = _main_language(language)
-            self.languages.add(self._language)
-        elif name == "seg":
-            self._text = []
-        elif name in _CODES and self._text is not None:
-            self._code_start = len(self._text)
-
-    def end(self, name: str) -> None:
-        """End an XML element."""
-        if name in _CODES and self._text is not None and len(self._text) == self._code_start:
-            self._text.append("\0")  # marks the segment as incomplete; XML cannot contain this character
-        elif name == "seg" and self._text is not None:
-            self._segments.setdefault(self._language, normalise("".join(self._text)))
-            self._text = None
-        elif name == "tu":
-            source, target = (self._segments.get(language, "") for language in (self.src_lang, self.tgt_lang))
-            if source and target and "\0" not in source + target:
-                self.translations[source] = target
-
-    def add_text(self, text: str) -> None:
-        """Add text to the segment, if this is inside one."""
-        if self._text is not None:
-            self._text.append(text)
