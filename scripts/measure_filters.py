@@ -19,7 +19,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, load_corpus
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.data.text_files import Pair
 from transformer_mt.tools.quality.filter_base import Block
 from transformer_mt.tools.quality.filter_pipeline import FilterPipeline

@@ -22,7 +22,7 @@ import numpy as np
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows.correct import correct_run

@@ -46,7 +46,7 @@ def assert_user_error(done: CompletedProcess[str], *parts: str) -> None:
 def sign_run(run: Path) -> None:
     """Sign a run whose data settings a test has edited, as a training does."""
     from transformer_mt.config.yaml_loader import read_yaml
-    from transformer_mt.runs.ownership import sign_settings
+    from transformer_mt.runs.folder import sign_settings
 
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     record["signature"] = sign_settings(read_yaml(run / "config.yaml").values)

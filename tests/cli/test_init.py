@@ -11,7 +11,8 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.sources import Source, load_pairs
+from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_pairs
 
 PAIRS = load_pairs("test")[:40]
 

@@ -17,8 +17,7 @@ from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import SCHEMA, Config, flatten, list_changed_keys, load
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_loader import Tree, read_yaml
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]

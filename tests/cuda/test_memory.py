@@ -16,8 +16,7 @@ from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.loader import count_sampling_workers
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine
-from transformer_mt.system.memory import is_out_of_memory, read_gpu_bytes, release_memory
+from transformer_mt.system.device import Machine, is_out_of_memory, read_gpu_bytes, release_memory
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.packed_batches import pack

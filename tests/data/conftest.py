@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 
 
 @pytest.fixture

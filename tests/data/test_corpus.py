@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from transformer_mt.data import corpus
 from transformer_mt.data import corpus as blocks
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.data.text_files import SentencePair
 from transformer_mt.errors import UserError
 

@@ -15,10 +15,9 @@ import torch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
-from transformer_mt.data.data_config import Stage
+from transformer_mt.data.data_config import Stage, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture, make_mixture
-from transformer_mt.data.sources import TrainSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 

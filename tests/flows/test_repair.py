@@ -12,7 +12,7 @@ from helpers import Tmt, assert_succeeded
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data import sources as quickstart
-from transformer_mt.data.sources import TrainSource
+from transformer_mt.data.data_config import TrainSource
 from transformer_mt.errors import UserError
 from transformer_mt.flows.check import repair_corpus
 

@@ -20,7 +20,7 @@ import trainings
 from helpers import RUN_RECORD
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import FORMAT, RunFolder
 

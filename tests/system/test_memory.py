@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from transformer_mt.system.memory import is_out_of_memory
+from transformer_mt.system.device import is_out_of_memory
 
 PAGE_FAULTS = """
 import resource, torch
@@ -26,7 +26,7 @@ print([faults() for _ in range(24)][-8:])
 RESIDENT = """
 import torch
 from transformer_mt.system.device import configure_process, resolve_machine
-from transformer_mt.system.memory import release_memory
+from transformer_mt.system.device import release_memory
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 machine = resolve_machine("cpu", "fp32", 1)

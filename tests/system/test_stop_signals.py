@@ -11,7 +11,7 @@ import pytest
 
 TWO_SIGNALS = """
 import os, signal
-from transformer_mt.system.stop_signals import StopSignals
+from transformer_mt.system.launcher import StopSignals
 with StopSignals() as stop:
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)

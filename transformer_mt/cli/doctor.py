@@ -210,8 +210,7 @@ def _describe_extra(requirement: Requirement) -> str | tuple[Severity, str]:
 
 def check_devices(machine: Machine) -> Iterator[Check]:
     """Describe the device, precision, threads and allocator that `auto` selects."""
-    from transformer_mt.system.device import describe_hardware
-    from transformer_mt.system.memory import detect_allocator
+    from transformer_mt.system.device import describe_hardware, detect_allocator
 
     yield run_check("devices", "cuda", _describe_cuda, Severity.WARNING)
     value = f"auto uses {machine.device.type} ({describe_hardware(machine.device)}), {machine.precision}"

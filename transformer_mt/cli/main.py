@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         _fail(message)
     except (MemoryError, RuntimeError) as error:
-        from transformer_mt.system.memory import is_out_of_memory
+        from transformer_mt.system.device import is_out_of_memory
 
         if is_debugging or not is_out_of_memory(error):
             raise

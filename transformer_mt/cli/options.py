@@ -135,7 +135,7 @@ def process_count(text: str) -> int:
 
 def language(text: str) -> str:
     """Parse a language code."""
-    from transformer_mt.data.languages import check_language
+    from transformer_mt.data.data_config import check_language
 
     try:
         return check_language(text)

@@ -23,16 +23,14 @@ from transformer_mt.config.section import (
 )
 from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.data_config import DataConfig, find_unreachable_stage
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import KeepConfig, RunFolder
-from transformer_mt.runs.ownership import describe_outside_file
+from transformer_mt.runs.folder import KeepConfig, RunFolder, describe_outside_file
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.log import cut_list, log_rank0
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
@@ -327,7 +325,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
     """Load the configuration of a run, also of a run in an older format.
 
-    A foreign run (see `runs.ownership`) reads no data outside of its folder, except those that the overrides name.
+    A foreign run (see `runs.folder`) reads no data outside of its folder, except those that the overrides name.
 
     Raises:
         UserError: As for `load`.

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data import sources as quickstart
-from transformer_mt.data.sources import Source, read_source
+from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import read_source
 from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once, measure_folder

@@ -1,19 +1,234 @@
-"""Configuration of the sentence pairs, and how they are mixed. Filters and modifiers are keys of tools."""
+"""Configuration of the sentence pairs: languages, sources, and how they are mixed.
+
+Filters and modifiers are keys of tools.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
-from transformer_mt.config.section import MAY_CHANGE, PathName, Section, check_folder_name, section_error
+from transformer_mt.config.section import (
+    MAY_CHANGE,
+    FolderName,
+    PathName,
+    Section,
+    check_folder_name,
+    section_error,
+)
 from transformer_mt.config.yaml_loader import KeyPath
-from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSource, TrainSources
 from transformer_mt.errors import UserError
+
+# --- languages --------------------------------------------------------------------------------------------------------
+
+COUNTRY_CODES = {
+    "jp": "ja",
+    "cn": "zh",
+    "kr": "ko (kau is Kanuri)",
+    "cz": "cs",
+    "dk": "da",
+    "gr": "el",
+    "ua": "uk",
+    "vn": "vi",
+    "us": "en",
+    "gb": "en",
+}
+"""Country codes that are often mistaken for language codes, and the code to use instead."""
+WRITTEN_AS = {"yue": "zh", "lzh": "zh", "wuu": "zh"}
+"""Languages whose written form is hardly distinguishable from another one."""
+
+
+def check_language(code: str) -> str:
+    """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokenizer."""
+    primary = _primary_subtag(code)
+    if primary in COUNTRY_CODES:
+        raise ValueError(f'"{code}" is a country code; for its language write {COUNTRY_CODES[primary]}')
+    if len(primary) not in (2, 3) or not primary.isalpha():
+        raise ValueError(f'"{code}" is not a language code; write one such as en, de or zh-Hant')
+    return code
+
+
+def primary_language(code: str) -> str:
+    """Return the two-letter code if there is one: zh for zh-Hant-HK, ZH, zh_TW, zho and cmn_Hans."""
+    primary = _primary_subtag(code)
+    if len(primary) == 3 and primary.isascii() and primary.isalpha():
+        primary = _shorten(primary)
+    return WRITTEN_AS.get(primary, primary)
+
+
+def _primary_subtag(code: str) -> str:
+    return code.lower().replace("_", "-").partition("-")[0]
+
+
+@lru_cache(maxsize=1000)
+def _shorten(code: str) -> str:
+    """Return the two-letter code of a three-letter code, or of the macrolanguage that it belongs to."""
+    import langcodes  # takes longer to import than most commands need
+
+    return langcodes.standardize_tag(code, macro=True).partition("-")[0]
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value or ()
+
+
+Files = Annotated[
+    tuple[PathName, ...],
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+Language = Annotated[str, AfterValidator(check_language)]
+
+_TAG = re.compile(r"\w[\w.+-]*")
+
+
+def _check_tag(value: str) -> str:
+    if not _TAG.fullmatch(value):
+        raise ValueError(f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de')
+    return value
+
+
+TagName = Annotated[str, AfterValidator(_check_tag), WithJsonSchema({"type": "string", "pattern": f"^{_TAG.pattern}$"})]
+
+KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
+    "subset": ("dataset",),
+    "split": ("dataset", "builtin"),
+    "src_column": ("dataset", "table"),
+    "tgt_column": ("dataset", "table"),
+}
+
+
+class Source(Section):
+    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
+
+    builtin: Literal["quickstart"] | None = None
+    """corpus that ships with the program: quickstart"""
+    src: Files = ()
+    """text file with one source sentence per line, plain or .gz; or a list of files"""
+    tgt: Files = ()
+    """text file with the translations, line by line; or a list of files"""
+    table: Files = ()
+    """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
+    dataset: PathName | None = None
+    """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
+    subset: str | None = None
+    """configuration of a data set, such as en-de"""
+    split: str | None = None
+    """split of a data set or the built-in corpus: train (the default for data.train), validation, test, ..."""
+    src_column: str | None = None
+    """column of the source sentences (default: data.src_lang)"""
+    tgt_column: str | None = None
+    """column of the translations (default: data.tgt_lang)"""
+    reverse: bool = False
+    """exchange both sides: the pairs train, or test, the other direction"""
+    src_lang: Language | None = None
+    """language of the sources, after reverse (default: data.src_lang, with reverse data.tgt_lang)"""
+    tgt_lang: Language | None = None
+    """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
+    tag: TagName | None = None
+    """symbol before each source sentence, such as 2de, which no text can spell; it selects what the model does"""
+
+    _refusal: str | None = PrivateAttr(default=None)
+
+    def refuse(self, reason: str) -> None:
+        """Make this source unreadable: `check_may_be_read` raises an error with the reason."""
+        self._refusal = reason
+
+    def check_may_be_read(self) -> None:
+        """Raise `UserError` if the source is refused, because it belongs to the run of somebody else."""
+        if self._refusal is not None:
+            raise UserError(self._refusal)
+
+    def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
+        """Return the languages of both sides. The arguments are those of the configuration."""
+        default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
+        return self.src_lang or default[0], self.tgt_lang or default[1]
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Return all text files and tables."""
+        return (*self.src, *self.tgt, *self.table)
+
+    def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the text files of the sources and of the translations, after `reverse`.
+
+        Raises:
+            UserError: The source is refused.
+        """
+        self.check_may_be_read()
+        return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Source:
+        found = [key for key in ("builtin", "src", "tgt", "table", "dataset") if getattr(self, key)]
+        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
+            raise section_error(
+                found[-1] if found else "",
+                "a source is exactly one of builtin, src with tgt, table, dataset; "
+                f"found {' and '.join(found) or 'none'}" + (" (null removes a key)" if len(found) > 1 else ""),
+            )
+        if len(self.src) != len(self.tgt):
+            raise section_error(
+                "tgt", f"src and tgt must name equally many files, and name {len(self.src)} and {len(self.tgt)}"
+            )
+        for key, kinds in KINDS_WITH_KEY.items():
+            if getattr(self, key) is not None and found[0] not in kinds:
+                raise section_error(
+                    key, f"belongs to {' or '.join(kinds)}, not to {found[0]}: remove it (null removes a key)"
+                )
+        return self
+
+
+class NamedSource(Source):
+    """One of several sources of sentence pairs."""
+
+    name: FolderName
+    """name of the source, for messages, losses and scores"""
+
+
+class TrainSource(NamedSource):
+    """One of several sources of training pairs."""
+
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """share of the batches, relative to the other sources; give each source a weight, or none"""
+    repeat: float = Field(default=1, gt=0, allow_inf_nan=False)
+    """without weights: how many times the pairs count"""
+
+
+def _form(value: object) -> str:
+    return "several" if isinstance(value, list | tuple) else "one"
+
+
+if TYPE_CHECKING:
+    TrainSources = Source | tuple[TrainSource, ...]
+    HeldOutSources = Source | tuple[NamedSource, ...]
+else:
+    _One = Annotated[Source, Tag("one")]
+    TrainSources = Annotated[_One | Annotated[tuple[TrainSource, ...], Tag("several")], Discriminator(_form)]
+    HeldOutSources = Annotated[_One | Annotated[tuple[NamedSource, ...], Tag("several")], Discriminator(_form)]
+    """A source, or a list of named sources."""
+
+
+# --- mixture ----------------------------------------------------------------------------------------------------------
 
 _UNTIL = re.compile(r"([1-9][0-9_]*)(?: *steps?)?|([0-9]+(?:\.[0-9]+)?) *%")
 

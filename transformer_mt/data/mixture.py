@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.data_config import Stage
-from transformer_mt.data.sources import TrainSource
+from transformer_mt.data.data_config import Stage, TrainSource
 
 RNG_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
 

@@ -1,4 +1,4 @@
-"""Sources of sentence pairs. Each kind has a reader that yields pairs with their file and line."""
+"""Readers of the sources of sentence pairs, which yield pairs with their file and line."""
 
 from __future__ import annotations
 
@@ -6,24 +6,11 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
-
-from transformer_mt.config.section import FolderName, PathName, Section, section_error
-from transformer_mt.data.languages import check_language, primary_language
+from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.text_files import MAX_LINE_BYTES, SentencePair, read_lines, read_pairs
 from transformer_mt.errors import UserError
 
@@ -39,12 +26,7 @@ def is_table(path: Path) -> bool:
 
 def read_column_names(path: Path) -> list[str]:
     """Return the columns of a table, or the keys of its column `translation`. Raises `UserError` if it has no row."""
-    if _table_kind(path) == "parquet":
-        columns = _parquet_columns(path)
-        rows = _read_parquet(path, ("", "")) if "translation" in columns else iter([Row(1, dict.fromkeys(columns))])
-    else:
-        rows = iter(_ROW_READERS[_table_kind(path)](path))
-    row = next(rows, None)
+    row = next(_read_table_rows(path), None)
     if row is None:
         raise UserError(f"{path}: holds no sentence pairs; is it the right file?")
     nested = row.values.get("translation")
@@ -60,15 +42,17 @@ class Row(NamedTuple):
 
 def read_table(path: Path, columns: tuple[str, str]) -> Iterator[SentencePair]:
     """Yield the pairs of a table. Raises `UserError` with file and line if it cannot be read."""
+    for row in _read_table_rows(path, columns):
+        yield SentencePair(*get_pair(row.values, columns, f"{path}:{row.line}"), str(path), row.line)
+
+
+def _read_table_rows(path: Path, columns: tuple[str, str] | None = None) -> Iterator[Row]:
     kind = _table_kind(path)
     if kind == "parquet":
-        rows = _read_parquet(path, columns)
-    elif kind in _ROW_READERS:
-        rows = _ROW_READERS[kind](path)
-    else:
+        return _read_parquet(path, columns)
+    if kind not in _ROW_READERS:
         raise UserError(f"{path}: a table ends in .tsv, .csv, .jsonl (or these with .gz) or .parquet")
-    for row in rows:
-        yield SentencePair(*get_pair(row.values, columns, f"{path}:{row.line}"), str(path), row.line)
+    return _ROW_READERS[kind](path)
 
 
 def _table_kind(path: Path) -> str:
@@ -152,44 +136,24 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         yield Row(number, cast(dict[str, object], row))
 
 
-def _read_parquet(path: Path, columns: tuple[str, str]) -> Iterator[Row]:
-    with _report_parquet_errors(path):
-        file = _open_parquet(path)
-        names = _check_header(file.schema_arrow.names, str(path))
-        blocks = file.iter_batches(PARQUET_BLOCK, columns=select_text_columns(names, columns, str(path)))
-        rows = (row for block in blocks for row in block.to_pylist())
-        yield from (Row(number, row) for number, row in enumerate(rows, start=1))
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    with _report_parquet_errors(path):
-        return _open_parquet(path).schema_arrow.names
-
-
-def _open_parquet(path: Path) -> Any:
-    import pyarrow.parquet
-
-    parquet: Any = pyarrow.parquet
-    return parquet.ParquetFile(path)
-
-
-@contextmanager
-def _report_parquet_errors(path: Path) -> Generator[None]:
+def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
+    """Yield the rows of a Parquet file, with these columns only."""
     import pyarrow
+    import pyarrow.parquet
 
     pa: Any = pyarrow
     unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError)
     try:
-        yield
+        file = cast(Any, pyarrow.parquet).ParquetFile(path)
+        names = _check_header(file.schema_arrow.names, str(path))
+        selected = names if columns is None else select_text_columns(names, columns, str(path))
+        rows = (row for block in file.iter_batches(PARQUET_BLOCK, columns=selected) for row in block.to_pylist())
+        yield from (Row(number, row) for number, row in enumerate(rows, start=1))
     except unreadable as error:
         raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
 
 
-_ROW_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
-    "tsv": _read_tsv,
-    "csv": _read_csv,
-    "jsonl": _read_jsonl,
-}
+_ROW_READERS = {"tsv": _read_tsv, "csv": _read_csv, "jsonl": _read_jsonl}
 
 
 SPLITS = ("train", "validation", "test", "combinations")
@@ -203,148 +167,6 @@ def load_pairs(split: str) -> list[tuple[str, str]]:
     with gzip.open(FILE, "rt", encoding="utf-8", newline="\n") as lines:
         rows = (line.rstrip("\n").split("\t") for line in lines if line.startswith(f"{split}\t"))
         return [(en, de) for _, en, de in rows]
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value or ()
-
-
-Files = Annotated[
-    tuple[PathName, ...],
-    BeforeValidator(_as_list),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-
-Language = Annotated[str, AfterValidator(check_language)]
-
-_TAG = re.compile(r"\w[\w.+-]*")
-
-
-def _check_tag(value: str) -> str:
-    if not _TAG.fullmatch(value):
-        raise ValueError(f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de')
-    return value
-
-
-TagName = Annotated[str, AfterValidator(_check_tag), WithJsonSchema({"type": "string", "pattern": f"^{_TAG.pattern}$"})]
-
-KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
-    "subset": ("dataset",),
-    "split": ("dataset", "builtin"),
-    "src_column": ("dataset", "table"),
-    "tgt_column": ("dataset", "table"),
-}
-
-
-class Source(Section):
-    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
-
-    builtin: Literal["quickstart"] | None = None
-    """corpus that ships with the program: quickstart"""
-    src: Files = ()
-    """text file with one source sentence per line, plain or .gz; or a list of files"""
-    tgt: Files = ()
-    """text file with the translations, line by line; or a list of files"""
-    table: Files = ()
-    """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
-    dataset: PathName | None = None
-    """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
-    subset: str | None = None
-    """configuration of a data set, such as en-de"""
-    split: str | None = None
-    """split of a data set or the built-in corpus: train (the default for data.train), validation, test, ..."""
-    src_column: str | None = None
-    """column of the source sentences (default: data.src_lang)"""
-    tgt_column: str | None = None
-    """column of the translations (default: data.tgt_lang)"""
-    reverse: bool = False
-    """exchange both sides: the pairs train, or test, the other direction"""
-    src_lang: Language | None = None
-    """language of the sources, after reverse (default: data.src_lang, with reverse data.tgt_lang)"""
-    tgt_lang: Language | None = None
-    """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
-    tag: TagName | None = None
-    """symbol before each source sentence, such as 2de, which no text can spell; it selects what the model does"""
-
-    _refusal: str | None = PrivateAttr(default=None)
-
-    def refuse(self, reason: str) -> None:
-        """Make this source unreadable: `check_may_be_read` raises an error with the reason."""
-        self._refusal = reason
-
-    def check_may_be_read(self) -> None:
-        """Raise `UserError` if the source is refused, because it belongs to the run of somebody else."""
-        if self._refusal is not None:
-            raise UserError(self._refusal)
-
-    def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
-        """Return the languages of both sides. The arguments are those of the configuration."""
-        default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
-        return self.src_lang or default[0], self.tgt_lang or default[1]
-
-    @property
-    def files(self) -> Sequence[str]:
-        """Return all text files and tables."""
-        return (*self.src, *self.tgt, *self.table)
-
-    def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the text files of the sources and of the translations, after `reverse`.
-
-        Raises:
-            UserError: The source is refused.
-        """
-        self.check_may_be_read()
-        return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
-
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Source:
-        found = [key for key in ("builtin", "src", "tgt", "table", "dataset") if getattr(self, key)]
-        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
-            raise section_error(
-                found[-1] if found else "",
-                "a source is exactly one of builtin, src with tgt, table, dataset; "
-                f"found {' and '.join(found) or 'none'}" + (" (null removes a key)" if len(found) > 1 else ""),
-            )
-        if len(self.src) != len(self.tgt):
-            raise section_error(
-                "tgt", f"src and tgt must name equally many files, and name {len(self.src)} and {len(self.tgt)}"
-            )
-        for key, kinds in KINDS_WITH_KEY.items():
-            if getattr(self, key) is not None and found[0] not in kinds:
-                raise section_error(
-                    key, f"belongs to {' or '.join(kinds)}, not to {found[0]}: remove it (null removes a key)"
-                )
-        return self
-
-
-class NamedSource(Source):
-    """One of several sources of sentence pairs."""
-
-    name: FolderName
-    """name of the source, for messages, losses and scores"""
-
-
-class TrainSource(NamedSource):
-    """One of several sources of training pairs."""
-
-    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """share of the batches, relative to the other sources; give each source a weight, or none"""
-    repeat: float = Field(default=1, gt=0, allow_inf_nan=False)
-    """without weights: how many times the pairs count"""
-
-
-def _form(value: object) -> str:
-    return "several" if isinstance(value, list | tuple) else "one"
-
-
-if TYPE_CHECKING:
-    TrainSources = Source | tuple[TrainSource, ...]
-    HeldOutSources = Source | tuple[NamedSource, ...]
-else:
-    _One = Annotated[Source, Tag("one")]
-    TrainSources = Annotated[_One | Annotated[tuple[TrainSource, ...], Tag("several")], Discriminator(_form)]
-    HeldOutSources = Annotated[_One | Annotated[tuple[NamedSource, ...], Tag("several")], Discriminator(_form)]
-    """A source, or a list of named sources."""
 
 
 def read_source(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config, DataSection, ValidationSection
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourTest

@@ -21,7 +21,7 @@ from transformer_mt.flows.validation import make_validator
 from transformer_mt.flows.warm_start import find_warm_start
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.device import describe_hardware
+from transformer_mt.system.device import describe_hardware, detect_allocator
 from transformer_mt.system.files import (
     find_existing_parent,
     format_bytes,
@@ -29,7 +29,6 @@ from transformer_mt.system.files import (
     read_free_disk_bytes,
 )
 from transformer_mt.system.log import log_rank0
-from transformer_mt.system.memory import detect_allocator
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.distributed import Ranks

@@ -20,9 +20,9 @@ from transformer_mt.data.corpus import (
     load_corpus,
     split_off_validation,
 )
+from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
-from transformer_mt.data.sources import HeldOutSources, Source, TrainSources
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair

@@ -22,9 +22,8 @@ from transformer_mt.flows.prepare import TrainingData, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, resolve_machine
+from transformer_mt.system.device import Machine, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
-from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction

@@ -41,10 +41,10 @@ from transformer_mt.system.device import (
     configure_process,
     describe_busy_cores,
     describe_hardware,
+    read_gpu_bytes,
     resolve_machine,
 )
 from transformer_mt.system.log import format_duration, log_rank0
-from transformer_mt.system.memory import read_gpu_bytes
 from transformer_mt.tools.analysis import figures
 from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.training import distributed

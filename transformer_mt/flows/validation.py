@@ -12,8 +12,8 @@ import torch
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.data_config import NamedSource
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
@@ -26,8 +26,7 @@ from transformer_mt.evaluation.behaviour_tests import (
 from transformer_mt.evaluation.degenerate import Sample, as_markdown, find_degenerate, markdown_table
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine
-from transformer_mt.system.memory import read_gpu_bytes
+from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.figures import render_pixels
 from transformer_mt.training.distributed import Ranks

@@ -16,16 +16,20 @@ damaged checkpoint is kept as step-000500.damaged/. The process that trains the 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import json
 import os
 import re
+import secrets
 import socket
-from collections.abc import Generator
+import stat
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
@@ -34,7 +38,6 @@ from pydantic import Field, ValidationError
 from transformer_mt.config.section import MAY_CHANGE, Section
 from transformer_mt.config.yaml_loader import Location, Tree, read_yaml
 from transformer_mt.errors import UserError
-from transformer_mt.runs import ownership
 from transformer_mt.runs.records import (
     CheckpointInfo,
     CorruptFileError,
@@ -43,7 +46,7 @@ from transformer_mt.runs.records import (
     describe_validation_error,
     rank_checkpoints,
 )
-from transformer_mt.system.files import find_link_out, remove_leftovers, write_text
+from transformer_mt.system.files import find_link_out, remove_leftovers, walk, write_text
 from transformer_mt.system.log import log_rank0
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
@@ -104,6 +107,97 @@ def _format_holder(holder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
+
+# --- runs of this user, and foreign runs ------------------------------------------------------------------------------
+# `config.yaml` names files to read and folders to write. A training signs these settings with a key that only its user
+# can read. A run without a valid signature is foreign: somebody else may have written it. It may read and write only
+# inside its own folder and the cache of the user who runs the command.
+
+KEY_BYTES = 32
+SIGNED_KEYS = ("runs_dir", "data", "tokenizer", "train.init_from", "decoding.glossary")
+"""The settings that name files or folders. Others, such as `decoding.beam`, may be edited in `config.yaml`."""
+
+
+def sign_settings(values: Mapping[str, Any]) -> str | None:
+    """Return the signature of the settings in a configuration, or None if the user's key cannot be stored."""
+    key = _read_key() or _make_key()
+    return None if key is None else _compute_signature(key, values)
+
+
+def is_signed(values: Mapping[str, Any], signature: object) -> bool:
+    """Return whether the signature of the settings is that of this user."""
+    key = _read_key()
+    if key is None or not isinstance(signature, str):
+        return False
+    return hmac.compare_digest(_compute_signature(key, values).encode(), signature.encode())
+
+
+def find_user_cache() -> Path:
+    """Return the folder in which the data of foreign runs are cached."""
+    return _find_user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def describe_outside_file(path: str, folder: Path) -> str | None:
+    """Return why a foreign run in `folder` must not read a file, or None if it may."""
+    try:
+        file = Path(path).resolve()
+        if not file.is_relative_to(folder.resolve()):
+            return "is outside of its folder"
+        if not stat.S_ISREG(file.stat().st_mode):
+            return "is not a regular file"
+    except (OSError, RuntimeError, ValueError):  # missing, or a circle of links
+        return "cannot be read"
+    return None
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Raise `UserError` if a folder has a pipe or a device, which could be read without end."""
+    for entry in walk(folder):
+        with suppress(OSError):  # deleted meanwhile, or a link to nothing
+            mode = entry.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UserError(f"{entry.path}: is a pipe or a device, not a regular file; remove it")
+
+
+def _compute_signature(key: bytes, values: Mapping[str, Any]) -> str:
+    settings: dict[str, Any] = {}
+    for name in SIGNED_KEYS:
+        section, _, key_name = name.partition(".")
+        found = values.get(section)
+        settings[name] = found if not key_name or not isinstance(found, dict) else cast(Any, found).get(key_name)
+    return hmac.digest(key, json.dumps(settings, sort_keys=True).encode(), "sha256").hex()
+
+
+def _find_user_folder(variable: str, default: str) -> Path:
+    base = os.environ.get(variable, "")
+    return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / default) / "transformer-mt"  # noqa: PTH111, PTH117  (Path.home raises an error without a home folder)
+
+
+def _key_path() -> Path:
+    return _find_user_folder("XDG_CONFIG_HOME", ".config") / "run-key"
+
+
+def _read_key() -> bytes | None:
+    try:
+        key = _key_path().read_bytes()
+    except OSError:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make_key() -> bytes | None:
+    """Store a new key, which only the user can read. Another process may store one first."""
+    path = _key_path()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent) as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.link(file.name, path)  # fails if the file exists
+    return _read_key()
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
 
 FORMAT = 4
 READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
@@ -202,7 +296,7 @@ class RunFolder:
             raise UserError(
                 f"{run.path}: is not a run folder (it has no {run.metadata.name}); use one that tmt train made"
             )
-        ownership.refuse_special_files(run.path)
+        refuse_special_files(run.path)
         run.read_metadata()
         return run
 
@@ -249,8 +343,8 @@ class RunFolder:
             )
 
     def is_foreign(self) -> bool:
-        """Return whether the settings that name files were not written by a training of this user, see `ownership`."""
-        return not ownership.is_signed(read_yaml(self.config).values, self.read_metadata().get("signature"))
+        """Return whether the settings that name files were not written by a training of this user."""
+        return not is_signed(read_yaml(self.config).values, self.read_metadata().get("signature"))
 
     def check_is_own(self, purpose: str) -> None:
         """Raise `UserError` if the run is foreign, for a command that trains with its settings."""
@@ -286,8 +380,8 @@ class RunFolder:
             if found is None:
                 continue
             if key == "cache_dir":
-                tree = tree.replace((section, key), str(ownership.find_user_cache()), here)
-            elif reason := ownership.describe_outside_file(str(found), self.path):
+                tree = tree.replace((section, key), str(find_user_cache()), here)
+            elif reason := describe_outside_file(str(found), self.path):
                 log_rank0(
                     f"warning: {self.config}: {section}.{key}: {found} is not used: it {reason}, and this run was not "
                     f"trained by you on this machine; pass --{key} F"

@@ -16,8 +16,7 @@ from typing import Any
 from transformer_mt import __version__
 from transformer_mt.config.yaml_loader import read_yaml
 from transformer_mt.errors import DivergedError, UserError
-from transformer_mt.runs.folder import FORMAT, RunFolder
-from transformer_mt.runs.ownership import sign_settings
+from transformer_mt.runs.folder import FORMAT, RunFolder, sign_settings
 from transformer_mt.system import launcher
 from transformer_mt.system.files import write_text
 

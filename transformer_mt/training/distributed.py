@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
-from transformer_mt.system.memory import is_out_of_memory
+from transformer_mt.system.device import is_out_of_memory
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
 """Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""

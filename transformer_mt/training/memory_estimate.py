@@ -18,8 +18,8 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.errors import UserError
+from transformer_mt.system.device import is_out_of_memory, release_memory
 from transformer_mt.system.files import format_bytes
-from transformer_mt.system.memory import is_out_of_memory, release_memory
 
 CPU_TOKENS = 4096  # `batches.tokens: auto` on anything but a CUDA GPU
 MIN_TOKENS, MAX_TOKENS = 256, 2**18  # range of `batches.tokens: auto`

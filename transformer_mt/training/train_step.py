@@ -17,8 +17,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine
-from transformer_mt.system.memory import is_out_of_memory, release_memory
+from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
 from transformer_mt.training.loss import LossFunction
 

@@ -21,8 +21,8 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, Count, format_score, is_better
+from transformer_mt.system.launcher import StopSignals
 from transformer_mt.system.log import log, log_rank0
-from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.tools.quality import filter_pipeline as filtered_corpus

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_mt.data import sources as quickstart
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
 from transformer_mt.tools.quality.check_runner import check_sample
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.config.rendering import format_value, list_changes, list_differences
 from transformer_mt.config.section import Section
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.sources import Source
+from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.runs.records import CheckpointInfo

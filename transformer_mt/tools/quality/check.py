@@ -14,8 +14,7 @@ import numpy as np
 import yaml
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.sources import NamedSource, Source
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS

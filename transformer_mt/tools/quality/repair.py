@@ -15,8 +15,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus, TableWriter
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.sources import NamedSource, Source
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder

@@ -18,8 +18,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.text_files import read_file_state, read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.system.launcher import exit_on_sigterm
 from transformer_mt.system.log import log_rank0
-from transformer_mt.system.stop_signals import exit_on_sigterm
 from transformer_mt.tools.quality.filter_base import (
     Block,
     Filter,

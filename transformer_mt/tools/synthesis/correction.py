@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.sources import NamedSource, Source, TrainSource
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource
 from transformer_mt.data.text_files import Pair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
