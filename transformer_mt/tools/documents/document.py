@@ -15,16 +15,28 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, mark
+from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, mark, pair_tags
 
 
 class DocumentError(Exception):
     """A document that does not follow its format."""
 
     def __init__(self, line: int, message: str) -> None:
-        """`line` is counted from 1. `message` says what is wrong there, and what to do."""
+        """Say what is wrong in a line, counted from 1, and what to do."""
         super().__init__(line, message)
         self.line, self.message = line, message
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """Options of the translation of documents."""
+
+    language: str
+    """Language code of the translation."""
+    attributes: tuple[str, ...] = ()
+    """Attributes of HTML that are translated, such as `alt`."""
+    retranslate: bool = False
+    """Whether messages of PO and XLIFF that have a translation are translated again."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class Splice:
+class Replacement:
     """A range of the document that is replaced by translated segments and by text between them."""
 
     start: int
@@ -79,19 +91,20 @@ class Splice:
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """The text of a document with its splices in order, none of which overlap."""
+    """The text of a document with its replacements in order, none of which overlap."""
 
     text: str
-    splices: Sequence[Splice]
-    attribute_splices: Sequence[Splice] = ()
-    """Splices of attributes, each inside a markup tag, which may be a protected element of a segment."""
+    replacements: Sequence[Replacement]
+    attribute_replacements: Sequence[Replacement] = ()
+    """Replacements of attributes, each inside a markup tag, which may be a protected element of a segment."""
     byte_order_mark: str = ""
     """The byte order mark of the file, if there is one. It is not part of the text."""
 
     @cached_property
     def segments(self) -> list[Segment]:
         """All segments, those of attributes last."""
-        return [segment for splice in (*self.splices, *self.attribute_splices) for segment in splice.segments]
+        every = (*self.replacements, *self.attribute_replacements)
+        return [segment for replacement in every for segment in replacement.segments]
 
     def line_numbers(self) -> list[int]:
         """Return the line of each segment, from 1."""
@@ -106,20 +119,22 @@ class Document:
             if translation.surface != segment.source.surface and translation.text_only.strip()
         }
 
-        def is_changed(splice: Splice) -> bool:
-            segments = splice.segments
-            return splice.always_replaces or not segments or any(segment in changed for segment in segments)
-
-        attributes = [splice for splice in self.attribute_splices if is_changed(splice)]
-        starts = [splice.start for splice in attributes]
+        def substitute(
+            start: int, end: int, replacements: Sequence[Replacement], copy: Callable[[int, int], str]
+        ) -> str:
+            """Return a range of the document with the replacements that have changed segments."""
+            parts: list[str] = []
+            for each in replacements:
+                segments = each.segments
+                if each.always_replaces or not segments or any(segment in changed for segment in segments):
+                    parts += [copy(start, each.start), *map(render, each.parts)]
+                    start = each.end
+            return "".join([*parts, copy(start, end)])
 
         def copy(start: int, end: int) -> str:
             """Return a range of the document with translated attributes."""
-            parts: list[str] = []
-            for splice in attributes[bisect_left(starts, start) : bisect_left(starts, end)]:
-                parts += [self.text[start : splice.start], *map(render, splice.parts)]
-                start = splice.end
-            return "".join([*parts, self.text[start:end]])
+            inside = self.attribute_replacements[bisect_left(starts, start) : bisect_left(starts, end)]
+            return substitute(start, end, inside, lambda start, end: self.text[start:end])
 
         def render(part: str | Segment) -> str:
             if isinstance(part, str):
@@ -135,13 +150,8 @@ class Document:
                     pieces.append(Piece(element if isinstance(element, str) else element.surface))
             return part.render(pieces)
 
-        filled = [self.byte_order_mark]
-        end = 0
-        for splice in self.splices:
-            filled.append(copy(end, splice.start))
-            filled += map(render, splice.parts) if is_changed(splice) else [copy(splice.start, splice.end)]
-            end = splice.end
-        return "".join([*filled, copy(end, len(self.text))])
+        starts = [replacement.start for replacement in self.attribute_replacements]
+        return self.byte_order_mark + substitute(0, len(self.text), self.replacements, copy)
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
@@ -214,12 +224,9 @@ class InlineToken:
 
 
 def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) -> Iterator[Segment]:
-    """Yield the segments of consecutive tokens: one, or one for each link if no text is between them.
-
-    Text without a letter has no segment.
-    """
-    if _has_letters_outside_tags(tokens):
-        for part in _split_links(document, _drop_outer_tags(document, tokens)):
+    """Yield the segments of consecutive tokens: one, or one for each link if no text is between them."""
+    if _has_letters(tokens):
+        for part in _split_links(_drop_outer_tags(tokens)):
             if (segment := make_segment(document, part, render)) is not None:
                 yield segment
 
@@ -229,19 +236,24 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
 
     It excludes tags and white space at its ends, and pairs of tags that enclose all of it.
     """
-    if not _has_letters_outside_tags(tokens):
+    if not _has_letters(tokens):
         return None
-    tokens = _strip_outer_spaces(document, _drop_outer_tags(document, tokens))
-    marked = _mark(document, tokens)
-    element_tokens = [token for token in tokens if token.text is None]
-    elements = tuple(
-        DocumentElement(**vars(element), start=token.start, end=token.end, rewritten=token.rewritten)
-        for element, token in zip(marked.elements, element_tokens, strict=True)
-    )
-    return Segment(MarkedText(marked.parts, elements), tokens[0].start, tokens[-1].end, render)
+    tokens = _strip_outer_spaces(document, _drop_outer_tags(tokens))
+    texts: list[str] = []
+    spans: list[Span] = []
+    end = 0
+    for token in tokens:
+        text = token.text
+        if text is None:
+            text = document[token.start : token.end]
+            element = DocumentElement(text, start=token.start, end=token.end, rewritten=token.rewritten)
+            spans.append(Span(end, end + len(text), token.role, token.name, element))
+        texts.append(text)
+        end += len(text)
+    return Segment(mark("".join(texts), spans), tokens[0].start, tokens[-1].end, render)
 
 
-def _has_letters_outside_tags(tokens: Sequence[InlineToken]) -> bool:
+def _has_letters(tokens: Sequence[InlineToken]) -> bool:
     return any(token.text is not None and _has_letter(token.text) for token in tokens)
 
 
@@ -249,63 +261,41 @@ def _has_letter(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
-def _mark(document: str, tokens: Sequence[InlineToken]) -> MarkedText:
-    texts: list[str] = []
-    spans: list[Span] = []
-    end = 0
-    for token in tokens:
-        text = document[token.start : token.end] if token.text is None else token.text
-        if token.text is None:
-            spans.append(Span(end, end + len(text), token.role, token.name))
-        texts.append(text)
-        end += len(text)
-    return mark("".join(texts), spans)
-
-
-def _drop_outer_tags(document: str, tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
+def _drop_outer_tags(tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
     """Return the tokens without white space and tags at both ends. At least one has text that is not blank."""
-    positions = [i for i, token in enumerate(tokens) if token.text is None]
-    roles: dict[int, tuple[Role, int]] = {}  # with the position of the partner
-    for position, element in zip(positions, _mark(document, tokens).elements, strict=True):
-        roles[position] = element.role, position if element.partner is None else positions[element.partner]
+    partners = _pair(tokens)
     visible = [0, *accumulate(token.is_visible for token in tokens)]  # number of visible tokens before each
     first, last = 0, len(tokens) - 1
     while True:
-        is_start_done = is_end_done = True
-        role, partner = roles.get(first, (None, first))
-        if visible[partner] == visible[partner + 1] == visible[first] and role is not Role.CLOSING:
-            first, is_start_done = partner + 1, False
-        elif role is Role.OPENING and partner == last:
-            first, last, is_start_done = first + 1, last - 1, False
-        role, partner = roles.get(last, (None, last))
-        if visible[partner] == visible[last + 1] and role is not Role.OPENING:
-            last, is_end_done = partner - 1, False
-        if is_start_done and is_end_done:
+        end, start = partners.get(first, first), partners.get(last, last)
+        if visible[end + 1] == visible[first]:
+            first = end + 1
+        elif visible[last + 1] == visible[start]:
+            last = start - 1
+        elif first < end == last:
+            first, last = first + 1, last - 1
+        else:
             return tokens[first : last + 1]
 
 
-def _split_links(document: str, tokens: Sequence[InlineToken]) -> Sequence[Sequence[InlineToken]]:
+def _split_links(tokens: Sequence[InlineToken]) -> Sequence[Sequence[InlineToken]]:
     """Return the contents of links if nothing else has a letter, as in a menu. Otherwise return all tokens at once."""
-    elements = iter(_mark(document, tokens).elements)
-    links: list[list[InlineToken]] = []
-    depth = 0
-    for token in tokens:
-        element = next(elements) if token.text is None else None
-        if element is not None and element.role is Role.CLOSING:
-            depth -= 1
-        if depth:
-            links[-1].append(token)
-        elif element is not None and element.role is Role.OPENING and token.name in _LINKS:
-            links.append([])
-        elif (
-            (element is not None and element.role is Role.OPENING)
-            or _has_letters_outside_tags([token])
-            or token.is_content
-        ):
+    partners = _pair(tokens)
+    links: list[Sequence[InlineToken]] = []
+    i = 0
+    while i < len(tokens):
+        token, end = tokens[i], partners.get(i, i)
+        if end > i and token.name in _LINKS:
+            links.append(tokens[i + 1 : end])
+        elif end > i or token.is_content or _has_letters([token]):
             return [tokens]
-        if element is not None and element.role is Role.OPENING:
-            depth += 1
+        i = end + 1
     return links
+
+
+def _pair(tokens: Sequence[InlineToken]) -> dict[int, int]:
+    """Return the index of the other tag for each tag that has a partner."""
+    return dict(pair_tags((token.role, token.name) for token in tokens))
 
 
 def _strip_outer_spaces(document: str, tokens: Sequence[InlineToken]) -> list[InlineToken]:
@@ -349,8 +339,7 @@ _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>]
 _TAG_START = re.compile(r"<[^\s/>]*")
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """An attribute of a tag, with the range of its value in the document, without quotes."""
 
     name: str
@@ -372,13 +361,13 @@ def find_attributes(document: str, start: int, end: int) -> Iterator[Attribute]:
             yield Attribute(match[1].lower(), value_start + len(quote), value_end - len(quote), quote)
 
 
-def set_language(document: str, start: int, end: int, names: Sequence[str], language: str) -> list[Splice]:
-    """Return splices that set the language in attributes of the tag at a range.
+def set_language(document: str, start: int, end: int, names: Sequence[str], language: str) -> list[Replacement]:
+    """Return replacements that set the language in attributes of the tag at a range.
 
     The first of the names is added if the tag has none of them. Another spelling of the language, such as de-AT for de,
     is kept.
     """
-    splices: list[Splice] = []
+    replacements: list[Replacement] = []
     wanted = {name.lower() for name in names}
     found = [each for each in find_attributes(document, start, end) if each.name in wanted]
     for attribute in found:
@@ -386,11 +375,11 @@ def set_language(document: str, start: int, end: int, names: Sequence[str], lang
         if re.split("[-_]", value.strip().lower())[0] == re.split("[-_]", language.lower())[0]:
             continue
         has_value = document[attribute.start - 1] in "\"'="
-        splices.append(Splice(attribute.start, attribute.end, [language if has_value else f'="{language}"']))
+        replacements.append(Replacement(attribute.start, attribute.end, [language if has_value else f'="{language}"']))
     if not found:
         position = _end_of_name(document, start)
-        splices.append(Splice(position, position, [f' {names[0]}="{language}"']))
-    return splices
+        replacements.append(Replacement(position, position, [f' {names[0]}="{language}"']))
+    return replacements
 
 
 def _end_of_name(document: str, start: int) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,11 @@ from transformer_mt.tools.documents.document import (
     BOM,
     Document,
     DocumentError,
-    Segment,
+    DocumentOptions,
     check_declared_encoding,
     decode,
 )
-from transformer_mt.tools.markup.elements import Element, MarkedText
+from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.stages import get_marked_text, make_stages
 
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
@@ -31,19 +31,6 @@ FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
     "xliff": (".xlf", ".xliff"),
 }
 """Suffixes of each format."""
-"""Attributes of HTML that may be translated."""
-
-
-@dataclass(frozen=True)
-class DocumentOptions:
-    """Options of the translation of documents."""
-
-    language: str
-    """Language code of the translation."""
-    attributes: tuple[str, ...] = ()
-    """Attributes of HTML that are translated."""
-    retranslate: bool = False
-    """Whether messages of PO and XLIFF that have a translation are translated again."""
 
 
 def find_format(path: Path) -> DocumentFormat | None:
@@ -67,27 +54,21 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
 
     Raises `DocumentError` if it does not follow its format.
     """
-    body, language = text.removeprefix(BOM), options.language
+    body = text.removeprefix(BOM)
     match document_format:
         case "html":
-            from transformer_mt.tools.documents.html import parse_html
-
-            document = parse_html(body, language, options.attributes)
+            from transformer_mt.tools.documents.html import parse_html as parse
+        case "json":
+            from transformer_mt.tools.documents.messages import parse_json as parse
         case "markdown":
-            from transformer_mt.tools.documents.markdown import parse_markdown
-
-            document = parse_markdown(body)
+            from transformer_mt.tools.documents.markdown import parse_markdown as parse
+        case "po":
+            from transformer_mt.tools.documents.messages import parse_po as parse
+        case "srt":
+            from transformer_mt.tools.documents.messages import parse_srt as parse
         case "xliff":
-            from transformer_mt.tools.documents.xliff import parse_xliff
-
-            document = parse_xliff(body, language, retranslate=options.retranslate)
-        case "po" | "srt" | "json":
-            from transformer_mt.tools.documents import messages
-
-            if document_format == "po":
-                document = messages.parse_po(body, language, retranslate=options.retranslate)
-            else:
-                document = messages.parse_srt(body) if document_format == "srt" else messages.parse_json(body)
+            from transformer_mt.tools.documents.xliff import parse_xliff as parse
+    document = parse(body, options)
     return replace(document, byte_order_mark=text[: len(text) - len(body)])
 
 
@@ -115,34 +96,5 @@ def make_lines(document: Document) -> list[str | MarkedText]:
 
 def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int = 0) -> str:
     """Return a document with its translated segments. `rank` counts the translations of each from the best one."""
-    translations: list[MarkedText] = []
-    for segment, line in zip(document.segments, lines, strict=True):
-        n_best = line.join()
-        translation = n_best[min(rank, len(n_best) - 1)]
-        if translation.marked is None:
-            translations.append(get_marked_text(translation))
-        else:
-            elements = _find_document_elements(segment, line.source)
-            translations.append(MarkedText(translation.marked.parts, elements))
-    return document.fill(translations)
-
-
-def _find_document_elements(segment: Segment, source: MarkedText) -> tuple[Element, ...]:
-    """Return the elements of a source, which has more than its segment: also those that were found in its text.
-
-    Elements of the document replace those at the same offset.
-    """
-    own = {offset: segment.source.elements[index] for offset, index in _offsets(segment.source)}
-    elements = [*source.elements]
-    for offset, index in _offsets(source):
-        elements[index] = own.get(offset, elements[index])
-    return tuple(elements)
-
-
-def _offsets(text: MarkedText) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each element in the text with elements, and its index."""
-    offset = 0
-    for part in text.parts:
-        if isinstance(part, int):
-            yield offset, part
-        offset += len(part if isinstance(part, str) else text.elements[part].surface)
+    n_best_lists = [line.join() for line in lines]
+    return document.fill([get_marked_text(n_best[min(rank, len(n_best) - 1)]) for n_best in n_best_lists])

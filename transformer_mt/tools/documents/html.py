@@ -7,13 +7,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from html.parser import HTMLParser
+from typing import Literal
 
 from transformer_mt.tools.documents.document import (
     Document,
+    DocumentOptions,
     InlineToken,
-    Splice,
+    Replacement,
     find_attributes,
     make_segment,
     make_segments,
@@ -51,14 +52,6 @@ def is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
     return tag in UNTRANSLATED or is_marked
 
 
-class End(Enum):
-    """Where an HTML element ends."""
-
-    LATER = auto()
-    BEFORE = auto()  # before this tag, as its own closing tag is missing
-    AFTER = auto()  # after this tag
-
-
 class OpenHtmlElement:
     """Finds the end of an HTML element by the tags inside it."""
 
@@ -67,20 +60,23 @@ class OpenHtmlElement:
         self.tag, self.start = tag, start
         self._open = [tag]
 
-    def read(self, kind: str, tag: str, is_closed: bool = False) -> End:
-        """Read the next tag: `opening`, `closing`, or other content. `is_closed`: an opening tag has no content."""
+    def read(self, kind: str, tag: str, is_closed: bool = False) -> Literal["later", "before", "after"]:
+        """Return where the HTML element ends: later, or before or after the next tag.
+
+        The tag is `opening`, `closing`, or other content. `is_closed`: an opening tag has no content.
+        """
         if kind == "opening":
             if len(self._open) == 1 and tag in _ENDED_BY.get(self.tag, ()):
-                return End.BEFORE
+                return "before"
             if not is_closed and tag not in VOID_TAGS:
                 self._open.append(tag)
         elif kind == "closing":
             if tag not in self._open:  # that of an enclosing block ends the HTML element, too
-                return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
+                return "later" if tag in INLINE or tag in VOID_TAGS else "before"
             while self._open.pop() != tag:
                 pass
-            return End.LATER if self._open else End.AFTER
-        return End.LATER
+            return "later" if self._open else "after"
+        return "later"
 
 
 _REFERENCE = re.compile(r"&#?[0-9A-Za-z]+;?")
@@ -123,15 +119,9 @@ _BROKEN_TAG = re.compile(r"<[A-Za-z/][^>]*>?")  # its quote is not closed, or no
 _CUT_TAG = re.compile(r"<[A-Za-z/!?][^>]*\Z")  # at the end of a page
 
 
-def parse_html(text: str, language: str, attributes: Sequence[str] = ()) -> Document:
-    """Return the document of a page. Any text is a page.
-
-    Args:
-        text: The page.
-        language: Language code of the translation, for the attribute `lang` of the tag `html`.
-        attributes: Names of attributes that are translated, such as `alt`.
-    """
-    return _PageReader(text, language, attributes).read()
+def parse_html(text: str, options: DocumentOptions) -> Document:
+    """Return the document of a page. Any text is a page."""
+    return _PageReader(text, options).read()
 
 
 @dataclass(frozen=True)
@@ -187,13 +177,13 @@ class _EventParser(HTMLParser):
 class _PageReader:
     """Groups the parts of a page into segments."""
 
-    def __init__(self, text: str, language: str, attributes: Sequence[str]) -> None:
-        self.text, self.language = text, language
-        self.attributes = {name.lower() for name in attributes}
+    def __init__(self, text: str, options: DocumentOptions) -> None:
+        self.text, self.language = text, options.language
+        self.attributes = {name.lower() for name in options.attributes}
         self.tokens: list[InlineToken] = []  # of the current segment
         self.untranslated: OpenHtmlElement | None = None  # an HTML element whose content is not translated
-        self.splices: list[Splice] = []
-        self.attribute_splices: list[Splice] = []
+        self.replacements: list[Replacement] = []
+        self.attribute_replacements: list[Replacement] = []
 
     def read(self) -> Document:
         events = _EventParser(self.text).events
@@ -204,7 +194,7 @@ class _PageReader:
         if self.untranslated is not None:
             self._end_untranslated(self.untranslated, len(self.text))
         self._flush()
-        return Document(self.text, self.splices, self.attribute_splices)
+        return Document(self.text, self.replacements, self.attribute_replacements)
 
     def _advance_untranslated(self, html_element: OpenHtmlElement, event: _Event, end: int) -> bool:
         """Pass an event to the HTML element whose content is not translated, and end it if the event does.
@@ -212,9 +202,9 @@ class _PageReader:
         Returns whether the event is after the HTML element, so that it must be read.
         """
         where = html_element.read(event.kind, event.tag, event.is_closed)
-        if where is not End.LATER:
-            self._end_untranslated(html_element, end if where is End.AFTER else event.start)
-        return where is End.BEFORE
+        if where != "later":
+            self._end_untranslated(html_element, end if where == "after" else event.start)
+        return where == "before"
 
     def _end_untranslated(self, html_element: OpenHtmlElement, end: int) -> None:
         if html_element.tag in INLINE:
@@ -248,29 +238,29 @@ class _PageReader:
         is_empty = tag in VOID_TAGS or event.is_closed
         if tag == "html":
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
-            self.attribute_splices += set_language(self.text, event.start, end, names, self.language)
+            self.attribute_replacements += set_language(self.text, event.start, end, names, self.language)
         if is_untranslated(tag, attributes) and not is_empty:
             self.untranslated = OpenHtmlElement(tag, event.start)
             return
         if self.attributes and not is_untranslated(tag, attributes):
-            self.attribute_splices += self._find_attribute_splices(event.start, end)
+            self.attribute_replacements += self._find_attribute_replacements(event.start, end)
         if tag in INLINE:
             self.tokens.append(InlineToken(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
 
     def _flush(self) -> None:
         """End the segment."""
         for segment in make_segments(self.text, self.tokens, render_text(escape_text)):
-            self.splices.append(Splice(segment.start, segment.end, [segment]))
+            self.replacements.append(Replacement(segment.start, segment.end, [segment]))
         self.tokens = []
 
-    def _find_attribute_splices(self, start: int, end: int) -> Iterator[Splice]:
+    def _find_attribute_replacements(self, start: int, end: int) -> Iterator[Replacement]:
         for attribute in find_attributes(self.text, start, end):
             if attribute.name in self.attributes and attribute.start < attribute.end:
                 tokens = [*split_references(self.text, attribute.start, attribute.end)]
                 segment = make_segment(self.text, tokens, render_text(_attribute_escape(attribute.quote)))
                 if segment is not None:
                     quotes = [] if attribute.quote else ['"']  # a translation may have spaces
-                    yield Splice(segment.start, segment.end, [*quotes, segment, *quotes])
+                    yield Replacement(segment.start, segment.end, [*quotes, segment, *quotes])
 
 
 def _attribute_escape(quote: str) -> Callable[[str], str]:

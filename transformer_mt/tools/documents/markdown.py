@@ -14,17 +14,17 @@ from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.tools.documents.document import (
     Document,
+    DocumentOptions,
     InlineToken,
     Piece,
+    Replacement,
     Segment,
-    Splice,
     make_segments,
     render_text,
 )
 from transformer_mt.tools.documents.html import (
     INLINE,
     UNTRANSLATED,
-    End,
     OpenHtmlElement,
     split_references,
 )
@@ -167,7 +167,7 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
         if not tag:
             continue
         kind = "closing" if token.role is Role.CLOSING else "opening"
-        if html_element.read(kind, tag, token.role is Role.SINGLE) is End.AFTER:
+        if html_element.read(kind, tag, token.role is Role.SINGLE) == "after":
             result.append(InlineToken(html_element.start, token.end, is_content=True))
             html_element = None
     if html_element is not None:
@@ -189,7 +189,7 @@ _PREFIX = re.compile(r"\r?\n[ \t>]*")
 _DELIMITERS = frozenset({"*", "_", "**", "__", "~~"})
 
 
-def parse_markdown(text: str) -> Document:
+def parse_markdown(text: str, _: DocumentOptions) -> Document:
     """Return the document of a Markdown file. Any text is one."""
     return _MarkdownReader(text).read()
 
@@ -239,7 +239,7 @@ class _MarkdownReader:
         self.references: dict[str, Any] = env.get("references", {})
 
     def read(self) -> Document:
-        splices: list[Splice] = []
+        replacements: list[Replacement] = []
         cell_end = 0
         for previous, token in zip(self.tokens, self.tokens[1:], strict=False):
             if token.type != "inline" or token.map is None:
@@ -248,8 +248,8 @@ class _MarkdownReader:
             if block is None:
                 continue
             cell_end = block.end
-            splices += (Splice(segment.start, segment.end, [segment]) for segment in self._make_segments(block))
-        return Document(self.text, splices)
+            replacements += (Replacement(each.start, each.end, [each]) for each in self._make_segments(block))
+        return Document(self.text, replacements)
 
     def find_shape(self, content: str) -> list[object]:
         """Return the kinds of blocks of a text of this file, with the sorted inline tokens and targets of links."""

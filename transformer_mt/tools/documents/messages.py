@@ -13,10 +13,11 @@ import polib
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
+    DocumentOptions,
     InlineToken,
     Piece,
+    Replacement,
     Segment,
-    Splice,
     check_encoding_name,
     make_segment,
     make_text_parts,
@@ -31,40 +32,33 @@ _KEYWORD = re.compile(
     re.MULTILINE,
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
-_NUMERIC_ESCAPE = re.compile(r"\\\\|((?:\\x[0-9a-fA-F]{2}|\\[0-7]{1,3}|\\a)+)")  # polib does not decode them
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
-_CONTROLS = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {7: r"\a"}
 
 
-def parse_po(text: str, language: str, *, retranslate: bool = False) -> Document:
+def parse_po(text: str, options: DocumentOptions) -> Document:
     """Return the document of a PO file. Messages without a translation and fuzzy messages are translated.
 
-    Args:
-        text: The file.
-        language: Language code of the translation, for an empty field `Language` of the header.
-        retranslate: Translate also messages that have a translation.
-
-    Raises:
-        DocumentError: It is not a PO file, or not in UTF-8.
+    The language is set in an empty field `Language` of the header. Raises `DocumentError` unless it is a PO file in
+    UTF-8.
     """
     _check_lines(text)
     sources = [source for entry in _read_entries(text) if not entry.obsolete for source in _sources(entry)]
     strings = [*_KEYWORD.finditer(text)]
     values = [match.span("strings") for match in strings if match["keyword"] == "msgstr"]
-    splices: list[Splice] = []
+    replacements: list[Replacement] = []
     if strings and strings[0]["keyword"] == "msgid" and not re.sub(r'["\s]', "", strings[0]["strings"]):
-        splices += _header_splices(text, *values.pop(0), language)  # the first message is the header
+        replacements += _header_replacements(text, *values.pop(0), options.language)  # the first message is the header
     if len(values) != len(sources):
         raise DocumentError(1, "messages and translations do not match; check the file with msgfmt -c")
     newline = "\r\n" if "\r\n" in text else "\n"
     for (source, is_wanted), (start, end) in zip(sources, values, strict=True):
-        if source and (is_wanted or retranslate):
+        if source and (is_wanted or options.retranslate):
             parts = make_text_parts(source, start, _escape)
             is_long = any(isinstance(part, str) and part.endswith("\\n") for part in parts[:-1])
             opening = f'""{newline}"' if is_long else '"'
             lines = [part.replace("\\n", f'\\n"{newline}"') if isinstance(part, str) else part for part in parts[:-1]]
-            splices.append(Splice(start, end, [opening, *lines, parts[-1], '"'], always_replaces=True))
-    return Document(text, splices)
+            replacements.append(Replacement(start, end, [opening, *lines, parts[-1], '"'], always_replaces=True))
+    return Document(text, replacements)
 
 
 def _check_lines(text: str) -> None:
@@ -77,20 +71,11 @@ def _check_lines(text: str) -> None:
 def _read_entries(text: str) -> Sequence[polib.POEntry]:
     try:
         # A final line break, because polib opens a text that is the name of a file.
-        return polib.pofile(_OTHER_LINE_BREAKS.sub(" ", _NUMERIC_ESCAPE.sub(_read_escapes, text)) + "\n")
+        return polib.pofile(_OTHER_LINE_BREAKS.sub(" ", text) + "\n")
     except (OSError, ValueError, IndexError, KeyError) as error:
         match = re.search(r"line (\d+)\)?:?\s*(.*)", str(error))
         line, reason = (int(match[1]), match[2]) if match else (1, "")
         raise DocumentError(line, f"not a PO file{f' ({reason})' if reason else ''}; check it with msgfmt -c") from None
-
-
-def _read_escapes(match: re.Match[str]) -> str:
-    """Return the characters of escapes by number, with the other escapes unchanged."""
-    if match[1] is None:
-        return match[0]
-    codes = re.findall(r"\\(?:x(..)|([0-7]+)|a)", match[1])
-    values = bytes(int(hexadecimal or octal or "7", 16 if hexadecimal else 8) & 255 for hexadecimal, octal in codes)
-    return values.decode(errors="replace").translate(_ESCAPES)
 
 
 def _sources(entry: polib.POEntry) -> Iterator[tuple[str, bool]]:
@@ -102,16 +87,16 @@ def _sources(entry: polib.POEntry) -> Iterator[tuple[str, bool]]:
         yield entry.msgid_plural if index else entry.msgid, not translation or entry.fuzzy
 
 
-def _header_splices(text: str, start: int, end: int, language: str) -> Iterator[Splice]:
-    """Check the encoding in the header, and yield a splice that sets the language."""
+def _header_replacements(text: str, start: int, end: int, language: str) -> Iterator[Replacement]:
+    """Check the encoding in the header, and yield a replacement that sets the language."""
     if match := re.compile(r"charset=([\w.:-]*)").search(text, start, end):
         check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
     if match := re.compile(r'"Language:( *)\\n"').search(text, start, end):
-        yield Splice(match.start(1), match.end(1), [f" {language}"])
+        yield Replacement(match.start(1), match.end(1), [f" {language}"])
 
 
 def _escape(text: str) -> str:
-    return text.translate(_CONTROLS | _ESCAPES)
+    return text.translate(_ESCAPES)
 
 
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?P<is_name>[ \t\r\n]*:)?')
@@ -119,7 +104,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, written as an escape. Its string is not text, and stays unchanged."""
 
 
-def parse_json(text: str) -> Document:
+def parse_json(text: str, _: DocumentOptions) -> Document:
     """Return the document of a JSON file. Raises `DocumentError` if it is not JSON."""
     try:
         json.loads(text)
@@ -129,15 +114,15 @@ def parse_json(text: str) -> Document:
         raise DocumentError(1, "values are nested too deeply; use a flatter file") from None
     # A file that is ASCII by escapes stays ASCII.
     escape = partial(_escape_json, ascii=text.isascii() and re.search(r"\\u0*[0-9a-fA-F]{3}", text) is not None)
-    splices: list[Splice] = []
+    replacements: list[Replacement] = []
     for match in _JSON_STRING.finditer(text):
         if match["is_name"] is None:
             start, end = match.start() + 1, match.end() - 1
             value = json.loads(match[0])
-            splice = Splice(start, end, make_text_parts(value, start, escape))
-            if splice.segments and not _SURROGATE.search(value):
-                splices.append(splice)
-    return Document(text, splices)
+            replacement = Replacement(start, end, make_text_parts(value, start, escape))
+            if replacement.segments and not _SURROGATE.search(value):
+                replacements.append(replacement)
+    return Document(text, replacements)
 
 
 def _escape_json(text: str, *, ascii: bool) -> str:
@@ -153,10 +138,10 @@ _TAG = re.compile(
 )
 
 
-def parse_srt(text: str) -> Document:
+def parse_srt(text: str, _: DocumentOptions) -> Document:
     """Return the document of a subtitle file. Raises `DocumentError` if it has text without a time."""
     lines = [(match.start(), match.end(), match[0]) for match in re.finditer(r"[^\r\n]+|(?<=\n)(?=\r?\n)", text)]
-    splices: list[Splice] = []
+    replacements: list[Replacement] = []
     cue: list[tuple[int, int]] = []  # lines of the current cue
     has_time = False
     for i, (start, end, line) in enumerate(lines):
@@ -165,29 +150,29 @@ def parse_srt(text: str) -> Document:
             continue  # the number of a cue
         if _TIMES.fullmatch(line) or not line.strip():
             has_time |= bool(line.strip())
-            splices += _cue_splices(text, cue)
+            replacements += _cue_replacements(text, cue)
             cue = []
         elif not has_time or "-->" in line:
             number = 1 + text.count("\n", 0, start) + ("-->" in following)
             raise DocumentError(number, "expected a time such as 00:00:01,000 --> 00:00:02,500; correct the file")
         else:
             cue.append((start, end))
-    return Document(text, [*splices, *_cue_splices(text, cue)])
+    return Document(text, [*replacements, *_cue_replacements(text, cue)])
 
 
-def _cue_splices(text: str, lines: Sequence[tuple[int, int]]) -> Iterator[Splice]:
+def _cue_replacements(text: str, lines: Sequence[tuple[int, int]]) -> Iterator[Replacement]:
     """Yield the segments of a cue: one, or one for each line that starts with a dash."""
     dashes = [_DASH.match(text, start, end) for start, end in lines]
     is_dialogue = len(lines) > 0 and all(dashes)
     tokens: list[InlineToken] = []
     for (start, end), dash in zip(lines, dashes, strict=True):
         if is_dialogue and dash is not None:
-            yield from _make_splices(text, [*_tokenize(text, dash.end(), end)])
+            yield from _make_replacements(text, [*_tokenize(text, dash.end(), end)])
             continue
         if tokens:
             tokens.append(InlineToken(tokens[-1].end, start, " "))
         tokens += _tokenize(text, start, end)
-    yield from _make_splices(text, tokens)
+    yield from _make_replacements(text, tokens)
 
 
 def _tokenize(text: str, start: int, end: int) -> Iterator[InlineToken]:
@@ -204,13 +189,13 @@ def _tokenize(text: str, start: int, end: int) -> Iterator[InlineToken]:
         yield InlineToken(position, end, text[position:end])
 
 
-def _make_splices(text: str, tokens: Sequence[InlineToken]) -> Iterator[Splice]:
+def _make_replacements(text: str, tokens: Sequence[InlineToken]) -> Iterator[Replacement]:
     segment = make_segment(text, tokens, _join)
     if segment is not None:
         raw = text[segment.start : segment.end]
         newline = "\r\n" if "\r\n" in raw else "\n"
         broken: Segment = replace(segment, render=partial(_break_lines, 1 + raw.count("\n"), newline))
-        yield Splice(segment.start, segment.end, [broken])
+        yield Replacement(segment.start, segment.end, [broken])
 
 
 def _join(pieces: Sequence[Piece]) -> str:

@@ -12,9 +12,10 @@ from xml.sax.saxutils import escape
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
+    DocumentOptions,
     InlineToken,
+    Replacement,
     Segment,
-    Splice,
     make_segment,
     render_text,
     set_language,
@@ -102,16 +103,10 @@ def _check_xml(text: str) -> None:
         raise DocumentError(error.lineno, f"{problem}; correct it") from None
 
 
-def parse_xliff(text: str, language: str, *, retranslate: bool = False) -> Document:
+def parse_xliff(text: str, options: DocumentOptions) -> Document:
     """Return the document of an XLIFF file. Units without a target, or with a new one, are translated.
 
-    Args:
-        text: The file.
-        language: Language code of the translation, for the attribute of the target language.
-        retranslate: Translate also units that have a target.
-
-    Raises:
-        DocumentError: It is not XLIFF, or it has a document type.
+    Raises `DocumentError` if it is not XLIFF, or has a document type.
     """
     nodes = _parse(text)
     root = next(node for node in nodes if node.kind == "opening")
@@ -119,25 +114,25 @@ def parse_xliff(text: str, language: str, *, retranslate: bool = False) -> Docum
         raise DocumentError(1, "not XLIFF: the root is not <xliff>; pass another --document-format")
     is_version_1 = root.get("version").startswith("1")
     holder, attribute = ("file", "target-language") if is_version_1 else ("xliff", "trgLang")
-    splices: list[Splice] = []
-    attribute_splices: list[Splice] = []
+    replacements: list[Replacement] = []
+    attribute_replacements: list[Replacement] = []
     i = 0
     while i < len(nodes):
         node = nodes[i]
         if node.kind == "opening":
             if node.tag == holder:
-                attribute_splices += set_language(text, node.start, node.end, [attribute], language)
+                attribute_replacements += set_language(text, node.start, node.end, [attribute], options.language)
             if node.tag in _SKIPPED or node.get("translate") == "no":
                 i = node.last
             elif node.tag == ("trans-unit" if is_version_1 else "segment"):
-                splices += _read_unit(text, nodes, i, retranslate)
+                replacements += _read_unit(text, nodes, i, options.retranslate)
                 i = node.last
         i += 1
-    return Document(text, splices, attribute_splices)
+    return Document(text, replacements, attribute_replacements)
 
 
-def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool) -> Iterator[Splice]:
-    """Yield the splice of the target of a unit, if it is translated."""
+def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool) -> Iterator[Replacement]:
+    """Yield the replacement of the target of a unit, if it is translated."""
     children: dict[str, _Node] = {}
     i = first + 1
     while i < nodes[first].last:
@@ -153,7 +148,7 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
         before = text[max(0, source.start - _MAX_INDENTATION) : source.start]
         name = source.name.removesuffix("source") + "target"
         parts = [before[len(before.rstrip()) :], f"<{name}>", *_target_parts(text, nodes, source), f"</{name}>"]
-        yield Splice(end, end, parts, always_replaces=True)
+        yield Replacement(end, end, parts, always_replaces=True)
         return
     closing = nodes[target.last]
     is_blank = target.is_empty or not text[target.end : closing.start].strip()
@@ -162,9 +157,9 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
     parts = _target_parts(text, nodes, source)
     if target.is_empty:
         parts = [f"{text[target.start : target.end - 2].rstrip()}>", *parts, f"</{target.name}>"]
-        yield Splice(target.start, target.end, parts, always_replaces=True)
+        yield Replacement(target.start, target.end, parts, always_replaces=True)
     else:
-        yield Splice(target.end, closing.start, parts, always_replaces=True)
+        yield Replacement(target.end, closing.start, parts, always_replaces=True)
 
 
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | Segment]:

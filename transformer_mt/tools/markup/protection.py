@@ -127,7 +127,7 @@ class Protector:
                 continue
             element = text.elements[part]
             pair = part if element.role is Role.OPENING else element.partner
-            spans.append(Span(end, end + len(element.surface), element.role, f"pair {pair}"))
+            spans.append(Span(end, end + len(element.surface), element.role, f"pair {pair}", element))
             end += len(element.surface)
         return mark(text.surface, spans)
 
