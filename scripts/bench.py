@@ -49,7 +49,7 @@ from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers import trainers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.flows.trainer_setup import make_train_step
+from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks

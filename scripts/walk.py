@@ -59,10 +59,10 @@ def trace(command: Sequence[str], output: Path) -> None:
         seen.add(code)
         if code.co_flags & CO_OPTIMIZED:  # neither a module nor the body of a class
             module = code.co_filename.removeprefix(prefix)
-            if is_importing(frame):
-                imported.append(module)
-            else:
+            if not is_importing(frame):
                 functions.setdefault(module, code.co_qualname)
+            elif not code.co_name.startswith("<"):  # a comprehension, which Python 3.12 no longer calls
+                imported.append(module)
 
     threading.setprofile(profile)
     sys.setprofile(profile)

@@ -16,7 +16,7 @@ from helpers import random_batch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
-from transformer_mt.flows.trainer_setup import make_train_step
+from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks

@@ -11,7 +11,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_curves
 
 from transformer_mt.errors import UserError
-from transformer_mt.flows.validation import Validator
+from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 
 TRAIN = ("train", "--config", "tiny.yaml")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.config import root as configuration
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -20,37 +20,38 @@ from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import Sample, as_markdown
 from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.flows.validation import Validator
+from transformer_mt.flows.evaluation import Validator
+from transformer_mt.flows.prepare import encode_validation, load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 
+PAIRS = load_pairs("test")[300:310]
+
 
 @pytest.fixture
 def make_validator(
-    make_model: Callable[..., Transformer],
-    make_corpus: Callable[..., EncodedCorpus],
-    small_tokenizers: TokenizerPair,
+    make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair, tmp_path: Path
 ) -> Callable[[int], Validator]:
     """Return a factory of validators on ten pairs that show `probes` of them."""
-    texts, tokenizer = load_pairs("test")[300:310], small_tokenizers.tgt
-    corpus = make_corpus(*(tokenizer.encode(side) for side in zip(*texts, strict=True)))
+    for name, texts in zip(("src", "tgt"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    tokenizer = small_tokenizers.tgt
     words = (tokenizer.vocab_size, tokenizer.vocab_size)
     model = make_model(vocab=words, pad=(tokenizer.pad_id, tokenizer.pad_id), dropout={"embedding": 0.9})
 
     def make_validator(probes: int) -> Validator:
-        return Validator(
-            model,
-            small_tokenizers,
-            DecodingConfig(max_length_factor=0, max_length_offset=5),
-            BatchStream(corpus, small_tokenizers, tokens=100, seed=1),
-            texts,
-            machine=Machine(torch.device("cpu"), "fp32", 1),
-            ranks=Ranks(),
-            smoothing=0.1,
-            scorer=Scorer("13a", "de"),
-            probes=probes,
+        overrides = (
+            f"data.validation={{src: {tmp_path / 'src'}, tgt: {tmp_path / 'tgt'}}}",
+            f"data.cache_dir={tmp_path / 'cache'}",
+            "decoding.max_length_factor=0",
+            "decoding.max_length_offset=5",
+            "batches.tokens=100",
+            f"validation.probes={probes}",
         )
+        config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
+        corpus = encode_validation(config, load_split(config, "validation"), small_tokenizers)
+        return Validator(config, Machine(torch.device("cpu"), "fp32", 1), Ranks(), model, small_tokenizers, corpus)
 
     return make_validator
 
@@ -112,7 +113,7 @@ def test_probes_are_spread_evenly_over_the_validation_set(
     make_validator: Callable[[int], Validator], probes: int, rows: list[int]
 ) -> None:
     validator = make_validator(probes)
-    texts = [load_pairs("test")[300:310][row] for row in rows]
+    texts = [PAIRS[row] for row in rows]
     hypotheses = greedy_translations(validator, [src for src, _ in texts])
     expected = [Sample(src, hypothesis, tgt) for (src, tgt), hypothesis in zip(texts, hypotheses, strict=True)]
     result = validator()

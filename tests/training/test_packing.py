@@ -193,6 +193,6 @@ def test_training_with_packed_batches_has_the_same_result(run_copy, tmt, monkeyp
         assert done.returncode == 0, done.stderr
         metrics = (run_copy.parent / name / "metrics.jsonl").read_text(encoding="utf-8")
         scores.append(float(metrics.rpartition('"valid/loss": ')[2].split(",")[0].rstrip("}\n")))
-        for module in ("trainer_setup", "resolve"):
+        for module in ("train", "resolve"):
             monkeypatch.setattr(f"transformer_mt.flows.{module}.can_pack", lambda *_: True)
     assert scores[1] == pytest.approx(scores[0], rel=1e-5)

@@ -18,7 +18,7 @@ import torch
 
 from transformer_mt import Translator
 from transformer_mt.data.batches import BucketedBatches
-from transformer_mt.flows.validation import Validator
+from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.train_step import BatchLoss, StepMetrics, TrainStep

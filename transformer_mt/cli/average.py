@@ -138,7 +138,7 @@ def _validate(
     pairs.
     """
     from transformer_mt.flows import prepare as data
-    from transformer_mt.flows.validation import make_validator
+    from transformer_mt.flows.evaluation import Validator
     from transformer_mt.system.device import configure_process, resolve_machine
     from transformer_mt.training.distributed import Ranks
 
@@ -152,4 +152,4 @@ def _validate(
     machine = resolve_machine(args.device.device or "auto", config.precision, args.device.threads or "auto")
     configure_process(machine)
     model.to(machine.device)
-    return make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
+    return Validator(config, machine, Ranks(), model, tokenizers, corpus)().scores

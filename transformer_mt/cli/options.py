@@ -21,8 +21,7 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.data.data_config import DataConfig
-    from transformer_mt.decoding.decoding_config import DecodingConfig
-    from transformer_mt.decoding.translator import MakeStages, Translator
+    from transformer_mt.decoding.translator import Translator
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
@@ -365,17 +364,10 @@ def load_translator(
         if few_texts and options["precision"] == "auto":
             machine = resolve_machine(options["device"], "auto", options["threads"])
             options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        make_stages = find_make_stages(config)
+        make_stages = None
+        if config.needs_stages:
+            from transformer_mt.tools.markup.stages import make_stages
         return Translator.load(run, **options, ensemble=ensemble, make_stages=make_stages, **decoding)
     finally:
         gc.freeze()
         gc.enable()
-
-
-def find_make_stages(config: DecodingConfig) -> MakeStages | None:
-    """Return the function that makes the stages for these options; None if they need none."""
-    if config.markup == "none" and config.glossary is None:
-        return None
-    from transformer_mt.tools.markup.stages import make_stages
-
-    return make_stages

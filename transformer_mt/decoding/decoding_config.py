@@ -92,6 +92,11 @@ class DecodingConfig(Section):
             raise section_error("glossary", "random samples cannot be forced to have terms: set sample: false")
         return self
 
+    @property
+    def needs_stages(self) -> bool:
+        """Return whether texts go through stages, see `transformer_mt.tools.markup.stages`."""
+        return self.markup != "none" or self.glossary is not None
+
     def with_term_beam(self) -> DecodingConfig:
         """Return the options of a search with required terms: with a beam for several banks."""
         return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})

@@ -235,12 +235,11 @@ class Translator:
         """The stages for the options. Raises `UserError` if a glossary is invalid, or if there are none."""
         if self.make_stages is not None:
             return self.make_stages(self.config, self.tokenizers)
-        for key, is_used in (("markup", self.config.markup != "none"), ("glossary", self.config.glossary is not None)):
-            if is_used:
-                raise UserError(
-                    f"decoding.{key}: needs stages; from Python, pass "
-                    "Translator.load(..., make_stages=transformer_mt.tools.markup.stages.make_stages)"
-                )
+        if self.config.needs_stages:
+            raise UserError(
+                f"decoding.{'glossary' if self.config.markup == 'none' else 'markup'}: needs stages; from Python, pass "
+                "Translator.load(..., make_stages=transformer_mt.tools.markup.stages.make_stages)"
+            )
         return ()
 
     def with_options(self, options: dict[str, Any], parameters: Sequence[str] = ()) -> Self:

@@ -1,26 +1,199 @@
-"""Sentences with references on which a run is evaluated: its test sets, its validation set, or other files."""
+"""Validation of a model in training, and the sets of sentences on which runs are evaluated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, cast
+
+import torch
 
 from transformer_mt.config.root import Config
+from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.data.data_config import NamedSource
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
+from transformer_mt.evaluation.degenerate import Sample, as_markdown, find_degenerate, markdown_table
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags, Texts
 from transformer_mt.flows import prepare as data
-from transformer_mt.flows.validation import list_validation_sources
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport
+from transformer_mt.tools.analysis.attention_maps import translate_with_attention
+from transformer_mt.tools.analysis.figures import render_pixels
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss import batch_loss, perplexity
+from transformer_mt.training.metrics_logger import Pixels, ValidationResult
+
+Warn = Callable[[str], None]
+
+# --- validation -------------------------------------------------------------------------------------------------------
+
+
+class ValidationSource(NamedTuple):
+    """Consecutive pairs of the validation set that come from one source."""
+
+    name: str  # "" if there is only one source
+    first: int
+    end: int
+    tag: str | None
+    scorer: Scorer  # for the target language
+
+
+class Validator:
+    """Scores the current weights of a model, without dropout, and leaves the model as it was."""
+
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        ranks: Ranks,
+        model: Transformer,
+        tokenizers: TokenizerPair,
+        corpus: EncodedCorpus,
+    ) -> None:
+        """Validate on the pairs of a corpus."""
+        self.machine, self.ranks, self.model, self.tokenizers = machine, ranks, model, tokenizers
+        self.decoding = config.decoding.for_validation(read_gpu_bytes(machine.device))
+        self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+        self.smoothing, self.tests = config.loss.label_smoothing, config.validation.expect
+        self.test_tags = [test.tag or config.decoding.tag for test in self.tests]
+        self.parts = list_validation_sources(config, corpus.text)
+        self.tags = [part.tag for part in self.parts for _ in range(part.first, part.end)]
+        tags = [part.tag for part in self.parts]
+        self.stream = BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=tags)
+        self.sources, self.references = corpus.text.column("src"), corpus.text.column("tgt")
+        n = min(config.validation.probes, len(self.sources))
+        self.probes = [i * len(self.sources) // n for i in range(n)]  # examples, spread evenly over the set
+
+    def __call__(self) -> ValidationResult:
+        """Compute losses, translate the validation set on all ranks, and score the translations."""
+        translator = Translator.from_model(self.model, self.tokenizers, self.decoding, self.machine.precision)
+        sources, tags = self.ranks.shard(self.sources), self.ranks.shard(self.tags)
+        line_numbers = self.ranks.shard(range(1, len(self.sources) + 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report lists them
+            n_best = translator.n_best(sources, line_numbers=line_numbers, tags=tags)
+        translations = self.ranks.all_gather([best for best, *_ in n_best])
+        hypotheses = [translation.text for translation in translations]
+        tests = self.run_tests(translator)
+        text_scores = self.scorer.score(hypotheses, self.references)
+        degenerate = find_degenerate(self.sources, hypotheses, [translation.finished for translation in translations])
+        scores = {
+            **self.losses(),
+            "bleu": text_scores.bleu.value,
+            "chrf": text_scores.chrf.value,
+            "degenerate": degenerate.share,
+            **self.source_scores(hypotheses),
+            **({"expect": sum(test.problem is None for test in tests) / len(tests)} if tests else {}),
+        }
+
+        def sample(i: int) -> Sample:
+            return Sample(self.sources[i], hypotheses[i], self.references[i])
+
+        samples = [sample(i) for i in self.probes]
+        failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
+        tables = {"examples": samples, "failures": [*failures.values()]}
+        markdown = {name: as_markdown(rows) for name, rows in tables.items() if rows}
+        failed = [(test.title, test.source, test.translation, test.problem) for test in tests if test.problem]
+        if failed:
+            markdown["behaviour_tests"] = markdown_table(("test", "source", "model", "problem"), failed)
+        return ValidationResult(
+            scores,
+            samples=["\n".join(sample.lines()) for sample in samples],
+            markdown=markdown,
+            warning=degenerate.warning(failures),
+            tests=[test._asdict() for test in tests],
+            failed_tests=describe_failed_tests(tests),
+            draw=lambda: self.draw(translator),
+        )
+
+    def run_tests(self, translator: Translator) -> list[BehaviourResult]:
+        """Translate the behaviour tests on all ranks, and check the translations."""
+        texts = self.ranks.shard([test.source for test in self.tests])
+        translations = translator.translate(texts, tags=self.ranks.shard(self.test_tags))
+        return check_translations(self.tests, self.ranks.all_gather(translations))
+
+    def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
+        """Return BLEU and chrF of the pairs of each source, if there are several."""
+        scores: dict[str, float] = {}
+        for part in self.parts if len(self.parts) > 1 else ():
+            if part.first == part.end:
+                continue  # if all of its pairs are training pairs
+            found = part.scorer.score(hypotheses[part.first : part.end], self.references[part.first : part.end])
+            scores |= {f"bleu/{part.name}": found.bleu.value, f"chrf/{part.name}": found.chrf.value}
+        return scores
+
+    def draw(self, translator: Translator) -> dict[str, Pixels]:
+        """Draw the last layer's cross-attention for the first example."""
+        if not self.probes:
+            return {}
+        probe = self.probes[0]
+        maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.sources[probe])
+        return {"attention": render_pixels(maps.figure("cross", layer=len(translator.model.decoder.layers)))}
+
+    @torch.no_grad()
+    def losses(self) -> dict[str, float]:
+        """Return smoothed loss, negative log-likelihood and perplexity: means over the labels of the whole set."""
+        model = self.model
+        was_training = model.training
+        model.eval()
+        sums = torch.zeros(3, device=self.machine.device)
+        # [2, K] negative log-likelihood and labels of each source
+        by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
+        for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
+            with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
+                found = batch_loss(model, batch.to(self.machine.device), self.smoothing)
+            nll = found["nll"]
+            sums += torch.stack([found["loss"], nll, torch.full_like(nll, batch.n_tgt)])
+            by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
+        model.train(was_training)
+        sums, by_source = self.ranks.all_reduce_sum([sums, by_source])
+        total_loss, total_nll, n_labels = map(float, sums)
+        nll = total_nll / n_labels
+        scores = {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
+        if len(self.parts) > 1:
+            source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
+            scores |= {
+                f"nll/{part.name}": value
+                for part, value in zip(self.parts, source_nll, strict=True)
+                if part.first < part.end  # all pairs of a source may be training pairs
+            }
+        return scores
+
+
+def list_validation_sources(config: Config, text: ParallelCorpus) -> list[ValidationSource]:
+    """Return the sources of the validation set, with their pairs, tags and scorers."""
+    data = config.data
+    bounds: list[int] = text.source_bounds().tolist()
+    return [
+        ValidationSource(
+            source.name if isinstance(source, NamedSource) else "",
+            first,
+            end,
+            source.tag,
+            Scorer.from_config(config.scoring, source.languages(data.src_lang, data.tgt_lang)[1]),
+        )
+        for source, (first, end) in zip(data.validation_sources, pairwise(bounds), strict=True)
+    ]
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 def make_evaluation_set(config: Config, name: str, corpus: ParallelCorpus) -> EvaluationSet:
     """Return a test set of a run, or its validation set, with scorer and tags."""
-    data = config.data
-    tgt_lang = data.test[name].languages(data.src_lang, data.tgt_lang)[1] if name in data.test else data.tgt_lang
+    section = config.data
+    tgt_lang = section.tgt_lang
+    if name in section.test:
+        tgt_lang = section.test[name].languages(section.src_lang, tgt_lang)[1]
     return EvaluationSet(
         name,
         corpus.column("src"),
@@ -56,9 +229,6 @@ def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list
     sources, tags = evaluation_set.sources, evaluation_set.tags
     with ProgressReport(f"{evaluation_set.name}: translated", len(sources)).show() as progress:
         return translator.translate(sources, tags=tags, on_batch=progress.update)
-
-
-Warn = Callable[[str], None]
 
 
 def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_mt.config.root import Config
+from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.prepare import encode_validation
-from transformer_mt.flows.train import set_up
-from transformer_mt.flows.trainer_setup import Setup, make_trainer
-from transformer_mt.flows.validation import make_validator
+from transformer_mt.flows.train import TrainingParts, make_trainer, set_up
 from transformer_mt.flows.warm_start import find_warm_start
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
@@ -118,12 +117,12 @@ def make_plan(requested: Config) -> Plan:
         run, cache = RunFolder(Path(scratch) / "run"), Path(scratch) / "cache"
         run.path.mkdir()
         config = make_scratch_config(requested, runs_dir=run.path.parent, cache=cache)
-        warm_start = find_warm_start(run, config, restart=False)
+        warm_start = find_warm_start(run, config, restart=False) if config.train.init_from else None
         start = time.perf_counter()
-        setup = set_up(run, config, Ranks(), warm_start)
+        parts = set_up(run, config, Ranks(), warm_start)
         log_rank0(f"measuring: a validation, {WARM_UP_STEPS + MEASURED_STEPS} steps and a checkpoint")
-        measured = measure_training(run, setup, time.perf_counter() - start, measure_folder(cache))
-    return _derive_plan(setup, measured, read_free_disk_bytes(find_existing_parent(Path(requested.runs_dir))))
+        measured = measure_training(run, parts, time.perf_counter() - start, measure_folder(cache))
+    return _derive_plan(parts, measured, read_free_disk_bytes(find_existing_parent(Path(requested.runs_dir))))
 
 
 def make_scratch_config(requested: Config, runs_dir: Path, cache: Path) -> Config:
@@ -135,12 +134,12 @@ def make_scratch_config(requested: Config, runs_dir: Path, cache: Path) -> Confi
 # --- measurements -----------------------------------------------------------------------------------------------------
 
 
-def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_bytes: int) -> Measurements:
+def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float, cache_bytes: int) -> Measurements:
     """Validate, take steps and save a checkpoint in the run folder."""
-    trainer = make_trainer(run, setup, Ranks(), SilentMetricsLogger(run, {}, None))
-    validation_seconds = measure_validation(setup)  # before the steps: an untrained model reaches the length limit
+    trainer = make_trainer(run, parts, Ranks(), SilentMetricsLogger(run, {}, None))
+    validation_seconds = measure_validation(parts)  # before the steps: an untrained model reaches the length limit
     window = measure_steps(trainer)
-    n, src, tgt = (setup.stream.shapes[:, i] for i in range(3))
+    n, src, tgt = (parts.stream.shapes[:, i] for i in range(3))
     n_padded_per_epoch = float((n * (src + tgt)).sum())
     start = time.perf_counter()
     trainer.save(scores={})
@@ -148,13 +147,13 @@ def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_b
     return Measurements(
         setup_seconds=setup_seconds,
         cache_bytes=cache_bytes,
-        step_seconds=window.seconds / window.total("n_padded") * n_padded_per_epoch / setup.steps_per_epoch,
+        step_seconds=window.seconds / window.total("n_padded") * n_padded_per_epoch / parts.steps_per_epoch,
         tokens_per_second=window.total("n_tgt") / window.seconds,
         padding=window.scalars()["train/padding"],
         validation_seconds=validation_seconds,
         checkpoint_seconds=time.perf_counter() - start,
         checkpoint_bytes=measure_folder(run.checkpoints),
-        peak_bytes=memory.read_peak(setup.machine.device),
+        peak_bytes=memory.read_peak(parts.machine.device),
     )
 
 
@@ -169,12 +168,12 @@ def measure_steps(trainer: Trainer) -> LogWindow:
     return trainer.window
 
 
-def measure_validation(setup: Setup) -> float:
+def measure_validation(parts: TrainingParts) -> float:
     """Validate a sample of the validation pairs, and return the seconds that all of them take.
 
     The length of translations is limited to that of a trained model, because an untrained one does not stop.
     """
-    config, data = setup.config, setup.data
+    config, data = parts.config, parts.data
     corpus = data.validation
     ratio = len(data.train.tgt.ids) / max(1, len(data.train.src.ids))
     limits = {"max_length_factor": ratio, "max_length_offset": EXTRA_LENGTH}
@@ -182,7 +181,7 @@ def measure_validation(setup: Setup) -> float:
     seconds, n_pairs = 0.0, 0
     for n_pairs in (min(WARM_UP_PAIRS, len(corpus)), min(VALIDATION_PAIRS, len(corpus))):
         sample = encode_validation(config, corpus.text.select_evenly(n_pairs), data.tokenizers)
-        validate = make_validator(config, setup.machine, Ranks(), setup.model, data.tokenizers, sample)
+        validate = Validator(config, parts.machine, Ranks(), parts.model, data.tokenizers, sample)
         start = time.perf_counter()
         validate()
         seconds = time.perf_counter() - start
@@ -202,9 +201,9 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 # --- derived values ---------------------------------------------------------------------------------------------------
 
 
-def _derive_plan(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
-    config, machine, keep = setup.config, setup.machine, setup.config.keep
-    per_epoch = setup.steps_per_epoch
+def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -> Plan:
+    config, machine, keep = parts.config, parts.machine, parts.config.keep
+    per_epoch = parts.steps_per_epoch
     steps = config.train.last_step(per_epoch)
     n_validations, n_checkpoints = count_events(config, steps, per_epoch) if steps else (0, 0)
     return Plan(
@@ -213,11 +212,11 @@ def _derive_plan(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
         precision=machine.precision,
         threads=machine.threads,
         measured=measured,
-        parameters=count_parameters(setup.model),
-        memory=predict_training_memory(setup.memory, measured.peak_bytes),
+        parameters=count_parameters(parts.model),
+        memory=predict_training_memory(parts.memory, measured.peak_bytes),
         batch_tokens=config.batches.token_budget,
         accumulate=config.batches.accumulate,
-        n_pairs=len(setup.data.train),
+        n_pairs=len(parts.data.train),
         steps_per_epoch=per_epoch,
         steps=steps,
         may_stop_early=config.validation.patience is not None,

@@ -1,4 +1,7 @@
-"""Data of a run: configured sources -> parallel corpora -> tokenizers -> encoded corpora -> batches."""
+"""Data of a run: configured sources -> parallel corpora -> tokenizers -> encoded corpora -> batches.
+
+Tools are imported where the configuration asks for them.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,6 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.files import make_once, remove_stale_folders, write_text
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.augmentation.modifiers import TokenizerTrainingPairs, make_modify
-from transformer_mt.tools.quality.corpus_filters import find_repetitions
-from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
 
 FORMAT_VERSION = 2  # of the cached lines; part of their key
 
@@ -121,6 +121,8 @@ def _find_repetitions(config: Config, train: ParallelCorpus, held_out: Mapping[s
     sources = (*config.data.train_sources, *(source for _, source in config.data.iterate_held_out_sources()))
     if all(source.builtin for source in sources):
         return ()
+    from transformer_mt.tools.quality.corpus_filters import find_repetitions
+
     held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
     keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
     name = f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
@@ -163,6 +165,7 @@ def load_filtered(config: Config, workers: int = 1) -> ParallelCorpus:
     data = config.data
     if not data.filters:  # so that the held-out sets need not be read
         return load_sources(config, data.train)
+    from transformer_mt.tools.quality.filter_pipeline import filter_corpus
 
     def load(source: Source) -> ParallelCorpus:
         corpus = load_source(config, source)
@@ -179,6 +182,8 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
     Raises:
         UserError: `data.filters` has no filter of this name.
     """
+    from transformer_mt.tools.quality.filter_pipeline import iterate_affected
+
     filters = config.data.filters
     numbers = [number for number, filter_ in enumerate(filters) if filter_.name == name]
     if not numbers:
@@ -215,7 +220,11 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
 
 def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     tokenizer, modifiers = config.tokenizer, config.data.modifiers
-    pairs = TokenizerTrainingPairs(train, modifiers, config.seed) if modifiers.is_active else train
+    pairs = train
+    if modifiers.is_active:
+        from transformer_mt.tools.augmentation.modifiers import TokenizerTrainingPairs
+
+        pairs = TokenizerTrainingPairs(train, modifiers, config.seed)
     if tokenizer.file or tokenizer.src_file:
         built = build_tokenizers(tokenizer, pairs, config.seed)
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
@@ -272,6 +281,11 @@ def encode_validation(config: Config, corpus: ParallelCorpus, tokenizers: Tokeni
 
 def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     """Return the stream of training batches, each of at most `tokens` padded target tokens."""
+    modify = None
+    if config.data.modifiers.is_active:
+        from transformer_mt.tools.augmentation.modifiers import make_modify
+
+        modify = make_modify(config.data.modifiers)
     samplers = _make_subword_samplers(config, data.tokenizers)
     tags = [source.tag for source in config.data.train_sources]
     make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
@@ -283,7 +297,7 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
         samplers,
         tags,
         make,
-        modify=make_modify(config.data.modifiers),
+        modify=modify,
         max_length=config.data.max_length,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.loader import count_sampling_workers, open_sampling_workers
+from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.flows.evaluation import make_evaluation_set, translate_set
+from transformer_mt.flows.evaluation import Validator, make_evaluation_set, translate_set
 from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, prepare_data
 from transformer_mt.flows.resolve import (
     check_model_fits,
@@ -29,12 +31,12 @@ from transformer_mt.flows.resolve import (
     warn_early_end,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_card
-from transformer_mt.flows.trainer_setup import Setup, make_trainer
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import launcher
 from transformer_mt.system.device import (
     Machine,
@@ -44,42 +46,145 @@ from transformer_mt.system.device import (
     read_gpu_bytes,
     resolve_machine,
 )
-from transformer_mt.system.log import format_duration, log_rank0
+from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss import make_loss
+from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
+from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.packed_batches import PackedBatch, can_pack, pack_passes
+from transformer_mt.training.saved_state import ExponentialMovingAverage
+from transformer_mt.training.schedule import make_schedule
+from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
-
-
-def score_test_sets(
-    run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
-    if not test_sets:
-        return {}
-    translator = Translator.load(
-        run.path,
-        str(step),
-        config.device,
-        machine.threads,
-        machine.precision,
-        batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
-        make_stages=make_stages,
-    )
-    result: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, corpus in test_sets.items():
-        test_set = make_evaluation_set(config, name, corpus)
-        scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
-        title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
-        log_rank0("\n".join([title, *scores.lines()]))
-        result[name] = asdict(scores)
-    return result
-
 
 HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
 """Configuration keys in TensorBoard's table of hyper-parameters."""
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """Configuration, data and model, ready for training."""
+
+    config: Config  # without `auto`
+    machine: Machine
+    data: TrainingData
+    model: Transformer
+    stream: BatchStream
+    report: list[str]  # about the data
+    memory: MemoryPrediction
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the number of optimizer steps per pass through the training pairs."""
+        return len(self.stream) / self.config.batches.accumulate
+
+
+def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
+    """Train a run to its end, resuming from its checkpoint `checkpoint`, and score its test sets.
+
+    With `restart`, an existing run is moved aside first and training starts from step 0.
+
+    Raises:
+        UserError: For mistakes that the user can correct.
+        Interrupted: After a stop signal; the state is saved.
+    """
+    requested.allow_commands()
+    run = RunFolder(Path(requested.runs_dir) / str(requested.name))
+    if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
+        log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
+        checkpoint, restart = "last", False
+    if not restart:
+        run.check_resumable()
+    if checkpoint != "last":
+        run.find_checkpoint(checkpoint)  # raises before anything is written
+    warm_start = find_warm_start(run, requested, restart=restart) if requested.train.init_from else None
+    with distributed.init_ranks(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
+        parts = set_up(run, requested, ranks, warm_start)
+        config = parts.config
+        if ranks.is_rank0:
+            record_start(run, parts, warm_start)
+        log_rank0(describe_model(config, parts.model, parts.steps_per_epoch))
+        with make_logger(run, config, ranks, config.train.last_step(parts.steps_per_epoch)) as logger:
+            trainer = make_trainer(run, parts, ranks, logger, lambda _: write_card(run, config, is_running=True))
+            start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
+            if start is not None:
+                trainer.resume(start)
+                log_rank0(f"resuming after step {trainer.progress.step:,}")
+            else:
+                logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
+                logger.log_figures(1, lambda: draw_figures(config, parts.data, parts.model))
+            if ranks.is_rank0:
+                metadata.record_resume(run, trainer.progress.step)
+                write_card(run, config, is_running=True)
+            stop_reason = fit(run, config, trainer, ranks)
+            seconds = trainer.progress.seconds
+            log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
+            if ranks.is_rank0:
+                finish(run, parts, stop_reason, seconds / 3600, logger)
+            ranks.barrier()
+    if run.find_checkpoint("best").is_rejected:
+        raise UserError(
+            f"{run.path}: every checkpoint was rejected, by validation.gate or validation.expect_all; the last one: "
+            f"{trainer.last_rejection or 'see the log'}\ntrain longer, or correct the data or the tests"
+        )
+    log_rank0(f"the run is in {run.path}; next:\n{format_next_commands(run, config)}")
+
+
+@contextmanager
+def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
+    """Hold the lock of a run folder on rank 0.
+
+    With `restart`, an existing folder is moved aside, and moved back if no new run was created.
+    """
+    if not ranks.is_rank0:
+        yield
+        return
+    aside = None
+    if restart and run.exists():
+        with run.locked():
+            aside = run.move_aside()
+        log_rank0(f"the old run was moved to {aside}")
+    try:
+        with run.locked():
+            yield
+    finally:
+        if aside is not None and not run.path.exists():
+            aside.rename(run.path)
+            log_rank0(f"no new run was created; the old run is {run.path} again")
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+
+def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> TrainingParts:
+    """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
+    resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
+    machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
+    configure_process(machine)
+    log_rank0(describe_training(resolved, machine, ranks))
+    if warning := describe_busy_cores(machine):
+        log_rank0(warning)
+    with ranks.rank0_first("data is prepared"):
+        data = prepare_data(run, resolved)
+    if ranks.is_rank0 and not run.exists():
+        data.tokenizers.save(run.tokenizer)
+    report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
+    ranks.run_on_rank0(lambda: check_model_fits(resolved, machine, data.tokenizers))
+    model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
+    config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
+    stream = make_stream(config, data, config.batches.token_budget)
+    memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
+    if ranks.is_rank0:
+        warn_early_end(config, stream)
+    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    final = ranks.run_on_rank0(lambda: resolve_for_device(config, machine, memory, n_steps))
+    if final.compile == "layers":
+        model.compile_layers()
+        log_rank0("compile: the first steps compile the layers, which takes about a minute")
+    return TrainingParts(final, machine, data, model, stream, report, memory)
 
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
@@ -125,6 +230,35 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
     return report
 
 
+def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart | None) -> Transformer:
+    """Return a model initialised from the seed, or with the weights of the warm start."""
+    torch.manual_seed(config.seed)
+    model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+    if warm_start is not None:
+        warm_start.copy_weights_to(model)
+    return model
+
+
+def record_start(run: RunFolder, parts: TrainingParts, warm_start: WarmStart | None) -> None:
+    """Write `config.yaml` and `run.json`, and warn if the disk is too small for the checkpoints."""
+    config = parts.config
+    if warm_start is not None:
+        log_rank0(warm_start.describe())
+    if warning := describe_disk_shortage(run, config.keep, parts.model, config.optimizer.state_copies):
+        log_rank0(warning)
+    metadata.record_start(
+        run,
+        render_yaml(config),
+        hardware=describe_hardware(parts.machine.device),
+        parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
+        report=parts.report,
+        fingerprints=parts.data.fingerprints(),
+        sizes=parts.data.sizes(),
+        warm_start=warm_start and warm_start.provenance(),
+        max_steps=config.train.max_steps,
+    )
+
+
 def describe_model(config: Config, model: Transformer, steps_per_epoch: float) -> str:
     """Return the size of the model and of an epoch."""
     shape, n_parameters = config.model, sum(parameter.numel() for parameter in model.parameters())
@@ -157,176 +291,136 @@ def draw_figures(config: Config, data: TrainingData, model: Transformer) -> dict
     return {name: figures.render_pixels(figure) for name, figure in drawn.items()}
 
 
-def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
-    """Train a run to its end, resuming from its checkpoint `checkpoint`, and score its test sets.
-
-    With `restart`, an existing run is moved aside first and training starts from step 0.
-
-    Raises:
-        UserError: For mistakes that the user can correct.
-        Interrupted: After a stop signal; the state is saved.
-    """
-    requested.allow_commands()
-    run = RunFolder(Path(requested.runs_dir) / str(requested.name))
-    if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
-        log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
-        checkpoint, restart = "last", False
-    if not restart:
-        run.check_resumable()
-    if checkpoint != "last":
-        run.find_checkpoint(checkpoint)  # raises before anything is written
-    warm_start = find_warm_start(run, requested, restart=restart)
-    with distributed.init_ranks(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
-        setup = set_up(run, requested, ranks, warm_start)
-        config = setup.config
-        if ranks.is_rank0:
-            record_start(run, setup, warm_start)
-        log_rank0(describe_model(config, setup.model, setup.steps_per_epoch))
-        with make_logger(run, config, ranks, config.train.last_step(setup.steps_per_epoch)) as logger:
-            trainer = make_trainer(run, setup, ranks, logger, lambda _: write_card(run, config, is_running=True))
-            start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
-            if start is not None:
-                trainer.resume(start)
-                log_rank0(f"resuming after step {trainer.progress.step:,}")
-            else:
-                logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
-                logger.log_figures(1, lambda: draw_figures(config, setup.data, setup.model))
-            if ranks.is_rank0:
-                metadata.record_resume(run, trainer.progress.step)
-                write_card(run, config, is_running=True)
-            stop_reason = fit(run, config, trainer, ranks)
-            seconds = trainer.progress.seconds
-            log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
-            if ranks.is_rank0:
-                finish(run, setup, stop_reason, seconds / 3600, logger)
-            ranks.barrier()
-    if run.find_checkpoint("best").is_rejected:
-        raise UserError(
-            f"{run.path}: every checkpoint was rejected, by validation.gate or validation.expect_all; the last one: "
-            f"{trainer.last_rejection or 'see the log'}\ntrain longer, or correct the data or the tests"
-        )
-    log_rank0(f"the run is in {run.path}; next:\n{format_next_commands(run, config)}")
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
-    """Hold the lock of a run folder on rank 0.
+def make_trainer(
+    run: RunFolder,
+    parts: TrainingParts,
+    ranks: Ranks,
+    logger: MetricsLogger,
+    after_save: Callable[[CheckpointInfo], None] | None = None,
+) -> Trainer:
+    """Return the trainer, which calls `after_save` after each checkpoint."""
+    config, data, machine, model, stream = parts.config, parts.data, parts.machine, parts.model, parts.stream
+    split_batch, corpus_names = partial(halve_batch, stream), [*data.train.text.source_sizes]
+    prepare, ema_decay = partial(prepare_batches, parts), config.optimizer.ema_decay
+    return Trainer(
+        train_step=make_train_step(config, machine, ranks, model, split_batch, corpus_names),
+        prefetcher=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, prepare),
+        schedule=make_schedule(config.schedule, config.model.d_model),
+        ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
+        validate=Validator(config, machine, ranks, model, data.tokenizers, data.validation),
+        run=run,
+        logger=logger,
+        ranks=ranks,
+        config=config.train,
+        validation=config.validation,
+        keep=config.keep,
+        after_save=after_save,
+    )
 
-    With `restart`, an existing folder is moved aside, and moved back if no new run was created.
-    """
-    if not ranks.is_rank0:
-        yield
-        return
-    aside = None
-    if restart and run.exists():
-        with run.locked():
-            aside = run.move_aside()
-        log_rank0(f"the old run was moved to {aside}")
-    try:
-        with run.locked():
-            yield
-    finally:
-        if aside is not None and not run.path.exists():
-            aside.rename(run.path)
-            log_rank0(f"no new run was created; the old run is {run.path} again")
+
+def prepare_batches(parts: TrainingParts, batches: list[Batch]) -> list[Batch]:
+    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
+    config, model = parts.config, parts.model
+    if can_pack(config.model, config.loss.consistency, parts.machine.device):
+        assert config.batches.packed_positions != "auto"
+        batches = pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)
+    return [batch.pin_memory() for batch in batches] if parts.machine.device.type == "cuda" else batches
+
+
+def make_train_step(
+    config: Config,
+    machine: Machine,
+    ranks: Ranks,
+    model: Transformer,
+    split_batch: Callable[[Batch], Sequence[Batch]],
+    corpus_names: Sequence[str] = (),
+) -> TrainStep:
+    """Return the train step. `split_batch` splits a batch that does not fit into memory."""
+    return TrainStep(
+        model,
+        make_optimizers(config.optimizer, model, machine.precision),
+        loss=make_loss(config.loss),
+        clip_norm=config.optimizer.clip_norm,
+        seed=config.seed,
+        machine=machine,
+        ranks=ranks,
+        split_batch=split_batch,
+        corpus_names=corpus_names,
+    )
+
+
+def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
+    """Split a batch that does not fit into memory. Raises `UserError` if it has a single pair."""
+    lines = stream.corpus.describe_lines(batch.rows)
+    if len(batch.rows) == 1:
+        raise UserError(f"{lines}: this pair alone does not fit into memory; lower data.max_length or the model size")
+    log(f"out of memory: a batch of {len(batch.rows)} pairs is split ({lines})")
+    return batch.halve() if isinstance(batch, PackedBatch) else stream.halve(batch)
 
 
 def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
     """Train until a limit is reached, and return the stop reason.
 
-    Record an error that ends the training. Write the README of the run after an error or a stop signal.
+    After an error or a stop signal, record the error, and write the README of the run.
     """
     try:
         workers = count_sampling_workers(trainer.train_step.machine)
         with open_sampling_workers(trainer.prefetcher.stream, workers):
             return trainer.fit()
-    except UserError as error:
+    except (UserError, Interrupted) as error:
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full
-                metadata.record_failure(run, error)
+                if isinstance(error, UserError):
+                    metadata.record_failure(run, error)
                 write_card(run, config, is_running=False)
         raise
-    except Interrupted:
-        if ranks.is_rank0:
-            with suppress(UserError, OSError):
-                write_card(run, config, is_running=False)
-        raise
-
-
-# --- set-up -----------------------------------------------------------------------------------------------------------
-
-
-def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> Setup:
-    """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
-    resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
-    machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
-    configure_process(machine)
-    log_rank0(describe_training(resolved, machine, ranks))
-    if warning := describe_busy_cores(machine):
-        log_rank0(warning)
-    with ranks.rank0_first("data is prepared"):
-        data = prepare_data(run, resolved)
-    if ranks.is_rank0 and not run.exists():
-        data.tokenizers.save(run.tokenizer)
-    report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
-    ranks.run_on_rank0(lambda: check_model_fits(resolved, machine, data.tokenizers))
-    model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
-    config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
-    stream = make_stream(config, data, config.batches.token_budget)
-    memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
-    if ranks.is_rank0:
-        warn_early_end(config, stream)
-    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
-    final = ranks.run_on_rank0(lambda: resolve_for_device(config, machine, memory, n_steps))
-    if final.compile == "layers":
-        model.compile_layers()
-        log_rank0("compile: the first steps compile the layers, which takes about a minute")
-    return Setup(final, machine, data, model, stream, report, memory)
-
-
-def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart | None) -> Transformer:
-    """Return a model initialised from the seed, or with the weights of the warm start."""
-    torch.manual_seed(config.seed)
-    model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
-    if warm_start is not None:
-        warm_start.copy_weights_to(model)
-    return model
-
-
-def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> None:
-    """Write `config.yaml` and `run.json`, and warn if the disk is too small for the checkpoints."""
-    config = setup.config
-    if warm_start is not None:
-        log_rank0(warm_start.describe())
-    if warning := describe_disk_shortage(run, config.keep, setup.model, config.optimizer.state_copies):
-        log_rank0(warning)
-    metadata.record_start(
-        run,
-        render_yaml(config),
-        hardware=describe_hardware(setup.machine.device),
-        parameters=sum(parameter.numel() for parameter in setup.model.parameters()),
-        report=setup.report,
-        fingerprints=setup.data.fingerprints(),
-        sizes=setup.data.sizes(),
-        warm_start=warm_start and warm_start.provenance(),
-        max_steps=config.train.max_steps,
-    )
 
 
 # --- end of training --------------------------------------------------------------------------------------------------
 
 
-def finish(run: RunFolder, setup: Setup, stop_reason: str, hours: float, logger: MetricsLogger) -> None:
+def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float, logger: MetricsLogger) -> None:
     """Score the test sets with the best checkpoint, unless they have been scored, and record the end of the training.
 
     `run.json` is written before the curves, so that a run killed in between still logs the scores when it is resumed.
     """
-    config, best, last = setup.config, run.find_checkpoint("best"), run.find_checkpoint("last")
+    config, best, last = parts.config, run.find_checkpoint("best"), run.find_checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
     scores = metadata.get_known_test_scores(run, tested)
     if scores is None:
-        scores = score_test_sets(run, config, setup.machine, best.step, setup.data.test)
+        scores = score_test_sets(run, config, parts.machine, best.step, parts.data.test)
     metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
     for name, metrics in scores.items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
     write_card(run, config, is_running=False)
+
+
+def score_test_sets(
+    run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
+    if not test_sets:
+        return {}
+    make_stages = None
+    if config.decoding.needs_stages:
+        from transformer_mt.tools.markup.stages import make_stages
+    translator = Translator.load(
+        run.path,
+        str(step),
+        config.device,
+        machine.threads,
+        machine.precision,
+        batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
+        make_stages=make_stages,
+    )
+    result: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, corpus in test_sets.items():
+        test_set = make_evaluation_set(config, name, corpus)
+        scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
+        title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
+        log_rank0("\n".join([title, *scores.lines()]))
+        result[name] = asdict(scores)
+    return result

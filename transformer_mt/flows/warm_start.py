@@ -107,10 +107,10 @@ class WarmStart:
 
 
 def find_warm_start(run: RunFolder, config: Config, *, restart: bool) -> WarmStart | None:
-    """Return the warm start of a run, or None if none is configured or the run resumes from its own checkpoint."""
-    if config.train.init_from is None or (not restart and run.list_checkpoint_folders()):
+    """Return the configured warm start of a run, or None if the run resumes from its own checkpoint."""
+    if not restart and run.list_checkpoint_folders():
         return None
-    if Path(config.train.init_from).resolve() == run.path.resolve():
+    if Path(str(config.train.init_from)).resolve() == run.path.resolve():
         raise UserError(f"{KEY}: {run.path}: is this run itself; give the new run another name (name=...)")
     return WarmStart.open(config)
 

@@ -223,46 +223,36 @@ def copy_to_host(values: T) -> T:
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(kw_only=True)
 class Trainer:
     """Trains a model on a stream of batches, with checkpoints and early stopping.
 
-    `validate` scores the current weights, so the trainer knows nothing about decoding.
+    `validate` scores the current weights, so the trainer knows nothing about decoding. Rank 0 calls `after_save` in the
+    writing thread, after each checkpoint. A warm start is validated before the first step.
     """
 
-    def __init__(
-        self,
-        *,
-        train_step: TrainStep,
-        prefetcher: Prefetcher,
-        schedule: Schedule,
-        ema: ExponentialMovingAverage | None,
-        validate: Callable[[], ValidationResult],
-        run: RunFolder,
-        logger: MetricsLogger,
-        ranks: Ranks,
-        config: TrainConfig,
-        validation: ValidationConfig,
-        keep: KeepConfig,
-        on_validation: Callable[[ValidationResult], None] | None = None,
-        after_save: Callable[[CheckpointInfo], None] | None = None,
-        is_warm_start: bool = False,
-    ) -> None:
-        """Create the trainer. A warm start is validated before the first step.
+    train_step: TrainStep
+    prefetcher: Prefetcher
+    schedule: Schedule
+    ema: ExponentialMovingAverage | None
+    validate: Callable[[], ValidationResult]
+    run: RunFolder
+    logger: MetricsLogger
+    ranks: Ranks
+    config: TrainConfig
+    validation: ValidationConfig
+    keep: KeepConfig
+    after_save: Callable[[CheckpointInfo], None] | None = None
 
-        All ranks call `on_validation` after a validation has been logged and saved. Rank 0 calls `after_save` in the
-        writing thread, after each checkpoint.
-        """
-        self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
-        self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
-        self.config, self.validation, self.keep = config, validation, keep
-        self.on_validation, self.after_save, self.is_warm_start = on_validation, after_save, is_warm_start
-        self.progress, self.window, self.writer = Progress(), LogWindow(), CheckpointWriter()
-        self.last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
-        self.has_warned = False
-        self.tokens_before_resume = 0.0  # target tokens of the window that an earlier process trained on
-        # step, position of its first batch, and metrics that are still on the device
-        self.pending: list[tuple[int, StreamPosition, StepMetrics]] = []
-        self.last_time = time.perf_counter()  # of the last `update_time`
+    progress: Progress = field(default_factory=Progress)
+    window: LogWindow = field(default_factory=LogWindow)
+    writer: CheckpointWriter = field(default_factory=CheckpointWriter)
+    pending: list[tuple[int, StreamPosition, StepMetrics]] = field(default_factory=list[Any])
+    """Steps, the position of their first batch, and their metrics, which are still on the device."""
+    last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
+    has_warned: bool = False
+    tokens_before_resume: float = 0.0  # target tokens of the window that an earlier process trained on
+    last_time: float = field(default_factory=time.perf_counter)  # of the last `update_time`
 
     def fit(self) -> str:
         """Train until a limit is reached, and return the stop reason.
@@ -272,7 +262,7 @@ class Trainer:
         self.last_time = time.perf_counter()
         with StopSignals() as stop, self.prefetcher, self.writer:
             self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to open the curves
-            if self.is_warm_start and self.progress.step == 0 and not self.progress.initial_scores:
+            if self.config.init_from and self.progress.step == 0 and not self.progress.initial_scores:
                 self.validate_and_save()
             while (reason := self.progress.stop_reason(self.config, self.validation)) is None:
                 self.writer.raise_error()
@@ -398,7 +388,7 @@ class Trainer:
         is_warming_up = progress.step == 0 or self.schedule(progress.step + 1) > self.schedule(progress.step)
         with self.average_parameters():
             result = self.validate()
-        if self.is_warm_start and progress.step == 0:
+        if self.config.init_from and progress.step == 0:
             progress.initial_scores = result.scores
         self.last_rejection = result.find_rejection(
             progress.initial_scores, self.validation.gate, expect_all=self.validation.expect_all
@@ -417,8 +407,7 @@ class Trainer:
         if is_rejected and not is_warming_up:
             log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {self.last_rejection}")
         self.save(result.scores, is_rejected=is_rejected, tests=result.tests)
-        if self.on_validation is not None:  # last, so that its failure costs no checkpoint
-            self.on_validation(result)
+        self.logger.log_figures(progress.step, result.draw)  # last, so that its failure costs no checkpoint
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
         """Give the model the averaged weights inside the `with` block, and yield the raw ones, or None without EMA."""

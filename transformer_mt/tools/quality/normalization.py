@@ -64,7 +64,7 @@ class _Deletions(dict[int, int | None]):
 
 
 _DELETIONS = _Deletions()
-_ASCII_DELETIONS = bytes(code for code in range(128) if _DELETIONS[code] is None)
+_ASCII_DELETIONS = bytes(code for code in range(128) if unicodedata.category(chr(code))[0] in "PZC")
 
 
 def make_comparison_key(text: str) -> str:
