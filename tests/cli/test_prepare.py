@@ -15,10 +15,10 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 from transformer_mt.config import root as configuration
 from transformer_mt.data import corpus, encoding
 from transformer_mt.flows import prepare as pipeline_data
-from transformer_mt.flows import prepare as report
 from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
+from transformer_mt.tools.quality import corpus_filters
 from transformer_mt.tools.quality import filter_pipeline as filtered_corpus
 
 FILTERS = "data.filters=[length, duplicate]"
@@ -41,7 +41,7 @@ def test_training_finds_everything_in_the_cache(
         (filtered_corpus, "_write_filtered"),
         (pipeline_data, "build_tokenizers"),
         (encoding, "_write_arrays"),
-        (report, "find_repetitions"),
+        (corpus_filters, "find_repetitions"),
     ):
         monkeypatch.setattr(module, name, never)
     config = configuration.load(Path("tiny.yaml"), settings)
