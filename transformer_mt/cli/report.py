@@ -51,10 +51,10 @@ class Report(Command):
         if output.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"{output}: the page is HTML; pass a name that ends in .html")
         check_output(output, self.src, self.ref)
-        report = make_report(runs, self._load_translator, (self.src, self.ref) if self.src and self.ref else None)
-        for note in report.notes:
+        page, notes = make_report(runs, self._load_translator, (self.src, self.ref) if self.src and self.ref else None)
+        for note in notes:
             warnings.warn(note, stacklevel=1)
-        write_text(output, report.page)
+        write_text(output, page)
         print(output)
 
     def _load_translator(self, run: Path) -> Translator:

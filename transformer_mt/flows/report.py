@@ -25,8 +25,7 @@ from transformer_mt.flows.evaluation import (
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status
 from transformer_mt.runs.folder import RunFolder, is_locked
-from transformer_mt.tools.analysis.report import RunReport, render_report
-from transformer_mt.tools.analysis.report_facts import ReportedRun
+from transformer_mt.tools.analysis.run_report import ReportedRun, render_report
 from transformer_mt.tools.pages.charts import MAX_SERIES
 from transformer_mt.training.metrics_logger import read_metrics
 
@@ -89,8 +88,8 @@ def _open_run(folder: RunFolder, config: Config, name: str, checkpoint: str) -> 
 
 def make_report(
     runs: Sequence[OpenRun], load: Callable[[Path], Translator], files: tuple[Path, Path] | None
-) -> RunReport:
-    """Translate the test sets with each run, and return the page.
+) -> tuple[str, list[str]]:
+    """Translate the test sets with each run. Return the page, and notes about its missing parts.
 
     `files` are source sentences and references that replace the test sets. `load` loads the model of a run folder.
     """
@@ -104,7 +103,8 @@ def make_report(
         if not sets:
             notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
     first, *_ = configs.items()
-    return render_report([run.reported for run in runs], sets, load, partial(read_training_targets, *first), notes)
+    page = render_report([run.reported for run in runs], sets, load, partial(read_training_targets, *first), notes)
+    return page, notes
 
 
 def read_shared_sets(configs: Mapping[RunFolder, Config], warn: Warn) -> Iterator[list[EvaluationSet]]:

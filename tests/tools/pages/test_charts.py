@@ -16,7 +16,6 @@ from transformer_mt.tools.pages.charts import (
     RIGHT,
     TOP,
     WIDTH,
-    HeatMap,
     draw_bars,
     draw_histogram,
     draw_lines,
@@ -75,13 +74,6 @@ def test_lines_are_inside_of_the_drawing_in_order(steps: Sequence[int], start: f
     assert all(TOP - 1e-3 <= y <= BASE + 1e-3 for y in ys)
     assert len(chart.lines[0].dots) == (len(points) if len(points) <= MAX_DOTS else 0)
     assert chart.lines[1].points == []
-
-
-def test_a_heat_map_names_the_largest_weight_of_each_row() -> None:
-    weights = HeatMap("attention", ["Der", "Hund"], ["the", "dog", "."], [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
-    assert weights.description == "Der: the; Hund: dog"
-    assert weights.width > weights.left + 3 * weights.cell
-    assert weights.height > weights.top + 2 * weights.cell
 
 
 @pytest.mark.parametrize(

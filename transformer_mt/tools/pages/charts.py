@@ -14,7 +14,6 @@ X_LABELS = 5  # bins from one label of the horizontal axis to the next, about
 BAR_SHARE = 0.84  # of the width of a bin that its bars fill
 MAX_SERIES = 6  # that style.css distinguishes
 MAX_DOTS = 40  # points of a line that are marked one by one
-CELL, LETTER = 24, 8  # of a heat map: width of a cell, and of a letter of a label
 
 Point = tuple[float, float]
 
@@ -161,46 +160,6 @@ def draw_lines(title: str, series: Mapping[str, Sequence[Point]]) -> Chart:
 def _describe(name: str, points: Sequence[Point]) -> str:
     (first, start), (last, end) = points[0], points[-1]
     return f"{name}: {_format(start)} at step {first:,}, {_format(end)} at step {last:,}"
-
-
-# --- heat maps --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """Weights from 0 to 1 as cells, darker for a larger weight."""
-
-    title: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    weights: Sequence[Sequence[float]]
-    cell: int = CELL
-
-    @property
-    def left(self) -> int:
-        """Return the width of the labels of the rows."""
-        return LETTER * max(map(len, self.rows)) + 12
-
-    @property
-    def top(self) -> int:
-        """Return the height of the labels of the columns, which are vertical."""
-        return LETTER * max(map(len, self.columns)) + 12
-
-    @property
-    def width(self) -> int:
-        """Return the width of the drawing."""
-        return self.left + CELL * len(self.columns) + 4
-
-    @property
-    def height(self) -> int:
-        """Return the height of the drawing."""
-        return self.top + CELL * len(self.rows) + 4
-
-    @property
-    def description(self) -> str:
-        """Return the column with the largest weight of each row, in words."""
-        best = (max(range(len(row)), key=row.__getitem__) for row in self.weights)
-        return "; ".join(f"{name}: {self.columns[i]}" for name, i in zip(self.rows, best, strict=True))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
