@@ -14,7 +14,7 @@ from typing import Any
 from transformer_mt.tools.serving.app import make_app
 from transformer_mt.tools.serving.models import ServedModel
 from transformer_mt.tools.serving.requests import Limits
-from transformer_mt.tools.serving.server import Address, Server
+from transformer_mt.tools.serving.server import Server, open_listener
 from transformer_mt.tools.serving.service import TranslationService
 
 WAIT = 20  # seconds; a test fails if it waits longer
@@ -61,7 +61,7 @@ def count_cancelled(service: TranslationService, reason: str) -> float:
 def running_server(model: ServedModel, **limits: Any) -> Generator[Server]:
     """Run a server in a thread. `port_of` returns its port."""
     service = TranslationService([model], Limits(**limits))
-    server = Server(make_app(service), service, Address(port=0).bind())
+    server = Server(make_app(service), service, open_listener(port=0))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([server.listener])))
     thread.start()
     wait_until(lambda: server.started)

@@ -176,14 +176,14 @@ def _serve(args: Serve) -> None:
     if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
         raise UserError(NEEDED)
     from transformer_mt.tools.serving.requests import ApiKeys, Limits
-    from transformer_mt.tools.serving.server import Address, Server
+    from transformer_mt.tools.serving.server import Server, open_listener
 
     limits = Limits(
         args.limits.max_characters, args.limits.max_requests, args.limits.timeout, args.limits.max_connections
     )
     keys = ApiKeys.read(args.access.api_keys) if args.access.api_keys else None
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
-    with Address(args.host, args.port).bind() as listener:
+    with open_listener(args.host, args.port) as listener:
         service = _load_service(args, limits, keys)
         from transformer_mt.tools.serving.app import make_app
 

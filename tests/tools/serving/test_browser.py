@@ -1,4 +1,4 @@
-"""The web page in Chromium: typing, alternatives, alignment, files, hostile text, and the form without JavaScript."""
+"""The web page in Chromium: typing, alternatives, alignment, files and hostile text."""
 
 from __future__ import annotations
 
@@ -120,24 +120,6 @@ def test_hostile_text_is_shown_as_text(page: Any, translator: Translator, text: 
     assert page.text_content("#source-words").strip() == text
     assert page.locator("main img, main b, main script").count() == 0
     assert page.title() == "Translate"
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_the_form_works_without_javascript_and_escapes_text(
-    browser: Any, address: str, translator: Translator, text: str
-) -> None:
-    page = browser.new_page(java_script_enabled=False)
-    page.goto(address)
-    page.fill("#text", text)
-    page.click("#submit")
-    assert page.input_value("#text") == text
-    assert page.text_content("#translation") == translator.translate([text])[0]
-    assert page.locator("main img, main b, main script").count() == 0
-    assert page.is_hidden("#copy")
-    page.fill("#text", "x" * 3000)
-    page.click("#submit")
-    assert "at most 2,000" in page.text_content("#error")
-    page.close()
 
 
 def test_a_file_is_translated_line_by_line(page: Any, translator: Translator, tmp_path: Path) -> None:

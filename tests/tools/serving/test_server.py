@@ -34,7 +34,7 @@ from serving_helpers import (
 from transformer_mt.cli.serve import origin
 from transformer_mt.tools.serving import server as server_module
 from transformer_mt.tools.serving.models import ServedModel
-from transformer_mt.tools.serving.server import Address
+from transformer_mt.tools.serving.server import open_listener
 
 BODY = json.dumps({"q": "one two", "source": "en", "target": "de"}).encode()
 HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(BODY)
@@ -193,7 +193,7 @@ def test_an_error_in_a_later_line_leaves_a_stream_of_text_without_its_end_mark(
 def test_answers_are_sent_without_waiting_for_acknowledgements() -> None:
     """Nagle's algorithm would delay the body of each answer by 40 ms, because it follows its headers."""
     with (
-        Address(port=0).bind() as listener,
+        open_listener(port=0) as listener,
         closing(connect(listener.getsockname()[1])),
         listener.accept()[0] as accepted,
     ):
@@ -319,7 +319,7 @@ def test_mistakes_end_with_a_message(tiny_run: Path, tmt: Tmt, tmp_path: Path) -
     for host in ("a..b", "x" * 80):
         assert_user_error(tmt("serve", tiny_run, "--host", host), "choose another --host or --port")
     assert_user_error(tmt("serve", tiny_run, "--api-keys", tmp_path / "none"), "none: No such file")
-    with Address(port=0).bind() as taken:
+    with open_listener(port=0) as taken:
         assert_user_error(tmt("serve", tiny_run, "--port", taken.getsockname()[1]), "choose another --host or --port")
     assert tmt("serve", tiny_run, "--timeout", "never").returncode == 2
 

@@ -1,15 +1,19 @@
-"""The ASGI application: routes, error answers, security headers and metrics."""
+"""The ASGI application: the page, the API with its description, error answers, security headers and metrics.
+
+One table of endpoints makes the routes of the API and `/openapi.json`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,70 +28,250 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformer_mt import __version__
 from transformer_mt.system.log import log
 from transformer_mt.tools.languages.detection import language_name
-from transformer_mt.tools.serving.api import Api, Endpoint, StreamFormat, error_response
+from transformer_mt.tools.serving.batching import DecodingOptions, TranslationJob
 from transformer_mt.tools.serving.requests import (
+    BYTES_PER_CHARACTER,
     FORM,
     JSON,
-    MULTIPART,
     ApiError,
+    ApiModel,
+    DetectedLanguage,
+    DetectRequest,
     ErrorAnswer,
+    Language,
+    ServedLanguagePair,
+    Status,
+    StreamLine,
+    TextRequest,
+    TranslateAnswer,
+    TranslatedStreamLine,
     TranslateRequest,
+    describe_problem,
     read_request,
 )
-from transformer_mt.tools.serving.service import Metrics, TranslationService
+from transformer_mt.tools.serving.service import Metrics, ModelRoute, TranslationService, check_text
 
 WEB = Path(__file__).with_name("web")
+MAX_LINES = 64  # lines of a stream that are translated together
+TEXT, NDJSON = STREAM_FORMATS = ("text/plain", "application/x-ndjson")
+PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
+REFERENCE = "#/components/schemas/{model}"
+SECURITY_HEADERS = (
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+)
+TextRequestT = TypeVar("TextRequestT", bound=TextRequest)
 
 
-class Page:
-    """Handlers of the page."""
+@dataclass(frozen=True)
+class Endpoint:
+    """A route with the types of its request and answer."""
+
+    method: str
+    path: str
+    handler: Callable[[Request], Awaitable[Response]]
+    answer: Any
+    """Type of the JSON answer."""
+    request: type[ApiModel] | None = None
+    is_stream: bool = False
+    """Request and answer are lines of text, or of JSON objects of these types."""
+
+
+class Api:
+    """Handlers of the endpoints. The first line of a docstring is the summary in `/openapi.json`."""
 
     def __init__(self, service: TranslationService) -> None:
         self.service = service
         environment = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined)
-        self._template = environment.get_template("index.html")
+        self._page = environment.get_template("index.html")
 
-    async def show(self, _: Request) -> Response:
-        """Return the empty page."""
-        first = self.service.languages()[0]
-        return self._render(source=first.code, target=first.targets[0])
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return all endpoints."""
+        return (
+            Endpoint("POST", "/translate", self.translate, TranslateAnswer, TranslateRequest),
+            Endpoint("POST", "/translate_lines", self.translate_lines, TranslatedStreamLine, StreamLine, True),
+            Endpoint("POST", "/detect", self.detect, list[DetectedLanguage], DetectRequest),
+            Endpoint("GET", "/languages", self.languages, list[Language]),
+            Endpoint("GET", "/models", self.models, list[ServedLanguagePair]),
+            Endpoint("GET", "/health", self.health, Status),
+            Endpoint("GET", "/ready", self.ready, Status),
+        )
 
     async def translate(self, request: Request) -> Response:
-        """Return the page with the translation of the submitted form, or with an error."""
-        values: dict[str, Any] = {}
-        status = 200
-        try:
-            self.service.check_stopping()
-            form = await read_request(request, TranslateRequest, self.service.limits.max_body_bytes)
-            values = {"source": form.source, "target": form.target, "text": "\n".join(form.texts())}
-            self.service.check_key(form.api_key)
-            answer = await self.service.translate(form)
-            values["translation"] = answer.translated_text
-            if answer.detected_language is not None and not isinstance(answer.detected_language, list):
-                values["detected"] = language_name(answer.detected_language.language)
-        except ApiError as error:
-            status, values["error"] = error.status, error.message
-        return self._render(status, **values)
+        """Translate a text or a list of texts."""
+        answer = await self.service.translate(await self._read(request, TranslateRequest))
+        return JSONResponse(answer.model_dump(mode="json", by_alias=True, exclude_none=True))
 
-    def _render(self, status: int = 200, **values: str) -> Response:
-        names = ("source", "target", "text", "translation", "detected", "error")
+    async def translate_lines(self, request: Request) -> Response:
+        """Translate a stream of lines while it is sent."""
+        self.service.check_stopping()
+        self.service.check_key(read_header_key(request))
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type not in STREAM_FORMATS:
+            raise ApiError(415, f"send {' or '.join(STREAM_FORMATS)}")
+        parameters = request.query_params
+        if not ("source" in parameters and "target" in parameters):
+            raise ApiError(400, "pass source and target in the query: /translate_lines?source=en&target=de")
+        route = self.service.find_route(parameters["source"], parameters["target"], parameters.get("tag"))
+        return LineStream(self.service, route, content_type, request)
+
+    async def detect(self, request: Request) -> Response:
+        """Detect the language of a text."""
+        texts = (await self._read(request, DetectRequest)).texts()
+        check_text(texts, self.service.limits)
+        return _json(list[DetectedLanguage], await asyncio.to_thread(self.service.detect, "\n".join(texts)))
+
+    async def languages(self, _: Request) -> Response:
+        """List the source languages with their targets."""
+        return _json(list[Language], self.service.languages())
+
+    async def models(self, _: Request) -> Response:
+        """List the language pairs and their models."""
+        return _json(list[ServedLanguagePair], self.service.language_pairs())
+
+    async def health(self, _: Request) -> Response:
+        """Tell that the server runs."""
+        return _json(Status, Status())
+
+    async def ready(self, _: Request) -> Response:
+        """Tell whether the server accepts requests: status 503 while it stops."""
+        is_stopping = self.service.is_stopping
+        return _json(Status, Status(status="stopping" if is_stopping else "ok"), 503 if is_stopping else 200)
+
+    async def metrics(self, _: Request) -> Response:
+        """Return the metrics in the text format of Prometheus."""
+        return Response(self.service.metrics.render(), media_type=PROMETHEUS)
+
+    async def page(self, _: Request) -> Response:
+        """Return the web page."""
         languages = self.service.languages()
         targets = dict.fromkeys(target for language in languages for target in language.targets)
-        limits = self.service.limits
-        html = self._template.render(
-            {
-                **dict.fromkeys(names, ""),
-                **values,
-                "sources": [(language.code, language.name) for language in languages],
-                "targets": [(code, language_name(code)) for code in targets],
-                "max_characters": limits.max_characters,
-                "needs_key": self.service.keys is not None,
-            }
+        html = self._page.render(
+            sources=[(language.code, language.name) for language in languages],
+            targets=[(code, language_name(code)) for code in targets],
+            max_characters=self.service.limits.max_characters,
+            needs_key=self.service.keys is not None,
         )
-        return HTMLResponse(html, status)
+        return HTMLResponse(html)
+
+    async def _read(self, request: Request, schema: type[TextRequestT]) -> TextRequestT:
+        """Return a request whose key is valid. Raises `ApiError` also while the server stops."""
+        self.service.check_stopping()
+        content = await read_request(request, schema, self.service.limits.max_body_bytes)
+        self.service.check_key(content.api_key or read_header_key(request))
+        return content
 
 
-REFERENCE = "#/components/schemas/{model}"
+def read_header_key(request: Request) -> str | None:
+    """Return the API key from the header `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key")
+
+
+def _json(kind: Any, value: object, status: int = 200) -> Response:
+    return JSONResponse(TypeAdapter(kind).dump_python(value, mode="json", by_alias=True), status)
+
+
+# --- streams of lines -------------------------------------------------------------------------------------------------
+
+
+class LineStream(Response):
+    """A response that reads lines from the request and writes their translations.
+
+    An error in the first lines has its own status. A later one ends an NDJSON stream with an object that has the key
+    `error`, and a stream of text without its end mark, so that the client notices.
+    """
+
+    def __init__(self, service: TranslationService, route: ModelRoute, stream_format: str, request: Request) -> None:
+        super().__init__(media_type=stream_format)
+        self._service, self._route, self._format, self._request = service, route, stream_format, request
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request. The server limits the time of writing."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        has_started = False
+        try:
+            async for lines in self._read():
+                answer = await self._translate(lines)
+                if not has_started:
+                    await send(start)
+                    has_started = True
+                await send({"type": "http.response.body", "body": answer, "more_body": True})
+        except ApiError as error:
+            if not has_started:
+                raise
+            if self._format == TEXT:
+                return
+            await send({"type": "http.response.body", "body": _output_line(error=error.message), "more_body": True})
+        if not has_started:
+            await send(start)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read(self) -> AsyncIterator[list[bytes]]:
+        """Yield up to `MAX_LINES` lines at a time, as soon as they arrive."""
+        limits = self._service.limits
+        max_bytes = BYTES_PER_CHARACTER * limits.max_characters + 100
+        chunks = self._request.stream()
+        rest = b""
+        while True:
+            try:
+                async with asyncio.timeout(limits.timeout):
+                    chunk = await anext(chunks, None)
+            except TimeoutError:
+                raise ApiError(408, "no line was sent in time", {"Connection": "close"}) from None
+            *lines, rest = (rest + (chunk or b"")).split(b"\n")
+            if chunk is None and rest:
+                lines.append(rest)
+            if max(map(len, [*lines, rest])) > max_bytes:
+                raise ApiError(413, f"a line is longer than {limits.max_characters:,} characters")
+            for start in range(0, len(lines), MAX_LINES):
+                yield lines[start : start + MAX_LINES]
+            if chunk is None:
+                return
+
+    async def _translate(self, lines: Sequence[bytes]) -> bytes:
+        """Return the output lines of input lines. An idle stream has no slot, so that it holds up nobody."""
+        texts = [self._parse(line) for line in lines]
+        options = DecodingOptions(self._route.language_pair)
+        jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
+        async with self._service.slots.take(self._service.limits.timeout):
+            translated = await self._service.run(jobs, [self._route] * len(jobs))
+        translations = iter([line.join()[0].text for line, *_ in translated])
+        if self._format == TEXT:
+            return "".join(f"{next(translations)}\n" for _ in texts).encode()
+        return b"".join(
+            _output_line(error=text.message) if isinstance(text, ApiError) else _output_line(next(translations))
+            for text in texts
+        )
+
+    def _parse(self, line: bytes) -> str | ApiError:
+        """Return the text of a line, or the error of an NDJSON line. An error in a stream of text is raised."""
+        try:
+            if self._format == NDJSON:
+                text = StreamLine.model_validate_json(line).q.replace("\n", " ")
+            else:
+                text = line.removesuffix(b"\r").decode("utf-8")
+            check_text([text], self._service.limits)
+        except UnicodeDecodeError:
+            raise ApiError(400, "a line is not UTF-8 text") from None
+        except ValidationError as error:
+            return ApiError(400, describe_problem(error, StreamLine))
+        except ApiError as error:
+            if self._format == TEXT:
+                raise
+            return error
+        return text
+
+
+def _output_line(text: str | None = None, error: str | None = None) -> bytes:
+    line = TranslatedStreamLine(translatedText=text, error=error)
+    return line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+
+
+# --- description ------------------------------------------------------------------------------------------------------
 
 
 def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
@@ -101,13 +285,11 @@ def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             definitions[kind.__name__] = schema
             schema = {"$ref": REFERENCE.format(model=kind.__name__)}
-        return {
-            "content": {each: {"schema": {"type": "string"} if each == StreamFormat.TEXT else schema} for each in types}
-        }
+        return {"content": {each: {"schema": {"type": "string"} if each == TEXT else schema} for each in types}}
 
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        types = [each.value for each in StreamFormat] if endpoint.is_stream else [JSON]
+        types = STREAM_FORMATS if endpoint.is_stream else (JSON,)
         responses = {"200": {"description": "the answer", **make_content(endpoint.answer, "serialization", types)}}
         operation: dict[str, Any] = {
             "summary": (endpoint.handler.__doc__ or "").partition("\n")[0],
@@ -118,7 +300,7 @@ def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             responses["503"] = {**responses["200"], "description": "the server is stopping"}
         if endpoint.request is not None:
             responses["default"] = {"description": "the error", **make_content(ErrorAnswer, "serialization")}
-            types = types if endpoint.is_stream else [JSON, FORM, MULTIPART]
+            types = STREAM_FORMATS if endpoint.is_stream else (JSON, FORM)
             operation["requestBody"] = {"required": True, **make_content(endpoint.request, "validation", types)}
             operation["security"] = [{}, {"key": []}]
         if endpoint.is_stream:
@@ -138,17 +320,12 @@ def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-SECURITY_HEADERS = (
-    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-)
+# --- application ------------------------------------------------------------------------------------------------------
 
 
 def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_requests: bool = False) -> Starlette:
     """Return the application. `cors` are the origins whose pages may call the API."""
-    api, page = Api(service), Page(service)
+    api = Api(service)
     endpoints = api.endpoints()
     description = describe_api(endpoints)
 
@@ -156,8 +333,7 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
         return JSONResponse(description)
 
     routes = [
-        Route("/", page.show, methods=["GET"]),
-        Route("/", page.translate, methods=["POST"]),
+        Route("/", api.page, methods=["GET"]),
         Route("/metrics", api.metrics, methods=["GET"]),
         Route("/openapi.json", openapi, methods=["GET"]),
         *(Route(endpoint.path, endpoint.handler, methods=[endpoint.method]) for endpoint in endpoints),
@@ -215,4 +391,6 @@ async def _answer_error(_: Request, error: Exception) -> Response:
     """Answer an error of a request in JSON."""
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, error.detail, dict(error.headers or {}))
-    return error_response(error if isinstance(error, ApiError) else ApiError(500, "the server has failed; see its log"))
+    if not isinstance(error, ApiError):
+        error = ApiError(500, "the server has failed; see its log")
+    return JSONResponse(ErrorAnswer(error=error.message).model_dump(), error.status, error.headers)

@@ -7,11 +7,9 @@ import hmac
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from email import message_from_bytes
-from email.message import Message
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -235,25 +233,22 @@ RequestT = TypeVar("RequestT", bound=ApiModel)
 BODY_TIMEOUT = 30.0  # seconds in which a client must send its request
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 
 
 async def read_request(request: Request, schema: type[RequestT], max_bytes: int) -> RequestT:
     """Return a validated request. Raises `ApiError` with status 400, 408, 413 or 415."""
-    content_type = request.headers.get("content-type", "")
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind not in (JSON, FORM, MULTIPART):
-        raise ApiError(415, f"send {JSON}, {FORM} or {MULTIPART}")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, FORM):
+        raise ApiError(415, f"send {JSON} or {FORM}")
     body = await _read_body(request, max_bytes)
     try:
         if kind == JSON:
             return schema.model_validate_json(body)
-        return schema.model_validate(_form_fields(body, content_type, kind))
+        return schema.model_validate(_read_form(body))
     except ValidationError as error:
         raise ApiError(400, describe_problem(error, schema)) from None
-    except ValueError as error:
-        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "is damaged"
-        raise ApiError(400, f"the form {reason}") from None
+    except UnicodeDecodeError:
+        raise ApiError(400, "the form is not UTF-8 text") from None
 
 
 def describe_problem(error: ValidationError, schema: type[ApiModel]) -> str:
@@ -282,29 +277,10 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _form_fields(body: bytes, content_type: str, kind: str) -> dict[str, Any]:
-    """Return the fields of a form. A field that occurs several times has a list of values.
-
-    Raises `ValueError` if the form is damaged.
-    """
-    is_multipart = kind == MULTIPART
-    pairs = _multipart_fields(body, content_type) if is_multipart else parse_qsl(body.decode(), True, errors="strict")
+def _read_form(body: bytes) -> dict[str, Any]:
+    """Return the fields of a form. A field that occurs several times has a list of values."""
     fields: dict[str, list[str]] = {}
-    for name, value in pairs:
+    for name, value in parse_qsl(body.decode(), keep_blank_values=True, errors="strict"):
         if name == "q" or value:  # an empty field of a form is one that was not filled in
             fields.setdefault(name, []).append(value)
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
-
-
-def _multipart_fields(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    header = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
-    message = message_from_bytes(header + body)
-    if not message.is_multipart() or message.defects:
-        raise ValueError("no parts")
-    fields: list[tuple[str, str]] = []
-    for part in cast(list[Message], message.get_payload()):
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(content, bytes):
-            fields.append((name, content.decode("utf-8")))
-    return fields

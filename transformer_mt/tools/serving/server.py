@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,47 +31,20 @@ POLL_SECONDS = 0.05  # between two looks at the requests in flight while the ser
 MAX_PORT = 65535
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where the server listens."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-
-    def bind(self) -> socket.socket:
-        """Return a listening socket. Raises `UserError` if that is impossible."""
-        if not 0 <= self.port <= MAX_PORT:
-            raise UserError(f"serve: --port {self.port}: choose a port from 0 (any free one) to {MAX_PORT}")
-        try:
-            (family, *_, address), *_ = socket.getaddrinfo(
-                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            listener = socket.create_server(address[:2], family=family, backlog=1024)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio leaves it off
-            return listener
-        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
-            reason = (error.strerror or os.strerror(error.errno or 0)) if isinstance(error, OSError) else "no host name"
-            raise UserError(
-                f"serve: cannot listen on {self.host}, port {self.port}: {reason}; choose another --host or --port"
-            ) from None
-
-
-class Deadline:
-    """A time limit of a connection: calls a function unless it is stopped before."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, function: Callable[[], None]) -> None:
-        self._call = partial(loop.call_later, seconds, function)
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Start the time, unless it runs already."""
-        self._timer = self._timer or self._call()
-
-    def stop(self) -> None:
-        """Stop the time."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+def open_listener(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
+    """Return a listening socket. Raises `UserError` if that is impossible."""
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f"serve: --port {port}: choose a port from 0 (any free one) to {MAX_PORT}")
+    try:
+        (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        listener = socket.create_server(address[:2], family=family, backlog=1024)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio leaves it off
+        return listener
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
+        reason = (error.strerror or os.strerror(error.errno or 0)) if isinstance(error, OSError) else "no host name"
+        raise UserError(
+            f"serve: cannot listen on {host}, port {port}: {reason}; choose another --host or --port"
+        ) from None
 
 
 class LimitedProtocol(H11Protocol):
@@ -86,19 +58,18 @@ class LimitedProtocol(H11Protocol):
         super().__init__(*arguments, **options)
         self._max_connections = max_connections
         self._handlers: set[asyncio.Task[Any]] = set()
+        self._deadlines: dict[str, asyncio.TimerHandle] = {}
         self.app: Any = partial(self._handle_request, self.app)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse a connection above the limit with status 503."""
         super().connection_made(transport)
-        self._header_deadline = Deadline(self.loop, HEADER_TIMEOUT, self._end_slow_connection)
-        self._write_deadline = Deadline(self.loop, WRITE_TIMEOUT, transport.abort)
         transport.set_write_buffer_limits(0)  # so that `pause_writing` tells when the client does not read
         if len(self.connections) > self._max_connections:
             transport.write(_plain_answer(503, "Service Unavailable", "too many connections; try again soon"))
             transport.close()
         else:
-            self._header_deadline.start()
+            self._start_deadline("headers", HEADER_TIMEOUT, self._end_slow_connection)
 
     def data_received(self, data: bytes) -> None:
         """Read data. The time limit for the headers ends when a request has started."""
@@ -106,14 +77,14 @@ class LimitedProtocol(H11Protocol):
             return
         super().data_received(data)
         if self.is_in_request():
-            self._header_deadline.stop()
+            self._stop_deadline("headers")
         else:
-            self._header_deadline.start()
+            self._start_deadline("headers", HEADER_TIMEOUT, self._end_slow_connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request, and forget the connection."""
-        self._header_deadline.stop()
-        self._write_deadline.stop()
+        for name in [*self._deadlines]:
+            self._stop_deadline(name)
         for task in self._handlers:
             task.cancel()
         super().connection_lost(exc)
@@ -121,12 +92,12 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time in which the client must receive the sent data."""
         super().pause_writing()
-        self._write_deadline.start()
+        self._start_deadline("writing", WRITE_TIMEOUT, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Continue after the client has received everything."""
         super().resume_writing()
-        self._write_deadline.stop()
+        self._stop_deadline("writing")
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid HTTP request with a JSON error."""
@@ -137,6 +108,15 @@ class LimitedProtocol(H11Protocol):
         """Return whether a request was received, and its answer was not sent."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
+
+    def _start_deadline(self, name: str, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after some time, unless this deadline is stopped before. One that runs is left alone."""
+        if name not in self._deadlines:
+            self._deadlines[name] = self.loop.call_later(seconds, function)
+
+    def _stop_deadline(self, name: str) -> None:
+        if name in self._deadlines:
+            self._deadlines.pop(name).cancel()
 
     async def _handle_request(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
         """Call the application. An incomplete answer closes the connection, so that the client notices."""

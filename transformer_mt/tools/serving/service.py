@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -17,9 +19,10 @@ from transformer_mt.decoding.word_alignment import target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration
-from transformer_mt.tools.documents.document import Document
-from transformer_mt.tools.documents.formats import DocumentOptions, fill_document, make_lines, parse_document
+from transformer_mt.tools.documents.document import Document, DocumentOptions
+from transformer_mt.tools.documents.formats import fill_document, make_lines, parse_document
 from transformer_mt.tools.languages.detection import LanguageDetector, language_name
+from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,
     DecodingOptions,
@@ -43,6 +46,7 @@ from transformer_mt.tools.serving.requests import (
     TranslateRequest,
 )
 
+DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LINES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -50,18 +54,6 @@ LINES = (1, 2, 4, 8, 16, 32, 64, 128)
 def split_lines(text: str) -> list[str]:
     """Return the lines of a text, as `tmt translate` reads them."""
     return [line.removesuffix("\r") for line in text.split("\n")]
-
-
-def join_n_best(lines: Sequence[TranslatedLine], document: Document | None = None) -> list[str]:
-    """Return the different translations of a text or of a document, the best first."""
-    joined = [[translation.text for translation in line.join()] for line in lines]
-    texts: dict[str, None] = {}
-    for rank in range(max(map(len, joined), default=1)):
-        if document is None:
-            texts["\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in joined)] = None
-        else:
-            texts[fill_document(document, lines, rank)] = None
-    return [*texts]
 
 
 def make_segments(
@@ -104,24 +96,18 @@ class Metrics:
     """Metrics of one server in the text format of Prometheus. Labels never contain text of users."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-
-        def count(name: str, about: str, *labels: str) -> Counter:
-            return Counter(f"tmt_{name}", about, labels, registry=registry)
-
-        def measure(name: str, about: str, *labels: str, buckets: Sequence[float] = LINES) -> Histogram:
-            return Histogram(f"tmt_{name}", about, labels, buckets=buckets, registry=registry)
-
-        self.requests = count("requests", "Requests by path and status", "method", "path", "status")
-        self.seconds = measure("request_seconds", "Time of a request", "path", buckets=SECONDS)
-        self.in_flight = Gauge("tmt_requests_in_flight", "Translations that run or wait", registry=registry)
-        self.characters = count("source_characters", "Characters translated", "language_pair")
-        self.cancelled = count("cancelled", "Translations given up", "reason")
-        self.batch_lines = measure("batch_lines", "Lines of a batch")
-        self.batch_requests = measure("batch_requests", "Texts of a batch")
-        self.batch_seconds = measure("batch_seconds", "Time of a batch", buckets=SECONDS)
-        self.reloads = count("reloads", "Checkpoints loaded while serving")
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        count, measure = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self.requests = count("tmt_requests", "Requests by path and status", ("method", "path", "status"))
+        self.seconds = measure("tmt_request_seconds", "Time of a request", ("path",), buckets=SECONDS)
+        self.in_flight = Gauge("tmt_requests_in_flight", "Translations that run or wait", registry=self.registry)
+        self.characters = count("tmt_source_characters", "Characters translated", ("language_pair",))
+        self.cancelled = count("tmt_cancelled", "Translations given up", ("reason",))
+        self.batch_lines = measure("tmt_batch_lines", "Lines of a batch", buckets=LINES)
+        self.batch_requests = measure("tmt_batch_requests", "Texts of a batch", buckets=LINES)
+        self.batch_seconds = measure("tmt_batch_seconds", "Time of a batch", buckets=SECONDS)
+        self.reloads = count("tmt_reloads", "Checkpoints loaded while serving")
 
     def observe_batch(self, n_lines: int, n_requests: int, seconds: float) -> None:
         """Record a batch."""
@@ -132,9 +118,6 @@ class Metrics:
     def render(self) -> bytes:
         """Return all metrics as text."""
         return generate_latest(self.registry)
-
-
-DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 
 
 class ModelRoute(NamedTuple):
@@ -148,6 +131,27 @@ class ModelRoute(NamedTuple):
     def translator(self) -> ChunkedTranslator:
         """The translator of the language pair."""
         return self.model.loaded.translators[self.language_pair]
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A text of a request, ready for its translation."""
+
+    route: ModelRoute
+    lines: Sequence[str | MarkedText]
+    document: Document | None
+    detected: DetectedLanguage | None
+
+    def join_n_best(self, translated: Sequence[TranslatedLine]) -> list[str]:
+        """Return the different translations of the text, the best first."""
+        n_best_lists = [[translation.text for translation in line.join()] for line in translated]
+        texts: dict[str, None] = {}
+        for rank in range(max(map(len, n_best_lists), default=1)):
+            if self.document is None:
+                texts["\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists)] = None
+            else:
+                texts[fill_document(self.document, translated, rank)] = None
+        return [*texts]
 
 
 class TranslationService:
@@ -257,39 +261,38 @@ class TranslationService:
         texts = request.texts()
         self._check_texts(request, texts)
         async with self.slots.take():
-            documents = None
-            if request.format != "text":
-                how = DocumentOptions(request.target)
-                parsed = (asyncio.to_thread(parse_document, text, request.format, how) for text in texts)
-                documents = await asyncio.gather(*parsed)
-            detected = None
-            if request.source == "auto":
-                visible = (
-                    texts
-                    if documents is None
-                    else [
-                        "\n".join(segment.source.text_only for segment in document.segments) for document in documents
-                    ]
-                )
-                detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in visible)
-                detected = await asyncio.gather(*detections)
-            sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
-            routes = [self.find_route(source, request.target, request.tag) for source in sources]
-            self._check_options(request, texts, routes)
-            if documents is None:
-                all_lines = [split_lines(text.strip("\n") if request.prefix else text) for text in texts]
-            else:
-                all_lines = [make_lines(document) for document in documents]
+            sources = await asyncio.to_thread(lambda: [self._prepare(text, request) for text in texts])
             jobs: list[TranslationJob] = []
-            for text, route in zip(all_lines, routes, strict=True):
-                n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
-                options = DecodingOptions(route.language_pair, n_best, request.alignment, request.format == "html")
-                jobs.append(TranslationJob(options, text, request.prefix))
-            lines = await self.run(jobs, routes)
-        answer = await asyncio.to_thread(self._make_answer, request, lines, routes, detected, documents)
+            for source in sources:
+                n_best = 1 + min(request.alternatives, source.route.model.loaded.max_alternatives)
+                pair, is_document = source.route.language_pair, source.document is not None
+                options = DecodingOptions(pair, n_best, request.alignment, is_document)
+                jobs.append(TranslationJob(options, source.lines, request.prefix))
+            lines = await self.run(jobs, [source.route for source in sources])
+        answer = await asyncio.to_thread(self._make_answer, request, sources, lines)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
+
+    def _prepare(self, text: str, request: TranslateRequest) -> SourceText:
+        """Detect the language of a text, find its model and divide it into lines or segments."""
+        document = None
+        visible = text
+        if request.format == "html":
+            document = parse_document(text, "html", DocumentOptions(request.target))
+            visible = "\n".join(segment.source.text_only for segment in document.segments)
+        detected = self.detect_source(visible, request.target) if request.source == "auto" else None
+        route = self.find_route(detected.language if detected else request.source, request.target, request.tag)
+        if not route.model.loaded.has_alignments:
+            if request.alignment:
+                raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
+            if document is not None:
+                raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
+        if request.prefix.strip():
+            self._check_prefix(request.prefix, text, route.translator)
+        if document is not None:
+            return SourceText(route, make_lines(document), document, detected)
+        return SourceText(route, split_lines(text.strip("\n") if request.prefix else text), None, detected)
 
     async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
         """Return the translated lines of each job. The search stops at the time limit, or with the request's task."""
@@ -325,42 +328,33 @@ class TranslationService:
             raise ApiError(400, "prefix: q must be one text of one line")
 
     @staticmethod
-    def _check_options(request: TranslateRequest, texts: Sequence[str], routes: Sequence[ModelRoute]) -> None:
-        if request.alignment and not all(route.model.loaded.has_alignments for route in routes):
-            raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
-        if request.format == "html" and not all(route.model.loaded.has_alignments for route in routes):
-            raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
-        if request.prefix.strip():
-            translator = routes[0].translator
-            max_tokens = translator.chunker.max_tokens
-            if translator.chunker.count_tokens(texts)[0] > max_tokens:
-                raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
-            (ids,) = translator.text_translator.tokenizers.tgt.encode([request.prefix])
-            if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
-                raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
+    def _check_prefix(prefix: str, text: str, translator: ChunkedTranslator) -> None:
+        max_tokens = translator.chunker.max_tokens
+        if translator.chunker.count_tokens([text])[0] > max_tokens:
+            raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
+        (ids,) = translator.text_translator.tokenizers.tgt.encode([prefix])
+        if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
+            raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     @staticmethod
     def _make_answer(
-        request: TranslateRequest,
-        lines: Sequence[Sequence[TranslatedLine]],
-        routes: Sequence[ModelRoute],
-        detected: list[DetectedLanguage] | None,
-        documents: Sequence[Document] | None,
+        request: TranslateRequest, sources: Sequence[SourceText], lines: Sequence[Sequence[TranslatedLine]]
     ) -> TranslateAnswer:
-        pairs = zip(lines, documents or [None] * len(lines), strict=True)
-        n_best_lists = [join_n_best(text, document) for text, document in pairs]
+        n_best_lists = [source.join_n_best(text) for source, text in zip(sources, lines, strict=True)]
         best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
         segments: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
-            for text, route in zip(lines, routes, strict=True):
+            for source, text in zip(sources, lines, strict=True):
+                route = source.route
                 tokenizer = route.translator.text_translator.tokenizers.tgt
                 calibration = route.model.loaded.calibrations.get(route.language_pair)
                 segments.append(make_segments(text, tokenizer, calibration, confidence=request.confidence))
+        detected = [source.detected for source in sources if source.detected is not None]
         is_list = isinstance(request.q, list)
         return TranslateAnswer(
             translatedText=best if is_list else best[0],
             alternatives=None if not request.alternatives else others if is_list else others[0],
-            detectedLanguage=None if detected is None else detected if is_list else detected[0],
+            detectedLanguage=None if not detected else detected if is_list else detected[0],
             segments=None if not segments else segments if is_list else segments[0],
         )
 

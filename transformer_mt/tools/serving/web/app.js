@@ -403,8 +403,6 @@ document.addEventListener("pointerdown", (event) => {
   if (!popup.hidden && !popup.contains(event.target)) closeAlternatives();
 });
 
-for (const one of document.querySelectorAll(".script")) if (!["aligned", "swap"].includes(one.id)) one.hidden = false;
-element("submit").hidden = true; // the text is translated while it is typed
 fetch("models")
   .then((answer) => answer.json())
   .then((found) => {
