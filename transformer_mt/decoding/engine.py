@@ -36,7 +36,7 @@ from transformer_mt.decoding.logits_processors import (
 )
 from transformer_mt.decoding.search import (
     BeamState,
-    ChooseCandidates,
+    Candidates,
     Constraint,
     Hypothesis,
     Sampler,
@@ -124,15 +124,6 @@ class EnsembleCache:
             cache.select(rows)
 
 
-class Search(NamedTuple):
-    """The state and the parts of a search that has not started."""
-
-    cache: EnsembleCache
-    beams: BeamState
-    choose_candidates: ChooseCandidates
-    processors: list[LogitsProcessor]
-
-
 class TorchEngine:
     """One or more models on one device and in one precision."""
 
@@ -178,26 +169,14 @@ class TorchEngine:
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
+        on_candidates: Callable[[Candidates], object] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
-        translation fulfils the constraint of its source (beam search only).
+        translation fulfils the constraint of its source (beam search only). `on_candidates` is called at each position.
         """
-        parts = self.set_up_search(sources, config, line_numbers, prefixes, is_cancelled, constraints)
-        return beam_search(self.step, *parts)
-
-    def set_up_search(
-        self,
-        sources: list[list[int]],
-        config: DecodingConfig,
-        line_numbers: Sequence[int] | None = None,
-        prefixes: list[list[int]] | None = None,
-        is_cancelled: IsCancelled | None = None,
-        constraints: Sequence[Constraint] | None = None,
-    ) -> Search:
-        """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.device, self.tokenizers.tgt
         prefixes = prefixes or [[] for _ in sources]
         n_required = [each.n_tokens for each in constraints or ()] or [0] * len(sources)
@@ -228,7 +207,7 @@ class TorchEngine:
         bos, eos = tokenizer.bos_id, tokenizer.eos_id
         beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalise)
         cache = self.start(collate_sources(sources, self.tokenizers).to(device))
-        return Search(cache, beams, choose_candidates, processors)
+        return beam_search(self.step, cache, beams, choose_candidates, processors, on_candidates)
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096

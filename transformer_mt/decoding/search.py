@@ -111,6 +111,7 @@ def beam_search(
     beams: BeamState,
     choose_candidates: ChooseCandidates,
     processors: Sequence[LogitsProcessor] = (),
+    on_candidates: Callable[[Candidates], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to K hypotheses per sentence: finished ones first, each group by descending ranking score.
 
@@ -125,7 +126,10 @@ def beam_search(
                 log_probs = processor.apply(log_probs, rows, beams.position)
             found.append(choose_candidates(beams, log_probs, rows))
             start = rows.stop
-        parents = beams.advance(Candidates.cat(found))
+        candidates = Candidates.cat(found)
+        if on_candidates is not None:
+            on_candidates(candidates)
+        parents = beams.advance(candidates)
         cache.reorder(parents)
         for processor in processors:
             processor.reorder(parents, beams.tokens)

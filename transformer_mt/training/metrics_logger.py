@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.compat.proto import event_pb2, summary_pb2
-from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+from tensorboard.compat.proto import event_pb2
 from tensorboard.plugins.text import summary_v2 as text_summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams  # pyright: ignore[reportUnknownVariableType]
 from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
@@ -82,11 +82,13 @@ class EventWriter:
         """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         event: Any = event_pb2
-        values = {name: value for name, value in values.items() if not name.startswith("best/") or name in BEST_SCORES}
+        shown = {name: value for name, value in values.items() if not name.startswith("best/") or name in BEST_SCORES}
+        # only the session, because TensorBoard would show the columns of one arbitrary experiment for all runs
+        _, session, _ = cast(Any, hparams)({name: _as_hparam(value) for name, value in shown.items()}, {})
         now = time.time()
         entries = [
             event.Event(wall_time=now, file_version="brain.Event:2"),
-            event.Event(wall_time=now, summary=_hparams_summary(values)),
+            event.Event(wall_time=now, summary=session),
         ]
         with atomic_file(self._folder / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
             writer: Any = RecordWriter(file)
@@ -111,34 +113,11 @@ def locate_chart(name: str) -> tuple[str, str]:
     return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else (part, name)
 
 
-def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:
-    """Return one row of TensorBoard's HPARAMS table.
-
-    It lacks the experiment summary that `add_hparams` also writes, because TensorBoard would then show the columns of
-    one arbitrary run for all runs.
-    """
-    plugin: Any = plugin_data_pb2
-    summary: Any = summary_pb2
-    hparams_metadata: Any = metadata
-    session = plugin.SessionStartInfo(start_time_secs=time.time())
-    for name, value in hparams.items():
-        entry = session.hparams[name]
-        if isinstance(value, bool):  # before int, because a bool is an int
-            entry.bool_value = value
-        elif isinstance(value, int | float) and math.isfinite(value):
-            entry.number_value = value
-        else:
-            entry.string_value = str(value)
-    content = plugin.HParamsPluginData(session_start_info=session)
-    return summary.Summary(
-        value=[
-            summary.Summary.Value(
-                tag=hparams_metadata.SESSION_START_INFO_TAG,
-                metadata=hparams_metadata.create_summary_metadata(content),
-                tensor=hparams_metadata.NULL_TENSOR,
-            )
-        ]
-    )
+def _as_hparam(value: Scalar) -> str | float:
+    """Return a number, if TensorBoard can compare it with others, or a text."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    return str(value)
 
 
 class ValidationResult(NamedTuple):
@@ -182,7 +161,7 @@ class MetricsLogger:
         self._first_step = 0
         self._first_time = self._timed_from = time.perf_counter()
 
-    def __enter__(self) -> MetricsLogger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -312,23 +291,10 @@ class MetricsLogger:
 class SilentMetricsLogger(MetricsLogger):
     """Logger of the other ranks, which writes nothing."""
 
-    def start(self, step: int, log_every: int) -> None:
+    def _ignore(self, *_args: Any, **_kwargs: Any) -> None:
         """Do nothing."""
 
-    def advance(self, step: int) -> None:
-        """Do nothing."""
-
-    def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Do nothing."""
-
-    def log_markdown(self, step: int, name: str, markdown: str) -> None:
-        """Do nothing."""
-
-    def log_figures(self, step: int, draw: Callable[[], Mapping[str, Pixels]]) -> None:
-        """Do nothing."""
-
-    def truncate(self, step: int, *, is_scored: bool) -> None:
-        """Do nothing."""
+    start = advance = log_scalars = log_markdown = log_figures = truncate = _ignore
 
 
 def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -22,11 +22,8 @@ from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.search import (
-    BeamState,
     Candidates,
-    ChooseCandidates,
     Hypothesis,
-    beam_search,
 )
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.decoding.word_alignment import target_word_indices
@@ -112,29 +109,13 @@ class Branch:
     status: CandidateStatus
 
 
-class CandidateRecorder:
-    """Chooses candidates like the function that it wraps, and keeps those of the only sentence."""
-
-    def __init__(self, choose_candidates: ChooseCandidates) -> None:
-        self.choose_candidates = choose_candidates
-        self.positions: list[Candidates] = []  # [1, N] each
-
-    def __call__(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
-        """Return the candidates. [b, K, V] -> [b, N]."""
-        candidates = self.choose_candidates(beams, log_probs, rows)
-        self.positions.append(candidates)
-        return candidates
-
-
-@torch.inference_mode()
 def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hypothesis], list[list[Branch]]]:
     """Translate one source by beam search. Return the hypotheses, the best first, and the branches of each position."""
-    config = translator.config
-    search = translator.torch_engine.set_up_search([source], config)
-    recorder = CandidateRecorder(search.choose_candidates)
-    limit = int(search.beams.max_lengths[0])
-    (hypotheses,) = beam_search(translator.torch_engine.step, search.cache, search.beams, recorder, search.processors)
-    return hypotheses, build_tree(recorder.positions, translator.tokenizers.tgt.eos_id, limit, config)
+    config, engine = translator.config, translator.torch_engine
+    positions: list[Candidates] = []  # [1, N] each
+    (hypotheses,) = engine.search([source], config, on_candidates=positions.append)
+    limit = min(config.max_target_tokens(len(source)), engine.max_positions)
+    return hypotheses, build_tree(positions, translator.tokenizers.tgt.eos_id, limit, config)
 
 
 def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: DecodingConfig) -> list[list[Branch]]:
