@@ -14,15 +14,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, load_corpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.text_files import Pair
-from transformer_mt.tools.quality.filter_base import Block
-from transformer_mt.tools.quality.filter_pipeline import FilterPipeline
+from transformer_mt.tools.quality.filter_base import Block, FilterContext
+from transformer_mt.tools.quality.filter_pipeline import Observer, PairSample, apply_filters
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
@@ -80,37 +80,39 @@ def store(pairs: Sequence[Pair], language: str, folder: Path) -> ParallelCorpus:
     return load_corpus(source, "en", language, folder / "cache")
 
 
-def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], FilterPipeline, float]:
-    """Return the rows that a filter affects, its run, and the seconds without those of reading."""
+def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], PairSample, float]:
+    """Return the rows that a filter affects, examples, and the seconds without those of reading."""
     rows: list[int] = []
+    sample = PairSample(corpus)
 
     def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
         rows.extend(affected.rows.tolist())
+        sample.add(affected, reasons)
 
-    def seconds(names: list[str], **options: Any) -> tuple[FilterPipeline, float]:
+    def ignore(*_: object) -> None:
+        pass
+
+    def seconds(names: list[str], observe: Observer = ignore) -> float:
         filters = TypeAdapter(FilterList).validate_python(names)
-        run = FilterPipeline(corpus, filters, ("en", language), {}, folder, **options)
         start = time.perf_counter()
-        for _ in run.blocks():
+        for _ in apply_filters(filters, FilterContext(corpus, ("en", language), {}, folder), observe):
             pass
-        return run, time.perf_counter() - start
+        return time.perf_counter() - start
 
     seconds([filter_])  # loads libraries
-    reading = seconds([])[1]
-    run, total = seconds([filter_], observe=observe)
-    return rows, run, total - reading
+    reading = seconds([])
+    return rows, sample, seconds([filter_], observe) - reading
 
 
 def measure(
     name: str, pairs: Sequence[Pair], language: str, foreign: Sequence[str], filters: Sequence[str]
-) -> Iterator[tuple[str, tuple[PairExample, ...]]]:
+) -> Iterator[tuple[str, Sequence[PairExample]]]:
     """Yield a row of the table for each filter, and examples of what it removes."""
     planted = plant_bad_pairs(pairs, language, foreign)
     for filter_ in filters:
         with tempfile.TemporaryDirectory() as folder:
             corpus = store(pairs, language, Path(folder))
-            rows, run, seconds = apply(corpus, filter_, language, Path(folder))
-        (report,) = run.reports()
+            rows, sample, seconds = apply(corpus, filter_, language, Path(folder))
         found = ""
         if filter_ in planted:
             clean = [*pairs[:N_CLEAN]]
@@ -119,7 +121,7 @@ def measure(
                 hits = sum(row >= len(clean) for row in apply(damaged, filter_, language, Path(folder))[0])
             found = f"{hits / len(planted[filter_]):.1%}"
         speed = f"{len(pairs) / seconds:,.0f}" if seconds > 0 else ""
-        yield f"| {name} | `{filter_}` | {len(rows):,} of {len(pairs):,} | {found} | {speed} |", report.examples
+        yield f"| {name} | `{filter_}` | {len(rows):,} of {len(pairs):,} | {found} | {speed} |", sample.examples
 
 
 def main() -> None:

@@ -266,6 +266,13 @@ def test_examples_of_duplicates_name_both_lines(
     assert reasons["target", 23] == "repeats the target of train.en:10"
 
 
+def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path: Path) -> None:
+    report = check(tmp_path, [(tgt, src) for src, tgt in builtin[0][:1200]], builtin[1])
+    (finding,) = (finding for finding in report.findings if finding.name == "language")
+    assert finding.severity == Severity.ERROR and "exchanged?" in finding.message
+    assert finding.remedy == "exchange src_lang and tgt_lang, or the files"
+
+
 def test_an_unknown_language_is_noted_and_the_other_side_is_checked(builtin: Corpus, tmp_path: Path) -> None:
     pairs = [*builtin[0][:40], (FRENCH, "x"), (RUSSIAN, "x")]
     train = write(tmp_path, "train", pairs)

@@ -9,8 +9,8 @@ from helpers import parse_page
 
 from transformer_mt.data.corpus import PairExample
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.quality.check import MAX_TEXT, render_html, suggest_filters
 from transformer_mt.tools.quality.checks import CorpusReport, Finding, Histogram
+from transformer_mt.tools.quality.corpus_check import MAX_TEXT, render_html, suggest_filters
 
 EXAMPLES = [
     PairExample("a.en:7", "<script>alert(1)</script> & more", "", "source"),

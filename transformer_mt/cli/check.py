@@ -104,7 +104,7 @@ class Check(Command):
             _show_verdict(report, self)
         sys.stdout.flush()
         if self.html is not None:
-            from transformer_mt.tools.quality.check import render_html
+            from transformer_mt.tools.quality.corpus_check import render_html
 
             try:
                 write_text(self.html, render_html(report))

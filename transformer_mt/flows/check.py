@@ -21,8 +21,8 @@ from transformer_mt.flows.prepare import (
 )
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.markup.stages import make_stages
-from transformer_mt.tools.quality.check import check_sources, check_tokenizers
 from transformer_mt.tools.quality.checks import CorpusReport
+from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
 from transformer_mt.tools.quality.high_loss_pairs import HighLossPair, find_high_loss_pairs
 from transformer_mt.tools.quality.repair import RepairReport, repair_sources
 from transformer_mt.tools.quality.score_filters import ScoreFilter

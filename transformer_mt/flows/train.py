@@ -222,7 +222,7 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
     report = build_report(data)
     for source, corpus in zip(config.data.train_sources, data.train.text.split_sources(), strict=True):
         if not source.builtin:
-            from transformer_mt.tools.quality.check_runner import check_sample
+            from transformer_mt.tools.quality.checks import check_sample
 
             report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
     for line in report:

@@ -16,7 +16,6 @@ from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import remove_stale_folders
-from transformer_mt.tools.quality import filter_pipeline as filtered_corpus
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
@@ -47,28 +46,26 @@ def test_lines_of_the_original_files_are_kept(write_corpus: WriteCorpus) -> None
     assert found.describe_lines(range(len(found))) == "t.en:4, t.en:8, t.en:14, t.en:18"
 
 
-def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Any] = []
-    write = filtered_corpus._write_filtered
+def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus) -> None:
+    def count_results() -> int:
+        return len([*Path("cache").glob("filtered-*/filters.json")])
 
-    def watched(run: Any, folder: Path) -> None:
-        runs.append(run)
-        write(run, folder)
-
-    monkeypatch.setattr(filtered_corpus, "_write_filtered", watched)
     Path("scores").write_text("1\n2\n")
     corpus = write_corpus([("a", "x"), ("b", "y")])
     other = write_corpus([("c", "z")], "news")
     filters = {"score": {"file": "scores", "min": 2}}
     assert [*apply(corpus, filters)] == [*apply(corpus, filters)] == [("b", "y")]
     assert apply(corpus, filters).filters == apply(corpus, filters).filters
-    assert len(runs) == 1
+    (result,) = Path("cache").glob("filtered-*/filters.json")
+    written = result.stat().st_mtime_ns
+    apply(corpus, filters)
+    assert result.stat().st_mtime_ns == written and count_results() == 1
     os.utime("scores", ns=(1, 1))
     apply(corpus, filters)
-    assert len(runs) == 2
+    assert count_results() == 2
     apply(corpus, "overlap", news=other)
     apply(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
-    assert len(runs) == 4
+    assert count_results() == 4
 
 
 def test_result_is_the_same_in_every_process_and_for_every_block_size(

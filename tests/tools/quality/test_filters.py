@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ from pydantic import TypeAdapter
 from transformer_mt.data import sources as quickstart
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.errors import UserError
-from transformer_mt.tools.quality.check_runner import CheckCounts, make_finding
-from transformer_mt.tools.quality.checks import CHECKS
 from transformer_mt.tools.quality.corpus_filters import hash_side
 from transformer_mt.tools.quality.duplicates import HashSet
 from transformer_mt.tools.quality.filter_base import Filter, FilterLocation
-from transformer_mt.tools.quality.filter_pipeline import EvenSample, filter_corpus, iterate_affected
+from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
 from transformer_mt.tools.quality.normalization import make_comparison_key
 from transformer_mt.tools.quality.quality_config import FilterList
 
@@ -266,11 +263,3 @@ def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[Ba
         apply(NUMBERED, {"command": {"run": command, "min": 0}})
     with pytest.raises(ProcessLookupError):
         os.killpg(int(Path("pid").read_text(encoding="utf-8")), 0)
-
-
-def test_exchanged_languages_are_suspected_and_the_remedy_is_a_filter() -> None:
-    check = next(check for check in CHECKS if check.name == "language")
-    counts = CheckCounts(Counter({"language": 50}), {"language": EvenSample()})
-    error, warning = (make_finding(check, counts, total) for total in (50, 5000))
-    assert error and warning and error.remedy == warning.remedy == "language"
-    assert "exchanged?" in error.message and "exchanged?" not in warning.message

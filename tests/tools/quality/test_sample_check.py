@@ -11,7 +11,7 @@ from transformer_mt.data import sources as quickstart
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
-from transformer_mt.tools.quality.check_runner import check_sample
+from transformer_mt.tools.quality.checks import check_sample
 
 Pair = tuple[str, str]
 

@@ -1,24 +1,50 @@
-"""Checks of the training pairs for `tmt check`: the filters of `data.filters` with their defaults, and a few more."""
+"""Checks of training pairs: each with the share of pairs from which it is a warning or an error, and its remedy.
+
+`check_pairs` applies all checks for `tmt check`, and `check_sample` some of them at the start of a training. They run
+in the pipeline of the filters of `data.filters`, and most of them are such a filter with its defaults.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.corpus import PairExample
+from transformer_mt.data.corpus import PairExample, ParallelCorpus, log_progress
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.log import Severity
+from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
+from transformer_mt.tools.languages.scripts import language_scripts, split_units
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import (
+    MIN_LEXICON_PAIRS,
     DuplicateFilter,
     NearDuplicateFilter,
     NearOverlapFilter,
     OverlapFilter,
     UnrelatedFilter,
+    hash_side,
 )
-from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Filter, FindReason
+from transformer_mt.tools.quality.duplicates import ComparedSide
+from transformer_mt.tools.quality.filter_base import (
+    SIDE_NAMES,
+    Block,
+    Filter,
+    FilterContext,
+    PairFilter,
+    read_blocks,
+)
+from transformer_mt.tools.quality.filter_pipeline import PairSample, apply_filters
+from transformer_mt.tools.quality.lexicon import Lexicon
+from transformer_mt.tools.quality.line_alignment import LineRange
 from transformer_mt.tools.quality.pair_filters import (
     CopyFilter,
     LanguageFilter,
@@ -36,209 +62,158 @@ NEVER = 2.0  # as a share: no number of pairs has this severity
 class CorpusCheck(NamedTuple):
     """A problem that pairs can have, and the shares of the pairs from which it is a warning or an error."""
 
-    group: str
     name: str
     message: str  # completes "1,234 pairs ..."
-    finder: Filter | FindReason  # finds the pairs
-    warning_share: float = NEVER
-    error_share: float = NEVER
-    remedy: str = ""
-    error_advice: str = ""  # appended to the message if the problem is an error
+    finder: Filter  # finds the pairs
+    warning_share: float
+    error_share: float
+    remedy: str
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
-
-    @property
-    def is_stateful(self) -> bool:
-        """Return whether the check must see all pairs in order."""
-        return isinstance(self.finder, Filter) and self.finder.is_stateful
+    group: str = "content"
 
 
-def _in_sides(find: Callable[[str], object]) -> FindReason:
-    """Return a function that names the sides in which `find` finds something."""
+class FunctionFilter(PairFilter):
+    """A filter that is a function of source and target, for checks that are no filter of `data.filters`."""
 
-    def find_reason(src: str, tgt: str) -> str | None:
-        return " and ".join(name for name, text in zip(SIDE_NAMES, (src, tgt), strict=True) if find(text)) or None
+    name: ClassVar[str] = "function"
 
-    return find_reason
+    finder: Callable[[str, str], str | None]
+
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return what the function returns."""
+        return self.finder(src, tgt)
+
+
+def _in_sides(find: Callable[[str], object]) -> FunctionFilter:
+    """Return a filter that names the sides in which `find` finds something."""
+    return FunctionFilter(finder=partial(_name_sides, find))
+
+
+def _name_sides(find: Callable[[str], object], src: str, tgt: str) -> str | None:
+    return " and ".join(name for name, text in zip(SIDE_NAMES, (src, tgt), strict=True) if find(text)) or None
+
+
+def _is_blank(text: str) -> bool:
+    return not text.strip()
 
 
 def _different_brackets(src: str, tgt: str) -> str | None:
     return "brackets differ" if signals.count_brackets(src) != signals.count_brackets(tgt) else None
 
 
-_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
+_DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
 CHECKS = [
+    CorpusCheck("empty", "have an empty side", _in_sides(_is_blank), 0.01, 0.2, "length"),
     CorpusCheck(
-        "content",
-        "empty",
-        "have an empty side",
-        _in_sides(lambda text: not text.strip()),
-        warning_share=0.01,
-        error_share=0.2,
-        remedy="length",
-    ),
-    CorpusCheck(
-        "content",
         "unrelated",
         "have sides that are not translations of each other",
         UnrelatedFilter(),
-        warning_share=0.02,
-        error_share=0.2,
-        remedy="unrelated",
+        0.02,
+        0.2,
+        "unrelated",
+        compares_sides=True,
+    ),
+    CorpusCheck("language", "have a side in another language", LanguageFilter(), 0.005, 0.2, "language"),
+    CorpusCheck("script", "have a side in another script", ScriptFilter(), 0.005, 0.2, "script"),
+    CorpusCheck("copy", "were not translated", CopyFilter(), 0.01, 0.2, "copy"),
+    CorpusCheck("length", "have more than 200 words", LengthFilter(min=0), 0.001, NEVER, "length: {max: 200}"),
+    CorpusCheck(
+        "ratio", "have one side much longer than the other", RatioFilter(), 0.01, 0.2, "ratio", compares_sides=True
+    ),
+    CorpusCheck("numbers", "have different numbers", NumbersFilter(), 0.01, 0.2, "numbers", compares_sides=True),
+    CorpusCheck(
+        "urls", "have a URL or e-mail address on one side only", UrlsFilter(), 0.01, NEVER, "urls", compares_sides=True
+    ),
+    CorpusCheck("repetition", "repeat words or phrases", RepetitionFilter(), 0.005, NEVER, "repetition"),
+    CorpusCheck(
+        "brackets",
+        "have different brackets",
+        FunctionFilter(finder=_different_brackets),
+        0.05,
+        NEVER,
+        "",
         compares_sides=True,
     ),
     CorpusCheck(
-        "content",
-        "language",
-        "have a side in another language",
-        LanguageFilter(),
-        warning_share=0.005,
-        error_share=0.2,
-        remedy="language",
-        error_advice="are data.src_lang and data.tgt_lang right, or exchanged?",
-    ),
-    CorpusCheck(
-        "content",
-        "script",
-        "have a side in another script",
-        ScriptFilter(),
-        warning_share=0.005,
-        error_share=0.2,
-        remedy="script",
-    ),
-    CorpusCheck(
-        "content", "copy", "were not translated", CopyFilter(), warning_share=0.01, error_share=0.2, remedy="copy"
-    ),
-    CorpusCheck(
-        "content",
-        "length",
-        "have more than 200 words",
-        LengthFilter(min=0),
-        warning_share=0.001,
-        remedy="length: {max: 200}",
-    ),
-    CorpusCheck(
-        "content",
-        "ratio",
-        "have one side much longer than the other",
-        RatioFilter(),
-        warning_share=0.01,
-        error_share=0.2,
-        remedy="ratio",
-        compares_sides=True,
-    ),
-    CorpusCheck(
-        "content",
-        "numbers",
-        "have different numbers",
-        NumbersFilter(),
-        warning_share=0.01,
-        error_share=0.2,
-        remedy="numbers",
-        compares_sides=True,
-    ),
-    CorpusCheck(
-        "content",
-        "urls",
-        "have a URL or e-mail address on one side only",
-        UrlsFilter(),
-        warning_share=0.01,
-        remedy="urls",
-        compares_sides=True,
-    ),
-    CorpusCheck(
-        "content", "repetition", "repeat words or phrases", RepetitionFilter(), warning_share=0.005, remedy="repetition"
-    ),
-    CorpusCheck(
-        "content", "brackets", "have different brackets", _different_brackets, warning_share=0.05, compares_sides=True
-    ),
-    CorpusCheck(
-        "content",
         "mojibake",
         "were decoded with a wrong encoding",
         _in_sides(signals.has_mojibake),
-        warning_share=0.001,
-        error_share=0.2,
-        remedy="normalize: {mojibake: true}",
+        0.001,
+        0.2,
+        "normalize: {mojibake: true}",
     ),
     CorpusCheck(
-        "content",
         "control characters",
         "have control characters",
         _in_sides(signals.find_control_characters),
-        warning_share=0.001,
-        remedy="normalize",
+        0.001,
+        NEVER,
+        "normalize",
     ),
     CorpusCheck(
-        "content",
         "invisible characters",
         "have invisible characters",
         _in_sides(signals.find_invisible_characters),
-        warning_share=0.01,
-        remedy="normalize",
+        0.01,
+        NEVER,
+        "normalize",
     ),
     CorpusCheck(
-        "content",
         "line separators",
         "have a character that other programs take for a line end",
         _in_sides(signals.find_line_separators),
-        warning_share=0.001,
-        remedy="normalize",
+        0.001,
+        NEVER,
+        "normalize",
+    ),
+    CorpusCheck("html", "have HTML tags or references", _in_sides(signals.find_html), 0.001, NEVER, _DROP_HTML),
+    CorpusCheck(
+        "held-out text", "are in the validation or a test set", OverlapFilter(), 0.001, 0.1, "overlap", group="overlap"
     ),
     CorpusCheck(
-        "content",
-        "html",
-        "have HTML tags or references",
-        _in_sides(signals.find_html),
-        warning_share=0.001,
-        remedy=_HTML,
-    ),
-    CorpusCheck(
-        "duplicates", "pair", "repeat an earlier pair", DuplicateFilter(), warning_share=0.1, remedy="duplicate"
-    ),
-    CorpusCheck(
-        "duplicates",
-        "near pair",
-        "are similar to another pair",
-        NearDuplicateFilter(),
-        warning_share=0.1,
-        remedy="near_duplicate",
-    ),
-    CorpusCheck(
-        "duplicates",
-        "source",
-        "repeat an earlier source",
-        DuplicateFilter(of="src"),
-        warning_share=0.5,
-        remedy="duplicate: {of: src}",
-    ),
-    CorpusCheck(
-        "duplicates",
-        "target",
-        "repeat an earlier target",
-        DuplicateFilter(of="tgt"),
-        warning_share=0.5,
-        remedy="duplicate: {of: tgt}",
-    ),
-    CorpusCheck(
-        "overlap",
-        "held-out text",
-        "are in the validation or a test set",
-        OverlapFilter(),
-        warning_share=0.001,
-        error_share=0.1,
-        remedy="overlap",
-    ),
-    CorpusCheck(
-        "overlap",
         "near held-out text",
         "are similar to text of the validation or a test set",
         NearOverlapFilter(),
-        warning_share=0.01,
-        remedy="near_overlap",
+        0.01,
+        NEVER,
+        "near_overlap",
+        group="overlap",
+    ),
+    CorpusCheck("pair", "repeat an earlier pair", DuplicateFilter(), 0.1, NEVER, "duplicate", group="duplicates"),
+    CorpusCheck(
+        "near pair",
+        "are similar to another pair",
+        NearDuplicateFilter(),
+        0.1,
+        NEVER,
+        "near_duplicate",
+        group="duplicates",
+    ),
+    CorpusCheck(
+        "source",
+        "repeat an earlier source",
+        DuplicateFilter(of="src"),
+        0.5,
+        NEVER,
+        "duplicate: {of: src}",
+        group="duplicates",
+    ),
+    CorpusCheck(
+        "target",
+        "repeat an earlier target",
+        DuplicateFilter(of="tgt"),
+        0.5,
+        NEVER,
+        "duplicate: {of: tgt}",
+        group="duplicates",
     ),
 ]
+CONTENT_CHECKS = [check for check in CHECKS if check.group == "content"]
+SAMPLE_CHECKS = [check for check in CONTENT_CHECKS if check.name != "unrelated"]
 
+
+# --- findings ---------------------------------------------------------------------------------------------------------
 
 N_SHOWN = 3  # examples for people
 LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
@@ -322,3 +297,178 @@ class CorpusReport:
         if not has_overlap:
             return VERDICTS[self.severity]
         return OVERLAP_VERDICT if self.severity is Severity.OK else VERDICTS[self.severity] + OVERLAP_ADVICE
+
+
+# --- all pairs of a corpus --------------------------------------------------------------------------------------------
+
+LONGEST, BIN = 100, 5  # words or characters in the histogram of lengths
+
+
+def check_pairs(
+    corpus: ParallelCorpus,
+    languages: tuple[str, str],
+    held_out: Mapping[str, ParallelCorpus],
+    misaligned: Sequence[LineRange],
+    workers: int,
+) -> tuple[list[Finding], Histogram]:
+    """Apply all checks to all pairs, each independently, on several processes. The result does not depend on them.
+
+    In the ranges `misaligned`, the checks that compare both sides are left out.
+
+    Raises:
+        UserError: A process was killed, or could not start.
+    """
+    context = FilterContext(corpus, languages, held_out, Path(), skip_inapplicable=True)
+    findings = run_checks(CHECKS, context, misaligned, workers)
+    if (foreign := findings.get("language")) and foreign.severity is Severity.ERROR:
+        message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
+        findings["language"] = replace(foreign, message=message)
+        if foreign.has_wrong_languages:
+            is_exchanged = has_exchanged_sides(corpus, languages)
+            remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
+            findings["language"] = replace(foreign, message=message, remedy=remedy)
+    _locate_first_occurrences(corpus, findings)
+    return [*findings.values(), *_unknown_languages(languages, len(corpus))], _length_histogram(corpus, languages)
+
+
+def run_checks(
+    checks: Sequence[CorpusCheck], context: FilterContext, misaligned: Sequence[LineRange] = (), workers: int = 1
+) -> dict[str, Finding]:
+    """Apply checks to a corpus. Return the findings by name, in the order of the checks."""
+    corpus = context.corpus
+    samples = [PairSample(corpus) for _ in checks]
+    is_misaligned = np.zeros(len(corpus), np.bool_)
+    for line_range in misaligned:
+        is_misaligned[line_range.first : line_range.end] = True
+
+    def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
+        if checks[number].compares_sides:
+            left = np.flatnonzero(~is_misaligned[affected.rows]).tolist()
+            affected, reasons = affected.take(left), [reasons[i] for i in left]
+        samples[number].add(affected, reasons)
+
+    filters = [check.finder for check in checks]
+    for _ in apply_filters(filters, context, observe, workers=workers, removes=False):
+        pass
+    findings: dict[str, Finding] = {}
+    for check, sample in zip(checks, samples, strict=True):
+        if sample.count:
+            share = sample.count / len(corpus)
+            severity = Severity.WARNING if share >= check.warning_share else Severity.OK
+            severity = Severity.ERROR if share >= check.error_share else severity
+            details = check.message, sample.count, len(corpus), sample.examples, check.remedy
+            findings[check.name] = Finding(check.group, check.name, severity, *details)
+    return findings
+
+
+def _locate_first_occurrences(corpus: ParallelCorpus, findings: dict[str, Finding]) -> None:
+    """Name the line that each example of a duplicate repeats.
+
+    The corpus is read once more, because a set of hashes knows no lines.
+    """
+    sides: dict[str, ComparedSide] = {"pair": "pair", "source": "src", "target": "tgt"}
+    examples = {name: findings[name].examples for name in sides if name in findings}
+    hashes = {
+        name: hash_side([pair.src for pair in found], [pair.tgt for pair in found], sides[name])
+        for name, found in examples.items()
+    }
+    lines = {name: dict[int, str]() for name in examples}
+    for block in log_progress(read_blocks(corpus), "searched for first occurrences in", len(corpus)):
+        missing = [name for name, found in lines.items() if len(found) < len({*hashes[name].tolist()})]
+        if not missing:
+            break
+        for name in missing:
+            of_block = hash_side(block.src, block.tgt, sides[name])
+            for i in np.flatnonzero(np.isin(of_block, hashes[name])).tolist():
+                lines[name].setdefault(int(of_block[i]), f"{corpus.files[block.files[i]]}:{block.lines[i]}")
+    for name, found in examples.items():
+        prefix = "repeats " if name == "pair" else f"repeats the {name} of "
+        reasons = [f"{prefix}{lines[name][hash_]}" for hash_ in hashes[name].tolist()]
+        located = [pair._replace(reason=reason) for pair, reason in zip(found, reasons, strict=True)]
+        findings[name] = replace(findings[name], examples=located)
+
+
+def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:
+    """Yield a note about each side whose language or script cannot be checked."""
+    for side, language in zip(SIDE_NAMES, languages, strict=True):
+        if not LanguageDetector.load().knows(language):
+            message = f"have a {side} whose language is not checked: language detection does not know {language}"
+            remedy = "correct the code, if it is a mistake"
+            yield Finding("content", f"language of the {side}", Severity.OK, message, total, total, remedy=remedy)
+        if language_scripts(language) is None:
+            message = f"have a {side} whose script is not checked: that of {language} is not known"
+            yield Finding("content", f"script of the {side}", Severity.OK, message, total, total)
+
+
+def _length_histogram(corpus: ParallelCorpus, languages: tuple[str, str]) -> Histogram:
+    """Return the lengths of the sentences of both languages. The last bin has all longer ones."""
+    counts = [0] * (LONGEST // BIN + 1), [0] * (LONGEST // BIN + 1)
+    for pair in corpus:
+        for of_side, text in zip(counts, pair, strict=True):
+            of_side[min(LONGEST, len(split_units(text))) // BIN] += 1
+    title = f"words or characters per sentence (the last bar: {LONGEST} or more)"
+    return Histogram(title, [*range(0, LONGEST + 2 * BIN, BIN)], dict(zip(languages, counts, strict=True)))
+
+
+# --- a sample at the start of a training ------------------------------------------------------------------------------
+
+FORMAT_VERSION = 4  # of the cached lines and of what the checks do; part of their key
+N_PAIRS = 2000  # whose text is checked
+MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
+N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
+LEARNED_LENGTH = 80  # lines after each window from which the lexicon is learned
+MAX_UNRELATED = 0.05  # share of the compared pairs
+
+
+def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
+    """Return a line for each warning about a sample of the pairs. The lines are cached for an unchanged corpus.
+
+    Raises:
+        UserError: Most pairs are in the languages of the other side.
+    """
+    key = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, languages])
+    path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"
+    make_once(path, lambda: write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)])))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[str]:
+    sample = corpus.select_evenly(N_PAIRS)
+    context = FilterContext(sample, languages, {}, Path(), skip_inapplicable=True)
+    for finding in run_checks(SAMPLE_CHECKS, context).values():
+        if finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
+            first = finding.examples[0]
+            if finding.has_wrong_languages and has_exchanged_sides(sample, languages):
+                raise UserError(
+                    f"data.train: the source seems to be in {languages[1]} and the target in {languages[0]}, such as "
+                    f"{first.location} ({first.reason});\n"
+                    f"{EXCHANGE_REMEDY}; reverse: true exchanges both sides of a source"
+                )
+            yield (
+                f"warning: {finding.share:.1%} of a sample of pairs {finding.message}, such as {first.location} "
+                f"({first.reason}); run tmt check"
+            )
+
+
+def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
+    if len(corpus) < MIN_LEXICON_PAIRS:
+        return
+    n_windows = min(N_WINDOWS, len(corpus) // (2 * CHECK_WINDOW))
+    starts = np.linspace(0, len(corpus), n_windows, endpoint=False).astype(np.int64).tolist()
+    learned: list[tuple[str, str]] = []  # lines after each window, because a lexicon knows its own training pairs
+    for start, end in pairwise([*starts, len(corpus)]):
+        learned += corpus.rows(start + CHECK_WINDOW, min(end, start + CHECK_WINDOW + LEARNED_LENGTH))
+    lexicon = Lexicon.learn(learned)
+    ratios = [
+        [
+            lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False))
+            for src, tgt in corpus.rows(start, start + CHECK_WINDOW)
+        ]
+        for start in starts
+    ]
+    is_related = np.array(ratios) > 0  # [windows, lines]
+    share = 1 - float(is_related.mean())
+    if share > MAX_UNRELATED:
+        worst = starts[int(is_related.mean(1).argmin())]
+        where = corpus.describe_line(worst)
+        yield f"warning: {share:.1%} of the sampled pairs are not translations, for example near {where}; run tmt check"

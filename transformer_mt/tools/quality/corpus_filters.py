@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, Literal
 
@@ -32,8 +32,8 @@ from transformer_mt.tools.quality.filter_base import (
     FilterFunction,
     FindReason,
     PairFilter,
+    read_blocks,
 )
-from transformer_mt.tools.quality.filter_pipeline import read_blocks
 from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.normalization import make_comparison_key
 
@@ -106,7 +106,7 @@ class NearDuplicateFilter(Filter):
             first, position = position, position + len(block)
             near = np.flatnonzero(similarities[first:position])
             return {
-                i: f"{similarities[first + i]:.0%} similar to {context.describe_line(int(others[first + i]))}"
+                i: f"{similarities[first + i]:.0%} similar to {context.corpus.describe_line(int(others[first + i]))}"
                 for i in near.tolist()
             }
 
@@ -124,9 +124,9 @@ class OverlapFilter(Filter):
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Hash the held-out sets."""
         known: dict[tuple[ComparedSide, str], tuple[Hashes, NDArray[np.intp]]] = {}
-        for name, texts in read_held_out_columns(context.held_out).items():
+        for name, corpus in context.held_out.items():
             for side in _compared_sides(self.of):
-                hashes, rows = np.unique(hash_side(*texts, side, normalized=True), return_index=True)
+                hashes, rows = np.unique(_hash_corpus(corpus, side), return_index=True)
                 known[side, name] = hashes, rows
 
         def apply(block: Block) -> dict[int, str]:
@@ -156,8 +156,10 @@ class NearOverlapFilter(Filter):
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Index the held-out sets."""
         indexes = {
-            (side, name): NearIndex([*make_compared_texts(*texts, side)], self.similarity)
-            for name, texts in read_held_out_columns(context.held_out).items()
+            (side, name): NearIndex(
+                [*make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)], self.similarity
+            )
+            for name, corpus in context.held_out.items()
             for side in _compared_sides(self.of)
         }
 
@@ -180,16 +182,7 @@ def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSi
     return ["src", "tgt"] if of == "any" else [of]
 
 
-def read_held_out_columns(held_out: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, tuple[list[str], list[str]]]:
-    """Return sources and targets of each held-out set, by name."""
-    columns: dict[str, tuple[list[str], list[str]]] = {}
-    for name, pairs in held_out.items():
-        src, tgt = zip(*pairs, strict=True) if (pairs := [*pairs]) else ((), ())
-        columns[name] = [*src], [*tgt]
-    return columns
-
-
-def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, normalized: bool) -> Hashes:
+def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, normalized: bool = False) -> Hashes:
     """Hash pairs, sources or targets, optionally without case, spaces and punctuation."""
     if of != "pair":
         texts = src if of == "src" else tgt
@@ -197,6 +190,10 @@ def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, norma
     if normalized:
         return hash_texts(map(join_pair, map(make_comparison_key, src), map(make_comparison_key, tgt)))
     return hash_texts(map(join_pair, src, tgt))
+
+
+def _hash_corpus(corpus: ParallelCorpus, of: ComparedSide) -> Hashes:
+    return hash_side(corpus.column("src"), corpus.column("tgt"), of, normalized=True)
 
 
 def has_text(hashes: Hashes) -> NDArray[np.bool_]:
@@ -217,8 +214,9 @@ class UnrelatedFilter(PairFilter):
 
         The lower ratio counts, because a lexicon rates the pairs too highly that it has learned from.
         """
-        if context.n_corpus < MIN_LEXICON_PAIRS:
-            log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_LEXICON_PAIRS:,} pairs")
+        if len(context.corpus) < MIN_LEXICON_PAIRS:
+            if not context.skip_inapplicable:
+                log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_LEXICON_PAIRS:,} pairs")
             return lambda _src, _tgt: None
         sample = context.sample()
         lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2])]
@@ -241,13 +239,12 @@ def find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpu
 
     They are found as by the filters `duplicate` and `overlap: {of: src}`, with 9 bytes of memory per pair.
     """
-    columns = read_held_out_columns(held_out)
-    sources = {name: hash_side(*texts, "src", normalized=True) for name, texts in columns.items()}
+    sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
     wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
     is_leaked = np.zeros(len(wanted), np.bool_)
     seen, n_duplicates = HashSet(len(train)), 0
     for block in log_progress(read_blocks(train), "compared", len(train)):
-        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair", normalized=False))).sum())
+        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair"))).sum())
         is_leaked |= np.isin(wanted, hash_side(block.src, block.tgt, "src", normalized=True))
     lines: list[str] = []
     if n_duplicates:
@@ -256,7 +253,7 @@ def find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpu
     for name, hashes in sources.items():
         rows = np.flatnonzero(np.isin(hashes, wanted[is_leaked]) & has_text(hashes))
         if len(rows):
-            text = columns[name][0][int(rows[0])]
+            text = held_out[name].column("src")[int(rows[0])]
             lines.append(
                 f"warning: {len(rows):,} of {len(hashes):,} source sentences of {name} ({len(rows) / len(hashes):.1%}) "
                 f'are also training sentences, such as "{text[:60]}"; its scores will be too high'

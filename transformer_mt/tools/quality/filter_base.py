@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -14,9 +14,11 @@ from pydantic import model_validator as pydantic_validator
 
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_loader import Location
+from transformer_mt.data.corpus import ParallelCorpus, read_batches
 from transformer_mt.errors import UserError
 
 SIDE_NAMES = ("source", "target")  # in messages
+SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
 
 
 @dataclass
@@ -51,6 +53,21 @@ class Block:
         return self.take([i for i in range(len(self)) if i not in indices]) if indices else self
 
 
+def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
+    """Yield the pairs of a corpus in order."""
+    first = 0
+    for batch in corpus.batches():
+        yield _make_block(batch, np.arange(first, first + len(batch)))
+        first += len(batch)
+
+
+def _make_block(batch: Any, rows: Any = None) -> Block:
+    """Decode a record batch. Its rows in the unfiltered corpus are given, or a column."""
+    src, tgt = (batch[side].to_pylist() for side in ("src", "tgt"))
+    rows = batch["row"].to_numpy() if rows is None else rows
+    return Block(src, tgt, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
+
+
 FindReason = Callable[[str, str], str | None]
 """Function of source and target that returns the reason why a pair has a problem, or None."""
 FilterFunction = Callable[[Block], Mapping[int, str]]
@@ -59,17 +76,28 @@ FilterFunction = Callable[[Block], Mapping[int, str]]
 
 @dataclass(frozen=True)
 class FilterContext:
-    """Facts about the corpus that a filter may use before the first block."""
+    """Facts that a filter may use before the first block."""
 
+    corpus: ParallelCorpus  # unfiltered
     languages: tuple[str, str]  # source and target, ISO 639 codes
-    n_corpus: int  # pairs of the unfiltered corpus
-    n_pairs: int  # maximum number of pairs that the filter will see
-    sample: Callable[[], list[tuple[str, str]]]  # pairs spread evenly over the unfiltered corpus
-    blocks: Callable[[], Iterator[Block]]  # those that a filter with `needs_all_pairs` will see, in order
-    describe_line: Callable[[int], str]  # row of the unfiltered corpus -> file:line
-    held_out: Mapping[str, Iterable[tuple[str, str]]]  # configured validation and test sets, by name
+    held_out: Mapping[str, ParallelCorpus]  # configured validation and test sets, by name
     folder: Path  # for temporary files
-    skip_unknown_languages: bool = False  # instead of an error
+    skip_inapplicable: bool = False  # filters for other languages or larger corpora find nothing, without a message
+    stored: Path | None = None  # table of the pairs that the filters before have left; None: all pairs
+    n_stored: int = 0
+
+    @property
+    def n_pairs(self) -> int:
+        """Return the maximum number of pairs that the filter will see."""
+        return len(self.corpus) if self.stored is None else self.n_stored
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the pairs that a filter with `needs_all_pairs` will see, in order."""
+        return read_blocks(self.corpus) if self.stored is None else map(_make_block, read_batches(self.stored))
+
+    def sample(self) -> list[tuple[str, str]]:
+        """Return pairs that are spread evenly over the unfiltered corpus."""
+        return self.corpus.sample(SAMPLE_SIZE)
 
 
 class FilterLocation(NamedTuple):

@@ -5,28 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import groupby, repeat
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-
-from transformer_mt.data.corpus import (
-    FilterReport,
-    PairExample,
-    ParallelCorpus,
-    TableWriter,
-    log_progress,
-    read_batches,
-)
+from transformer_mt.data.corpus import FilterReport, PairExample, ParallelCorpus, TableWriter, log_progress
 from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.system.files import atomic_shared_folder, make_once, temporary_folder
 from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext, FilterFunction
 
-SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
 
 HeldOut = Mapping[str, ParallelCorpus]
@@ -34,177 +23,111 @@ Observer = Callable[[int, Block, Sequence[str]], None]
 """Function that gets the number of a filter, the pairs that it removes or has changed (before), and the reasons."""
 
 
-class FilterPipeline:
-    """Filters that are applied to a corpus once. `reports` is complete after the last block.
+def apply_filters(
+    filters: Sequence[Filter], context: FilterContext, observe: Observer, *, workers: int = 1, removes: bool = True
+) -> Iterator[Block]:
+    """Yield the pairs of a corpus that filters leave. Every block is yielded, also an empty one.
 
     A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new stage, which reads an intermediate
     table. The memory is bounded by some blocks, and by what filters keep: 9 bytes per pair for `duplicate`. The result
     does not depend on `workers`, the number of processes. Stateful filters are applied in this process.
+
+    With `removes=False`, the observer is called as usual, but each filter sees all pairs.
     """
-
-    def __init__(
-        self,
-        corpus: ParallelCorpus,
-        filters: Sequence[Filter],
-        languages: tuple[str, str],
-        held_out: HeldOut,
-        folder: Path,
-        observe: Observer | None = None,
-        *,
-        workers: int = 1,
-        skip_unknown_languages: bool = False,
-    ) -> None:
-        self.corpus, self.filters, self.folder = corpus, filters, folder
-        self._languages, self._held_out, self._observe = languages, held_out, observe
-        self._skip_unknown_languages = skip_unknown_languages
-        self._workers = limit_workers(workers, len(corpus))
-        self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
-        self._examples = [EvenSample() for _ in filters]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the pairs that are left. Every block is yielded, also an empty one."""
-        breaks = [number for number, filter_ in enumerate(self.filters) if number and filter_.needs_all_pairs]
-        source, n_pairs = partial(read_blocks, self.corpus), len(self.corpus)
-        for first, end in zip([0, *breaks], [*breaks, len(self.filters)], strict=True):
-            blocks = self._apply(range(first, end), source, n_pairs)
-            if end == len(self.filters):
-                yield from blocks
-            else:
-                path = self.folder / f"before-{end}.arrow"
-                with TableWriter(path, ["row"]) as table:
-                    for block in blocks:
-                        table.write(block.src, block.tgt, block.files, block.lines, block.rows)
-                source, n_pairs = partial(_read_table, path), table.n_pairs
-
-    def reports(self) -> list[FilterReport]:
-        """Return what each filter has done."""
-        return [
-            FilterReport(self._label(number), filter_.removes, n_seen, n_affected, tuple(examples.items()))
-            for number, (filter_, n_seen, n_affected, examples) in enumerate(
-                zip(self.filters, self._n_seen, self._n_affected, self._examples, strict=True)
-            )
-        ]
-
-    def _label(self, number: int) -> str:
-        """Return the name of a filter, with its number if another one has the same name."""
-        names = [filter_.name for filter_ in self.filters]
-        name = names[number]
-        return f"{name} (data.filters.{number})" if names.count(name) > 1 else name
-
-    def _apply(self, numbers: range, source: Callable[[], Iterator[Block]], n_pairs: int) -> Iterator[Block]:
-        """Yield the blocks of a source after some consecutive filters."""
-        context = FilterContext(
-            languages=self._languages,
-            n_corpus=len(self.corpus),
-            n_pairs=n_pairs,
-            sample=partial(self.corpus.sample, SAMPLE_SIZE),
-            blocks=source,
-            describe_line=self.corpus.describe_line,
-            held_out=self._held_out,
-            folder=self.folder,
-            skip_unknown_languages=self._skip_unknown_languages,
-        )
-        blocks = log_progress(source(), "filtered", n_pairs)
-        groups = [[*group] for _, group in groupby(numbers, lambda number: self.filters[number].is_stateful)]
-        filters = [[self.filters[number] for number in group] for group in groups]
-        local = GroupedFilters(filters, context)
-        with ExitStack() as stack:
-            pool = None
-            if self._workers > 1 and not all(filter_.is_stateful for group in filters for filter_ in group):
-                pool = stack.enter_context(open_pool(self._workers, GroupedFilters, filters, context))
-            for index, group in enumerate(groups):
-                items = zip(repeat(index), blocks)
-                if pool is None or filters[index][0].is_stateful:
-                    results = map(local.apply, items)
-                else:
-                    results = pool.map_in_order(GroupedFilters.apply, items)
-                blocks = map(partial(self._record, group), results)
+    workers = limit_workers(workers, len(context.corpus))
+    breaks = [number for number, filter_ in enumerate(filters) if number and filter_.needs_all_pairs and removes]
+    for first, end in zip([0, *breaks], [*breaks, len(filters)], strict=True):
+        numbered = [*enumerate(filters)][first:end]
+        groups = [[*group] for _, group in groupby(numbered, lambda numbered: numbered[1].is_stateful)]
+        blocks = _apply_groups(groups, context, observe, workers, removes)
+        if end == len(filters):
             yield from blocks
+            return
+        path = context.folder / f"before-{end}.arrow"
+        with TableWriter(path, ["row"]) as table:
+            for block in blocks:
+                table.write(block.src, block.tgt, block.files, block.lines, block.rows)
+        context = replace(context, stored=path, n_stored=table.n_pairs)
 
-    def _record(self, numbers: Sequence[int], result: FilteredBlock) -> Block:
-        for number, (n_seen, affected, reasons) in zip(numbers, result.steps, strict=True):
-            self._n_seen[number] += n_seen
-            self._n_affected[number] += len(reasons)
-            for i, reason in enumerate(reasons):
-                self._examples[number].add(partial(describe_pair, self.corpus, affected, i, reason))
-            if self._observe is not None and reasons:
-                self._observe(number, affected, reasons)
+
+Group = Sequence[tuple[int, Filter]]
+"""Consecutive filters with their numbers, all of them stateful or none."""
+
+
+def _apply_groups(
+    groups: Sequence[Group], context: FilterContext, observe: Observer, workers: int, removes: bool
+) -> Iterator[Block]:
+    def record(result: FilteredBlock) -> Block:
+        for number, affected, reasons in result.steps:
+            observe(number, affected, reasons)
         return result.left
 
+    blocks = log_progress(context.blocks(), "filtered" if removes else "checked", context.n_pairs)
+    local = GroupedFilters(groups, context, removes)
+    are_stateful = [group[0][1].is_stateful for group in groups]
+    with ExitStack() as stack:
+        pool = None
+        if workers > 1 and not all(are_stateful):
+            pool = stack.enter_context(open_pool(workers, GroupedFilters, groups, context, removes))
+        for index, is_stateful in enumerate(are_stateful):
+            items = zip(repeat(index), blocks)
+            if pool is None or is_stateful:
+                results = map(local.apply, items)
+            else:
+                results = pool.map_in_order(GroupedFilters.apply, items)
+            blocks = map(record, results)
+        yield from blocks
 
-@dataclass(frozen=True)
-class FilteredBlock:
+
+class FilteredBlock(NamedTuple):
     """A block after some filters."""
 
     left: Block
-    steps: Sequence[tuple[int, Block, Sequence[str]]]  # of each filter: pairs seen, affected pairs before, reasons
+    steps: Sequence[tuple[int, Block, Sequence[str]]]  # arguments of the observer
 
 
 class GroupedFilters:
-    """Consecutive filters in groups. The functions of a group are made when its first block comes."""
+    """Filters in groups. The function of a filter is made when its first block comes."""
 
-    def __init__(self, groups: Sequence[Sequence[Filter]], context: FilterContext) -> None:
-        self._groups, self._context = groups, context
-        self._functions = dict[int, list[tuple[bool, FilterFunction]]]()  # with `removes`, by index of the group
+    def __init__(self, groups: Sequence[Group], context: FilterContext, removes: bool) -> None:
+        self._groups, self._context, self._removes = groups, context, removes
+        self._functions = dict[int, FilterFunction]()
 
     def apply(self, item: tuple[int, Block]) -> FilteredBlock:
         """Apply the filters of a group, given by its index, to a block."""
         index, block = item
-        if index not in self._functions:
-            group = self._groups[index]
-            self._functions[index] = [(filter_.removes, filter_.make_function(self._context)) for filter_ in group]
         steps: list[tuple[int, Block, Sequence[str]]] = []
-        for removes, function in self._functions[index]:
-            before = block if removes else block.copy()
-            reasons = function(block)
-            steps.append((len(block), before.take([*reasons]), [*reasons.values()]))
-            block = block.without(reasons) if removes else block
+        for number, filter_ in self._groups[index]:
+            if number not in self._functions:
+                self._functions[number] = filter_.make_function(self._context)
+            before = block if filter_.removes else block.copy()
+            if reasons := self._functions[number](block):
+                steps.append((number, before.take([*reasons]), [*reasons.values()]))
+                if filter_.removes and self._removes:
+                    block = block.without(reasons)
         return FilteredBlock(block, steps)
+
+
+class PairSample:
+    """Counts pairs, and keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` of them, spread evenly."""
+
+    def __init__(self, corpus: ParallelCorpus) -> None:
+        self._corpus, self._stride = corpus, 1
+        self.count, self.examples = 0, list[PairExample]()
+
+    def add(self, block: Block, reasons: Sequence[str]) -> None:
+        """Count the pairs of a block, which have a reason each, and keep some."""
+        for i, reason in enumerate(reasons):
+            if self.count % self._stride == 0 and len(self.examples) == MAX_EXAMPLES:
+                self.examples, self._stride = self.examples[::2], 2 * self._stride
+            if self.count % self._stride == 0:
+                self.examples.append(describe_pair(self._corpus, block, i, reason))
+            self.count += 1
 
 
 def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> PairExample:
     """Return pair `i` of a block with its file and line."""
     return PairExample(f"{corpus.files[block.files[i]]}:{block.lines[i]}", block.src[i], block.tgt[i], reason)
-
-
-class EvenSample:
-    """Keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` items, spread evenly over all that are added."""
-
-    def __init__(self) -> None:
-        self._items: list[PairExample] = []
-        self._n_added, self._stride = 0, 1
-
-    def add(self, make_item: Callable[[], PairExample]) -> None:
-        """Count an item, and make and keep it if it is one of the sample."""
-        if self._n_added % self._stride == 0:
-            if len(self._items) == MAX_EXAMPLES:
-                self._items, self._stride = self._items[::2], 2 * self._stride
-            if self._n_added % self._stride == 0:
-                self._items.append(make_item())
-        self._n_added += 1
-
-    def items(self) -> list[PairExample]:
-        """Return the items that are kept."""
-        return self._items
-
-
-def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
-    """Yield the pairs of a corpus in order."""
-    first = 0
-    for batch in corpus.batches():
-        yield make_block(batch, np.arange(first, first + len(batch)))
-        first += len(batch)
-
-
-def _read_table(path: Path) -> Iterator[Block]:
-    for batch in read_batches(path):
-        yield make_block(batch, batch["row"].to_numpy())
-
-
-def make_block(batch: Any, rows: Any) -> Block:
-    """Decode a record batch."""
-    texts = batch["src"].to_pylist(), batch["tgt"].to_pylist()
-    return Block(*texts, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
 
 
 FORMAT_VERSION = 3  # of a filtered table and of what the filters do; part of its key
@@ -230,8 +153,7 @@ def filter_corpus(
 
     def make() -> None:
         with atomic_shared_folder(folder) as temporary:
-            run = FilterPipeline(corpus, filters, languages, held_out, temporary, workers=workers)
-            _write_filtered(run, temporary)
+            _write_filtered(filters, FilterContext(corpus, languages, held_out, temporary), workers)
 
     make_once(folder, make)
     return _load_filtered(folder)
@@ -253,8 +175,8 @@ def iterate_affected(
             found.extend(describe_pair(corpus, affected, i, reason) for i, reason in enumerate(reasons))
 
     with temporary_folder(cache_dir / "affected") as folder:
-        run = FilterPipeline(corpus, filters[: number + 1], languages, held_out, folder, observe)
-        for _ in run.blocks():
+        context = FilterContext(corpus, languages, held_out, folder)
+        for _ in apply_filters(filters[: number + 1], context, observe):
             yield from found
             found.clear()
 
@@ -270,25 +192,41 @@ def _cache_key(corpus: ParallelCorpus, filters: Sequence[Filter], languages: Seq
     return sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
 
-def _write_filtered(run: FilterPipeline, folder: Path) -> None:
+def _write_filtered(filters: Sequence[Filter], context: FilterContext, workers: int) -> None:
     """Write the table, its description and the reports. Raises `UserError` if nothing is left."""
+    corpus, folder = context.corpus, context.folder
+    affected = [PairSample(corpus) for _ in filters]
+
+    def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
+        affected[number].add(block, reasons)
+
     with TableWriter(folder / "pairs.arrow") as table:
-        for block in run.blocks():
+        for block in apply_filters(filters, context, observe, workers=workers):
             if len(block):
                 table.write(block.src, block.tgt, block.files, block.lines)
-    reports = run.reports()
+    reports: list[FilterReport] = []
+    n_seen = len(corpus)
+    for label, filter_, found in zip(_label_filters(filters), filters, affected, strict=True):
+        reports.append(FilterReport(label, filter_.removes, n_seen, found.count, tuple(found.examples)))
+        n_seen -= found.count if filter_.removes else 0
     if table.n_pairs == 0:
         removing = [number for number, report in enumerate(reports) if report.removes and report.n_affected]
         counts = ", ".join(f"{reports[number].name} {reports[number].n_affected:,}" for number in removing)
-        raise run.filters[removing[-1]].make_error(
-            f"no pair of {len(run.corpus):,} is left (removed: {counts}); loosen this filter or remove it"
+        raise filters[removing[-1]].make_error(
+            f"no pair of {len(corpus):,} is left (removed: {counts}); loosen this filter or remove it"
         )
     for leftover in set(folder.iterdir()) - {folder / "pairs.arrow"}:
         leftover.unlink()
-    info = {"sha256": table.text_hash(), "files": run.corpus.files}
+    info = {"sha256": table.text_hash(), "files": corpus.files}
     (folder / "table.json").write_text(json.dumps(info), encoding="utf-8")
     report = json.dumps([*map(asdict, reports)], ensure_ascii=False, indent=1)
     (folder / "filters.json").write_text(report, encoding="utf-8")
+
+
+def _label_filters(filters: Sequence[Filter]) -> list[str]:
+    """Return the name of each filter, with its number if another one has the same name."""
+    names = [filter_.name for filter_ in filters]
+    return [f"{name} (data.filters.{i})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
 def _load_filtered(folder: Path) -> ParallelCorpus:

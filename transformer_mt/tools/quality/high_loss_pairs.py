@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,9 +21,8 @@ from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.encoding import EncodedCorpus, Ids, Lengths, Rows
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.tools.quality.check_runner import BlockChecker, CheckTask
-from transformer_mt.tools.quality.checks import CHECKS
-from transformer_mt.tools.quality.filter_base import Block
+from transformer_mt.tools.quality.checks import CONTENT_CHECKS
+from transformer_mt.tools.quality.filter_base import Block, FilterContext
 from transformer_mt.tools.quality.line_alignment import explain_offset, find_misaligned_ranges
 
 SAMPLE_SIZE = 10_000  # pairs whose source tokens are counted
@@ -162,14 +162,15 @@ def find_reasons(data: DataConfig, text: ParallelCorpus, block: Block) -> list[s
 
 def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
     """Return for each pair of a block of one source the content checks that find it, or `NO_REASON`."""
-    task = CheckTask(corpus, languages, {}, find_misaligned_ranges(corpus))
-    reasons: dict[int, list[str]] = {row: [] for row in block.rows.tolist()}
-    for line_range in task.misaligned:
-        for row, found in reasons.items():
-            if line_range.first <= row < line_range.end:
-                found.append(f"misaligned: {explain_offset(line_range.offset)[0]}")
-    checker = BlockChecker(task, [check for check in CHECKS if check.group == "content"], count_lengths=False)
-    for name, by_row in checker(block).reasons.items():
-        for row, reason in by_row.items():
-            reasons[row].append(f"{name}: {reason}")
-    return ["; ".join(found) or NO_REASON for found in reasons.values()]
+    reasons: list[list[str]] = [[] for _ in range(len(block))]
+    misaligned = find_misaligned_ranges(corpus)
+    for line_range in misaligned:
+        for i in np.flatnonzero((block.rows >= line_range.first) & (block.rows < line_range.end)).tolist():
+            reasons[i].append(f"misaligned: {explain_offset(line_range.offset)[0]}")
+    is_misaligned = [*map(bool, reasons)]
+    context = FilterContext(corpus, languages, {}, Path(), skip_inapplicable=True)
+    for check in CONTENT_CHECKS:
+        for i, reason in check.finder.make_function(context)(block).items():
+            if not (check.compares_sides and is_misaligned[i]):
+                reasons[i].append(f"{check.name}: {reason}")
+    return ["; ".join(found) or NO_REASON for found in reasons]

@@ -107,7 +107,7 @@ class LanguageFilter(PairFilter):
         for key, own, configured in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
             code = own or configured
             is_known = detector.knows(code)
-            if not (is_known or context.skip_unknown_languages):
+            if not (is_known or context.skip_inapplicable):
                 raise self.make_error(
                     f"{code}: language detection does not know this language; remove this filter, or name a similar "
                     f"language as {key}",
@@ -159,7 +159,7 @@ class ScriptFilter(PairFilter):
         expected: list[tuple[str, ...] | None] = []
         for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
             scripts = (own,) if own else language_scripts(language)
-            if scripts is None and not context.skip_unknown_languages:
+            if scripts is None and not context.skip_inapplicable:
                 raise self.make_error(f"the script of {language} is not known; set {key}, such as {key}: Latin")
             expected.append(scripts)
 

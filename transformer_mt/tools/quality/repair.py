@@ -21,8 +21,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
 from transformer_mt.tools.quality.corpus_filters import OverlapFilter, UnrelatedFilter
-from transformer_mt.tools.quality.filter_base import Block, Filter
-from transformer_mt.tools.quality.filter_pipeline import FilterPipeline
+from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext
+from transformer_mt.tools.quality.filter_pipeline import apply_filters
 from transformer_mt.tools.quality.line_alignment import align_lines
 from transformer_mt.tools.quality.normalization import NormalizeFilter, normalize_spaces
 from transformer_mt.tools.quality.pair_filters import (
@@ -318,17 +318,8 @@ class _SourceRepair:
                 else:
                     cleaned[int(block.rows[i])] = change
 
-        pipeline = FilterPipeline(
-            pairs.corpus,
-            REPAIR_FILTERS,
-            self.languages,
-            self.held_out,
-            self.folder,
-            observe,
-            workers=workers,
-            skip_unknown_languages=True,
-        )
-        for block in pipeline.blocks():
+        context = FilterContext(pairs.corpus, self.languages, self.held_out, self.folder, skip_inapplicable=True)
+        for block in apply_filters(REPAIR_FILTERS, context, observe, workers=workers):
             for row, src, tgt in zip(block.rows.tolist(), block.src, block.tgt, strict=True):
                 if row in cleaned:
                     self.record(cleaned[row]._replace(new_src=src, new_tgt=tgt))

@@ -85,9 +85,9 @@ class ScoreFilter(ScoredFilter):
             n_lines = sum(1 for _ in read_lines(path))
         except UserError as error:
             raise self.make_error(str(error), "file") from None
-        if n_lines != context.n_corpus:
+        if n_lines != len(context.corpus):
             raise self.make_error(
-                f"{path} has {n_lines:,} lines, and data.train has {context.n_corpus:,} pairs; write one score for "
+                f"{path} has {n_lines:,} lines, and data.train has {len(context.corpus):,} pairs; write one score for "
                 "each pair of the unfiltered corpus",
                 "file",
             )

@@ -23,21 +23,9 @@ from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.pages.charts import draw_histogram
 from transformer_mt.tools.pages.page_rendering import render_page
-from transformer_mt.tools.quality.check_runner import check_pairs
-from transformer_mt.tools.quality.checks import (
-    LABELS,
-    N_SHOWN,
-    CorpusReport,
-    Finding,
-    Histogram,
-)
+from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
-from transformer_mt.tools.quality.line_alignment import (
-    LineRange,
-    align_lines,
-    explain_offset,
-    find_misaligned_ranges,
-)
+from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
@@ -82,10 +70,13 @@ def check_sources(
     for of, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
         others = {other: corpora[other] for other in held_out}
-        found, drawn = check_pairs(corpora[of], languages, others, misaligned[of], workers)
+        found, histogram = check_pairs(corpora[of], languages, others, misaligned[of], workers)
         found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
-        findings += found if len(train) == 1 else [replace(one, message=f"{one.message} (in {of})") for one in found]
-        histograms += drawn if len(train) == 1 else [replace(one, title=f"{of}: {one.title}") for one in drawn]
+        if len(train) > 1:
+            found = [replace(one, message=f"{one.message} (in {of})") for one in found]
+            histogram = replace(histogram, title=f"{of}: {histogram.title}")
+        findings += found
+        histograms.append(histogram)
     sizes = {of: len(corpus) for of, corpus in corpora.items()}
     return CorpusReport(name, sizes, findings, histograms)
 
