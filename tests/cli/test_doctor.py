@@ -1,69 +1,113 @@
-"""`tmt doctor`: the report, its JSON, and the exit status."""
+"""`tmt doctor`: its checks, the report, its JSON, and the exit status."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from helpers import Tmt
+from helpers import Tmt, assert_succeeded
 
 import transformer_mt
 from transformer_mt.cli import doctor
-from transformer_mt.cli import doctor as self_test
-from transformer_mt.cli.doctor import Check, SelfTestResult
+from transformer_mt.cli.doctor import Finding
 from transformer_mt.system.log import Severity
 
 
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Change to an empty folder, and leave out the checks that take seconds."""
+def test_a_missing_package_is_an_error_and_an_old_one_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = ["tqdm>=4", "pyyaml>=999", "no-such-package>=1"]
+    extras = ['no-such-extra>=1; extra == "more"', 'no-such-tool>=1; extra == "dev"']
+    monkeypatch.setattr(metadata, "requires", lambda _: [*requirements, *extras])
+    _, *found = doctor.check_packages()
+    ok, warning, error = Severity.OK, Severity.WARNING, Severity.ERROR
+    expected = [("tqdm", ok), ("pyyaml", warning), ("no-such-package", error), ("no-such-extra", ok)]
+    assert [(name, severity) for name, severity, _ in found] == expected
+    assert found[1][2].endswith("pip install 'pyyaml>=999'")
+    assert found[2][2].endswith("pip install 'no-such-package>=1'")
+
+
+def test_a_folder_without_write_access_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    packages = [Check("packages", "python", Severity.OK, "3")]
-    monkeypatch.setattr(doctor, "check_packages", lambda: iter(packages))
-    monkeypatch.setattr(doctor, "check_devices", lambda _: iter(()))  # pyright: ignore[reportUnknownLambdaType]
-    monkeypatch.setattr(doctor, "describe_environment", lambda: "PyTorch version: 2")
-    monkeypatch.setattr(self_test, "learn_to_reverse", lambda *_: SelfTestResult(150, 0.2, 1.0, 5.0))
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_machine_without_problems_has_status_0(tmt: Tmt) -> None:
-    done = tmt("doctor")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[0] == f"tmt {transformer_mt.__version__}"
-    *_, self_test, _, environment, summary = done.stdout.splitlines()
-    assert environment == "  PyTorch version: 2"
-    assert "a tiny model learns: 100% of new digit sequences reversed after 150 steps" in self_test
-    assert summary == "no problems found"
-
-
-@pytest.mark.usefixtures("fast")
-def test_slow_training_is_a_warning_and_failed_training_an_error(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    for loss, status, word in ((2.0, 1, "warning"), (float("nan"), 2, "error")):
-        monkeypatch.setattr(self_test, "learn_to_reverse", lambda *_, loss=loss: SelfTestResult(9, loss, 0.0, 50.0))
-        done = tmt("doctor")
-        assert done.returncode == status
-        assert f"  {word:<8} self-test" in done.stdout
-        assert done.stdout.endswith("see: self-test\n")
-
-
-@pytest.mark.usefixtures("fast")
-def test_without_write_access_the_status_is_2_without_a_traceback(tmt: Tmt) -> None:
+    assert [severity for _, severity, _ in doctor.check_disk()] == [Severity.OK, Severity.OK]
+    assert not list(tmp_path.iterdir())
     Path("runs").touch()
-    done = tmt("doctor")
-    assert (done.returncode, done.stderr) == (2, "")
-    assert f"error    write access  {Path.cwd()}/runs: cannot be written" in done.stdout
+    *_, (_, severity, value) = doctor.check_disk()
+    assert severity == Severity.ERROR
+    assert value.startswith(f"{tmp_path}/runs: cannot be written (Not a directory); ")
 
 
-@pytest.mark.usefixtures("fast")
+def test_little_free_space_is_a_warning_and_a_full_disk_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LOW_DISK", 10**18)
+    assert next(doctor.check_disk())[1] == Severity.WARNING
+    monkeypatch.setattr(doctor, "FULL_DISK", 10**18)
+    assert next(doctor.check_disk())[1] == Severity.ERROR
+
+
+def test_devices_are_checked_without_a_problem_and_the_environment_names_torch() -> None:
+    assert {severity for _, severity, _ in doctor.check_devices()} == {Severity.OK}
+    assert "PyTorch version" in doctor.describe_environment()
+
+
+def test_a_training_that_fails_or_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "SELF_TEST_SECONDS", 0.01)
+    assert [severity for _, severity, _ in doctor.check_training()] == [Severity.WARNING]
+    monkeypatch.setattr(doctor, "SELF_TEST_SECONDS", 100.0)
+    monkeypatch.setattr(doctor, "SELF_TEST", ("model.d_model=7",))
+    ((_, severity, value),) = doctor.check_training()
+    assert severity == Severity.ERROR and "model" in value
+
+
+@pytest.mark.slow
+def test_a_small_model_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ((_, severity, value),) = doctor.check_training()
+    assert severity == Severity.OK, value
+    assert not list(tmp_path.iterdir())
+
+
+def report(*severities: Severity, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the checks by one with a line for each severity, and the environment by one line."""
+
+    def check() -> Iterator[Finding]:
+        yield from ((f"check {number}", severity, "a value") for number, severity in enumerate(severities))
+
+    monkeypatch.setattr(doctor, "CHECKS", {"packages": check, "disk": check})
+    monkeypatch.setattr(doctor, "describe_environment", lambda: "PyTorch version: 2")
+
+
+def test_a_machine_without_problems_has_status_0(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(Severity.OK, monkeypatch=monkeypatch)
+    lines = assert_succeeded(tmt("doctor")).splitlines()
+    assert lines[0] == f"tmt {transformer_mt.__version__}"
+    assert "  PyTorch version: 2" in lines
+    assert [line for line in lines if line.startswith("  ok ")] == ["  ok       check 0       a value"] * 2
+
+
+def test_the_status_is_the_highest_severity(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    for severity in (Severity.WARNING, Severity.ERROR):
+        report(Severity.OK, severity, monkeypatch=monkeypatch)
+        done = tmt("doctor")
+        assert (done.returncode, done.stderr) == (severity, "")
+        assert "check 1" in done.stdout.splitlines()[-1]
+
+
 def test_a_missing_package_ends_the_checks(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_packages() -> Iterator[Check]:
-        yield Check("packages", "torch", Severity.ERROR, "is not installed")
-
-    monkeypatch.setattr(doctor, "check_packages", check_packages)
+    report(Severity.ERROR, monkeypatch=monkeypatch)
     done = tmt("doctor", "--json")
     assert done.returncode == 2
-    report = json.loads(done.stdout)
-    assert report["severity"] == "error"
-    assert [check["name"] for check in report["checks"]] == ["torch", "self-test"]
+    found = json.loads(done.stdout)
+    assert found["severity"] == "error"
+    assert [check["group"] for check in found["checks"]] == ["packages"]
+
+
+def test_an_exception_in_a_check_is_an_error_in_one_sentence(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> Iterator[Finding]:
+        raise RuntimeError("first line\nlast line")
+
+    report(monkeypatch=monkeypatch)
+    monkeypatch.setattr(doctor, "CHECKS", {"devices": check})
+    done = tmt("doctor")
+    assert done.returncode == 2
+    assert "RuntimeError: last line" in done.stdout

@@ -233,7 +233,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "overrides of attention": (("attention", "RUN", "model.d_model=8"), ("model.d_model=8", "leave it out")),
     "text for a schedule": (("schedule", "tiny.yaml", "--text", "one"), ("belong to attention",)),
     "no such picture": (("losses", "RUN"), ("choose from",)),
-    "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("unrecognized arguments: noam",)),
+    "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("noam",)),
     "an unknown option": (
         ("schedule", "tiny.yaml", "--colour=red"),
         ("unknown option --colour; tmt plot --help",),

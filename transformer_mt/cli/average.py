@@ -34,9 +34,7 @@ class Average(Command):
     EXAMPLE: ClassVar[str] = "tmt average runs/mine --last 5"
 
     run: Path = run_argument()
-    steps: tuple[str, ...] = positional(
-        "steps of at least two checkpoints", metavar="STEP", default=(), may_follow=r"\d+"
-    )
+    steps: tuple[str, ...] = positional("steps of at least two checkpoints", metavar="STEP", default=())
     last: int | None = option("instead of steps: the N newest checkpoints (keep.last limits N)", metavar="N")
     best: int | None = option("instead of steps: the N best checkpoints (keep.best limits N)", metavar="N")
     output: Path | None = option(

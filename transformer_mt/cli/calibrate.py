@@ -72,7 +72,7 @@ class Calibrate(Command):
 
         given = read(self.src, self.ref) if self.src and self.ref else None
         test = read(self.test_src, self.test_ref) if self.test_src and self.test_ref else None
-        translator = load_translator(self.run, self.loading, collect_overrides(self.search, self.sampling))
+        translator = load_translator(self.run, self.loading, collect_overrides(self.search, self.sampling, n_best=1))
         self.sampling.check(self.search, "calibrate", translator.config.sample)
         pairs = given or read_validation_set(config, translator.config.tag)
         if test and not given:

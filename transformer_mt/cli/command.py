@@ -15,19 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from transformer_mt.system.log import make_visible
 
@@ -56,91 +44,35 @@ class OptionGroup:
     DESCRIPTION: ClassVar[str | None] = None
 
 
-@dataclass(frozen=True)
-class _Argument:
-    """Declaration of an argument, apart from its name and type."""
-
-    help: str
-    metavar: str | tuple[str, ...] | None = None
-    is_positional: bool = False
-    flag: str | None = None  # default: the name of the field
-    parse: Parse | None = None  # default: the type of the field
-    choices: Collection[str] | None = None  # default: those of a Literal
-    takes_list: bool = False  # several values after one flag; otherwise a flag with several values is repeated
-    is_exclusive: bool = False  # at most one of the exclusive options of a command may be given
-    may_follow: str | None = None  # pattern of positional arguments that may also follow options
+def positional(help: str, *, default: Any = MISSING, metavar: str | None = None) -> Any:
+    """Declare a positional argument, which is required unless it has a default."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, "is_positional": True})
 
 
-@overload
-def positional(
-    help: str,
-    *,
-    metavar: str | None = None,
-    default: T,
-    choices: Collection[str] | None = None,
-    may_follow: str | None = None,
-) -> T: ...
-@overload
-def positional(
-    help: str, *, metavar: str | None = None, choices: Collection[str] | None = None, may_follow: str | None = None
-) -> Any: ...
-def positional(
-    help: str,
-    *,
-    metavar: str | None = None,
-    default: Any = MISSING,
-    choices: Collection[str] | None = None,
-    may_follow: str | None = None,
-) -> Any:
-    """Declare a positional argument, which is required unless it has a default.
-
-    argparse accepts the values of a tuple only in one place. Further ones after options must match `may_follow`.
-    """
-    declared = _Argument(help, metavar, is_positional=True, choices=choices, may_follow=may_follow)
-    return field(default=default, metadata={"argument": declared})
-
-
-@overload
-def option(
-    help: str,
-    *,
-    default: T,
-    metavar: str | tuple[str, ...] | None = None,
-    flag: str | None = None,
-    parse: Parse | None = None,
-    takes_list: bool = False,
-    is_exclusive: bool = False,
-) -> T: ...
-@overload
-def option(
-    help: str,
-    *,
-    metavar: str | tuple[str, ...] | None = None,
-    flag: str | None = None,
-    parse: Parse | None = None,
-    is_required: bool = False,
-    takes_list: bool = False,
-    is_exclusive: bool = False,
-) -> Any: ...
 def option(
     help: str,
     *,
     default: Any = None,
+    is_required: bool = False,
     metavar: str | tuple[str, ...] | None = None,
     flag: str | None = None,
     parse: Parse | None = None,
-    is_required: bool = False,
     takes_list: bool = False,
     is_exclusive: bool = False,
 ) -> Any:
-    """Declare an option with a value. Its field is None if the option is not given and has no default."""
-    declared = _Argument(help, metavar, flag=flag, parse=parse, takes_list=takes_list, is_exclusive=is_exclusive)
-    return field(default=MISSING if is_required else default, metadata={"argument": declared})
+    """Declare an option with a value. Its field is None if the option is not given and has no default.
+
+    `flag` and `parse` are by default the name and the type of the field. `takes_list` allows several values after one
+    flag; otherwise a flag with several values is repeated. Only one exclusive option of a command may be given.
+    """
+    metadata = {"help": help, "metavar": metavar, "flag": flag, "parse": parse}
+    lists = {"takes_list": takes_list, "is_exclusive": is_exclusive}
+    return field(default=MISSING if is_required else default, metadata={**metadata, **lists})
 
 
 def flag(help: str, *, is_exclusive: bool = False) -> bool:
     """Declare an option without a value."""
-    return field(default=False, metadata={"argument": _Argument(help, is_exclusive=is_exclusive)})
+    return option(help, default=False, is_exclusive=is_exclusive)
 
 
 def group(options: type[T]) -> T:
@@ -173,17 +105,14 @@ def add_arguments(parser: CommandParser, command: type[Command]) -> None:
 def _add_fields(parser: CommandParser, target: argparse._ActionsContainer, declared: type) -> None:  # pyright: ignore[reportPrivateUsage]
     exclusive: argparse._ActionsContainer | None = None  # pyright: ignore[reportPrivateUsage]
     for each, hint in _iterate_fields(declared):
-        argument: _Argument | None = each.metadata.get("argument")
-        if argument is None:  # a group
+        if not each.metadata:  # a group
             _add_fields(parser, parser.add_argument_group(hint.TITLE, hint.DESCRIPTION) if hint.TITLE else parser, hint)
-            continue
-        if argument.is_exclusive:
-            exclusive = exclusive or target.add_mutually_exclusive_group()
-        names = (each.name,) if argument.is_positional else (_make_flag(each),)
-        settings = _derive_settings(each, hint, argument)
-        (exclusive if argument.is_exclusive and exclusive else target).add_argument(*names, **settings)
-        if argument.may_follow:
-            parser.trailing = Trailing(each.name, argument.may_follow, settings["type"])
+        else:
+            name = each.name if "is_positional" in each.metadata else _make_flag(each)
+            container = target
+            if each.metadata.get("is_exclusive"):
+                container = exclusive = exclusive or target.add_mutually_exclusive_group()
+            container.add_argument(name, **_derive_settings(each, hint))
 
 
 def _iterate_fields(declared: Any) -> Iterator[tuple[Field[Any], Any]]:
@@ -197,81 +126,53 @@ def _iterate_fields(declared: Any) -> Iterator[tuple[Field[Any], Any]]:
 
 
 def _make_flag(each: Field[Any]) -> str:
-    argument: _Argument = each.metadata["argument"]
-    return argument.flag or f"--{each.name.replace('_', '-')}"
+    return each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
 
 
-def _derive_settings(each: Field[Any], hint: Any, argument: _Argument) -> dict[str, Any]:
+def _derive_settings(each: Field[Any], hint: Any) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for a field."""
-    settings: dict[str, Any] = {"help": argument.help}
-    is_required = each.default is MISSING
-    if not is_required:
-        settings["default"] = each.default
-    if not argument.is_positional:
+    is_required, is_positional = each.default is MISSING, "is_positional" in each.metadata
+    settings: dict[str, Any] = {"help": each.metadata["help"], "default": None if is_required else each.default}
+    if not is_positional:
         settings |= {"dest": each.name, "required": is_required}
     if hint is bool:
-        return {**settings, "action": "store_true", "default": each.default}
-    settings["metavar"] = argument.metavar
-    item = hint
+        return {**settings, "action": "store_true"}
     if get_origin(hint) is tuple:
-        items = get_args(hint)
-        item = items[0]
-        if Ellipsis not in items:
-            settings["nargs"] = len(items)
-        elif argument.is_positional or argument.takes_list:
-            settings["nargs"] = "+" if is_required or argument.takes_list else "*"
+        hint, *others = get_args(hint)
+        if Ellipsis not in others:
+            settings["nargs"] = 1 + len(others)
+        elif is_positional or each.metadata["takes_list"]:
+            settings["nargs"] = "*" if is_positional and not is_required else "+"
         else:
             settings |= {"action": "append", "default": None}  # argparse would append to the default itself
-    elif argument.is_positional and not is_required:
+    elif is_positional and not is_required:
         settings["nargs"] = "?"
-    if get_origin(item) is Literal:
-        settings["choices"] = get_args(item)
-        item = str
-    if argument.choices is not None:
-        settings["choices"] = argument.choices
-    settings["type"] = argument.parse or item
-    return settings
+    if get_origin(hint) is Literal:
+        settings["choices"] = get_args(hint)
+        hint = str
+    return {**settings, "metavar": each.metadata["metavar"], "type": each.metadata.get("parse") or hint}
 
 
 def _fill(declared: type[T], values: Mapping[str, Any]) -> T:
     """Make a command or a group of options from parsed values."""
     given: dict[str, Any] = {}
     for each, hint in _iterate_fields(declared):
-        if "argument" not in each.metadata:
+        if not each.metadata:
             given[each.name] = _fill(hint, values)
         elif (value := values[each.name]) is not None:
             given[each.name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
     return declared(**given)
 
 
-class Trailing(NamedTuple):
-    """A positional argument whose values may also follow options."""
-
-    name: str
-    pattern: str
-    parse: Parse
-
-
 class CommandParser(argparse.ArgumentParser):
     """The parser of `tmt` or of one command. It answers a mistyped word with the one that was probably meant."""
 
-    trailing: Trailing | None = None
-
     def parse_command(self, command: type[T], arguments: Sequence[str]) -> T:
         """Parse the command line of a command. Exit with status 2 and a message for a mistake."""
-        return _fill(command, self.parse_values(arguments))
-
-    def parse_values(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Parse the command line of a command to values by the names of their fields."""
-        namespace, rest = self.parse_known_args(arguments)
-        end = rest.index("--") if "--" in rest else len(rest)
-        rest, literal = rest[:end], rest[end + 1 :]  # an argument after "--" is never an option
-        values = vars(namespace)
-        if self.trailing and all(re.fullmatch(self.trailing.pattern, argument, re.DOTALL) for argument in rest):
-            values[self.trailing.name] = [*values[self.trailing.name], *map(self.trailing.parse, rest + literal)]
-        elif rest or literal:
-            self.refuse([*rest, *literal], arguments)
-        return values
+        namespace, rest = self.parse_known_intermixed_args(arguments)
+        if rest:
+            self.refuse(rest, arguments)
+        return _fill(command, vars(namespace))
 
     def answer(
         self, arguments: Sequence[str], commands: Collection[str], former_commands: Mapping[str, str]
@@ -312,9 +213,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _find_similar(self, option: str, value: str) -> list[str]:
         """Return overrides of the keys with the name of an option, or else the most similar option or key."""
-        keys: list[str] = []
-        if self.trailing and self.trailing.name == "overrides":
-            keys = list_config_keys()
+        keys = list_config_keys() if any(each.dest == "overrides" for each in self._actions) else []
         word = option.lstrip("-").replace("-", "_")
         names = {key.rpartition(".")[2]: key for key in keys}
         found = [key for key in keys if word in (key, key.rpartition(".")[2])][:MAX_KEYS]

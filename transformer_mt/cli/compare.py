@@ -14,7 +14,6 @@ from transformer_mt import __version__
 from transformer_mt.cli.command import Command, group, list_given_flags, option, positional
 from transformer_mt.cli.line_input import WINDOW_LINES, check_files, group_windows
 from transformer_mt.cli.options import (
-    PATH,
     LoadingOptions,
     SearchOptions,
     TextKindOptions,
@@ -52,7 +51,7 @@ class Compare(Command):
 
     EXAMPLE: ClassVar[str] = "tmt compare runs/a runs/b --src test.en --ref test.de"
 
-    systems: tuple[Path, ...] = positional("run folders, or files of translations", metavar="SYSTEM", may_follow=PATH)
+    systems: tuple[Path, ...] = positional("run folders, or files of translations", metavar="SYSTEM")
     src: Path | None = option("source sentences, line by line; required for runs", metavar="F")
     ref: Path = option("reference translations, line by line", metavar="G", is_required=True)
     train: Path | None = option(
@@ -175,7 +174,7 @@ def _compare(args: Compare) -> Comparison:
     names: list[str] = []
     for path in args.systems:
         if path in runs:
-            translator = load_translator(path, args.loading, collect_overrides(args.search))
+            translator = load_translator(path, args.loading, collect_overrides(args.search, n_best=1))
             with ProgressReport(f"{path}: translated", len(references)).show() as progress:
                 hypotheses.append(translator.translate(sources or [], on_batch=progress.update))
             names.append(f"{path} ({translator.config.method}, step {translator.members[0].step:,})")

@@ -82,7 +82,7 @@ class Evaluate(Command):
         tests = load_behaviour_tests(self.expect) if self.expect else ()
         translator = None
         if self.run is not None:
-            overrides = collect_overrides(self.search)
+            overrides = collect_overrides(self.search, n_best=1)
             translator = load_translator(self.run, self.loading, overrides, ensemble=self.ensemble)
         header, evaluations = _evaluate_run(self, translator) if translator else _evaluate_file(self)
         if self.json:

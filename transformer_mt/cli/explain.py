@@ -69,7 +69,7 @@ class Explain(Command):
         from transformer_mt.tools.analysis.explanation import explain
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
-        overrides = {**collect_overrides(self.search), "sample": False}  # sampling has no beams
+        overrides = {**collect_overrides(self.search, n_best=1), "sample": False}  # sampling has no beams
         translator = load_translator(self.run, self.loading, overrides)
         explanation = explain(translator, text, reference)
         reasons = find_likely_reasons(translator, explanation)

@@ -82,7 +82,7 @@ COMMANDS = {
         Entry("tokenize", "show the tokens and ids of texts, or statistics of a vocabulary"),
         Entry("runs", "list the runs below a folder, with status, best score and size"),
         Entry("board", "serve TensorBoard for some runs or all"),
-        Entry("doctor", "check the environment and train a tiny model, for a bug report"),
+        Entry("doctor", "check the environment and train a small model, for a bug report"),
         Entry("config", "print the resolved configuration with all defaults"),
         Entry("completion", "print the shell code that completes commands, options, keys and files at a Tab"),
     )

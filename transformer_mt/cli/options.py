@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
-TEXT = r"(?!--?[A-Za-z]).*"  # a text, as opposed to an option
 SplitWhen = Literal["long", "always", "never"]
-PATH = r"(?!-).*"
-CONFIG_SUFFIXES = (".yaml", ".yml", ".json")  # JSON is YAML
 
 
-def check_is_config(path: Path, overrides: Sequence[str]) -> None:
-    """Raise `UserError` if a file is given that is not a configuration, such as training text."""
-    if path.suffix not in CONFIG_SUFFIXES and path.is_file():
+def load_config(path: Path, overrides: Sequence[str]) -> Config:
+    """Load a configuration file. Raises `UserError` if it is another kind of file, such as training text."""
+    from transformer_mt.config import root as configuration
+
+    if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
         files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
         raise UserError(
             f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
         )
+    return configuration.load(path, overrides)
 
 
 def check_current_folder(config: Config, path: Path) -> None:
@@ -81,8 +81,7 @@ def load_run_or_config(
         return configuration.load_run(run, overrides), run
     if not path.exists():
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
-    check_is_config(path, overrides)
-    config = configuration.load(path, overrides)
+    config = load_config(path, overrides)
     check_current_folder(config, path)
     return config, None
 
@@ -154,7 +153,7 @@ def split_sentences_option() -> SplitWhen:
 def overrides_argument() -> tuple[str, ...]:
     """Declare overrides of configuration keys."""
     help = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
-    return positional(help, metavar="section.key=value", default=(), may_follow=r"(?!-).*=.*")
+    return positional(help, metavar="section.key=value", default=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,22 +164,18 @@ class ConfigOptions(OptionGroup):
     overrides: tuple[str, ...] = overrides_argument()
 
     def split(self) -> tuple[Path | None, tuple[str, ...]]:
-        """Return the file, or None, and the overrides. The first override may be in place of the file."""
-        path, overrides = self.config, self.overrides
-        if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
-            return None, (str(path), *overrides)  # tmt config key=value
-        if path is None and overrides and "=" not in overrides[0]:
-            return Path(overrides[0]), overrides[1:]  # tmt train X.yaml
-        return path, overrides
+        """Return the file, or None, and the overrides. Either may be the first argument."""
+        arguments = (*([str(self.config)] if self.config else []), *self.overrides)
+        if not arguments or ("=" in arguments[0] and not os.path.exists(arguments[0])):  # noqa: PTH110  (Path.exists raises an error for a long text)
+            return None, arguments
+        return Path(arguments[0]), arguments[1:]
 
     def load(self) -> Config:
         """Load the configuration."""
         from transformer_mt.config import root as configuration
 
         path, overrides = self.split()
-        if path is not None:
-            check_is_config(path, overrides)
-        return configuration.load(path or configuration.find_builtin_config("quickstart"), overrides)
+        return load_config(path or configuration.find_builtin_config("quickstart"), overrides)
 
     def load_for_training(self) -> Config:
         """Load the configuration. Raises `UserError` if its paths are relative to the file."""
@@ -245,20 +240,11 @@ class TextKindOptions(OptionGroup):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecodingOptions(OptionGroup):
-    """Options that override keys of section `decoding` of a run. The name of a field is that of the key."""
-
-    def collect_overrides(self) -> dict[str, Any]:
-        """Return the given options as keys of section `decoding`."""
-        return collect_given(self)
-
-
 class MaxLength(NamedTuple):
     """Maximum tokens of a translation: factor * source tokens + offset."""
 
-    factor: float
-    offset: int
+    max_length_factor: float
+    max_length_offset: int
 
     @classmethod
     def parse(cls, text: str) -> MaxLength:
@@ -270,8 +256,8 @@ class MaxLength(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(DecodingOptions):
-    """Options of the search."""
+class SearchOptions(OptionGroup):
+    """Options of the search. Their names are those of keys of section `decoding`, but for `max_length`."""
 
     TITLE: ClassVar[str] = "search"
     DESCRIPTION: ClassVar[str | None] = (
@@ -298,17 +284,9 @@ class SearchOptions(DecodingOptions):
     batch_tokens: int | None = option("maximum of padded source tokens times beam size in a batch", metavar="N")
     tag: str | None = tag_option()
 
-    def collect_overrides(self) -> dict[str, Any]:
-        """Return the given options as keys of section `decoding`."""
-        given = collect_given(self)
-        if self.max_length is not None:
-            del given["max_length"]
-            given["max_length_factor"], given["max_length_offset"] = self.max_length
-        return given
-
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingOptions(DecodingOptions):
+class SamplingOptions(OptionGroup):
     """Options of sampling."""
 
     TITLE: ClassVar[str] = "sampling instead of beam search"
@@ -328,12 +306,11 @@ class SamplingOptions(DecodingOptions):
             raise UserError(f"{command}: sampling has no beam; leave out --beam or --sample")
 
 
-def collect_overrides(*groups: DecodingOptions, n_best: int | None = 1) -> dict[str, Any]:
-    """Return the given options of some groups as keys of section `decoding`. `n_best`: None: as in the run."""
-    merged: dict[str, Any] = {} if n_best is None else {"n_best": n_best}
-    for options in groups:
-        merged |= options.collect_overrides()
-    return merged
+def collect_overrides(*groups: OptionGroup, **others: Any) -> dict[str, Any]:
+    """Return the given options of some groups, and others that are not None, as keys of section `decoding`."""
+    given = collect_given(*groups) | {key: value for key, value in others.items() if value is not None}
+    max_length: MaxLength | None = given.pop("max_length", None)
+    return given | (max_length._asdict() if max_length else {})
 
 
 def load_translator(

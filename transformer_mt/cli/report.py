@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer_mt.cli.command import Command, group, option, positional
 from transformer_mt.cli.line_input import check_files
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import PATH, LoadingOptions, load_translator, tag_option
+from transformer_mt.cli.options import LoadingOptions, load_translator, tag_option
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
@@ -30,7 +30,7 @@ class Report(Command):
 
     EXAMPLE: ClassVar[str] = "tmt report runs/mine"
 
-    systems: tuple[Path, ...] = positional("run folders, of the same languages", metavar="RUN", may_follow=PATH)
+    systems: tuple[Path, ...] = positional("run folders, of the same languages", metavar="RUN")
     output: Path | None = option(
         "the page (default: report.html in the run folder, or in the current folder for several runs)", metavar="F.html"
     )

@@ -200,7 +200,8 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
     for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
         warnings.simplefilter("ignore", category)
     models = load_models(
-        args.models, ModelOptions(collect_given(args.loading), collect_overrides(args.search), args.split_sentences)
+        args.models,
+        ModelOptions(collect_given(args.loading), collect_overrides(args.search, n_best=1), args.split_sentences),
     )
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")

@@ -246,7 +246,7 @@ def _load(args: MakePairs, direction: Direction) -> _Job:
     from transformer_mt.decoding.translator import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
-    overrides = collect_overrides(args.search, args.sampling)
+    overrides = collect_overrides(args.search, args.sampling, n_best=1)
     translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble)
     args.sampling.check(args.search, args.NAME, translator.config.sample)
     provenance = ModelProvenance.of_translator(translator)

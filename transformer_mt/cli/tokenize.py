@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.line_input import WINDOW_LINES, check_input, group_windows, read_input
-from transformer_mt.cli.options import TEXT, load_run_or_config
+from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_text
 from transformer_mt.system.log import label_piece
 
@@ -36,7 +36,6 @@ class Tokenize(Command):
         "default: --input; else standard input for a run, and statistics of the validation pairs for a configuration",
         metavar="text or section.key=value",
         default=(),
-        may_follow=TEXT,
     )
     input: Path | None = option("print statistics of the lines of a file (plain or .gz)", metavar="F")
     side: Side | None = option("language (default: src; for validation pairs, both)")

@@ -17,8 +17,6 @@ from transformer_mt.cli.formats import Format, OutputKind
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import (
-    TEXT,
-    DecodingOptions,
     LoadingOptions,
     OutputOptions,
     SamplingOptions,
@@ -93,7 +91,7 @@ class DocumentFileOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkupOptions(DecodingOptions):
+class MarkupOptions(OptionGroup):
     """Protected elements."""
 
     TITLE: ClassVar[str] = "protected elements"
@@ -116,7 +114,7 @@ class MarkupOptions(DecodingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TerminologyOptions(DecodingOptions):
+class TerminologyOptions(OptionGroup):
     """Glossary and translation memory."""
 
     TITLE: ClassVar[str] = "terminology"
@@ -127,10 +125,6 @@ class TerminologyOptions(DecodingOptions):
     memory: Path | None = option(
         "translation memory (.tsv or .tmx): lines that it contains get their translations from it", metavar="F"
     )
-
-    def collect_overrides(self) -> dict[str, Any]:
-        """Return the glossary. The memory is no key of the configuration."""
-        return {} if self.glossary is None else {"glossary": self.glossary}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +140,6 @@ class Translate(Command):
         "text to translate (default: --input, else standard input, or a prompt on a terminal)",
         metavar="text",
         default=(),
-        may_follow=TEXT,
     )
     engine: Literal["tmt", "ctranslate2"] = option(
         "tmt (default) or ctranslate2; with ctranslate2, RUN is a folder made by tmt export --to ctranslate2",
@@ -237,7 +230,8 @@ def _check_arguments(args: Translate) -> None:
 
 
 def _collect_overrides(args: Translate) -> dict[str, Any]:
-    return collect_overrides(args.search, args.sampling, args.markup, args.terminology, n_best=args.n_best)
+    groups = (args.search, args.sampling, args.markup)
+    return collect_overrides(*groups, n_best=args.n_best, glossary=args.terminology.glossary)
 
 
 def _load_run(args: Translate, few_texts: bool) -> tuple[ModelProvenance, Translator]:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log_rank0
 
@@ -156,6 +154,8 @@ def make_once(path: Path, make: Callable[[], None], is_complete: Callable[[Path]
     """
     if is_complete(path):
         return
+    from filelock import FileLock, Timeout  # only here, because the import takes time
+
     with report_read_only_folder(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o666)
