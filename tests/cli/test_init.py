@@ -58,13 +58,10 @@ def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Pa
     assert (config.data.src_lang, config.data.tgt_lang) == ("en", "de")
     assert config.data.train == Source(src=("a.en",), tgt=("a.de",))
     assert config.data.validation_size == 4
-    assert printed.startswith("40 sentence pairs\nen: ")
     text = (corpus / "mine.yaml").read_text(encoding="utf-8")
+    assert printed.startswith(text)
     for line in text.splitlines():
-        key, colon, value = line.strip().partition(": ")
-        if colon and not line.startswith("#"):
-            value, reason = value.split("  # ")
-            assert any(f".{key} " in row and value in row and row.endswith(reason) for row in printed.splitlines())
+        assert ": " not in line or line.startswith("#") or "  # " in line
     assert "tmt check mine.yaml" in printed.splitlines()[-3]
     assert "tmt plan mine.yaml" in printed.splitlines()[-2]
     assert "tmt train --config mine.yaml" in printed.splitlines()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,11 +14,11 @@ import pytest
 from transformer_mt.config import root as configuration
 from transformer_mt.flows.init import (
     SIZE_PRESETS,
-    InitialConfig,
     Setting,
     SizePreset,
     choose_settings,
     find_size_preset,
+    render,
 )
 from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics
 
@@ -54,7 +55,7 @@ def test_settings_are_those_of_the_measured_configurations(name: str, n_pairs: i
     assert all(key == "name" or key.startswith("data.") for key in different), different
 
 
-def load(settings: list[Setting], folder: Path) -> configuration.Config:
+def load(settings: Iterable[Setting], folder: Path) -> configuration.Config:
     """Load the YAML text of the settings."""
     source = {"src": "a, b.en", "tgt": "it's #1.de"}
     data = [
@@ -63,7 +64,7 @@ def load(settings: list[Setting], folder: Path) -> configuration.Config:
         Setting("data", "train", source, ""),
     ]
     path = folder / "some.yaml"
-    path.write_text(InitialConfig(statistics(9), [*data, *settings], "en", "no", "").render(path), encoding="utf-8")
+    path.write_text(render([*data, *settings], statistics(9), "en", "no"), encoding="utf-8")
     return configuration.load(path)
 
 

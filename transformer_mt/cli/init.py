@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from transformer_mt.cli.command import Command, flag, option, positional
 from transformer_mt.cli.options import language
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
@@ -46,14 +46,13 @@ class Init(Command):
     )
 
     def execute(self) -> None:
-        """Write the configuration, and print the settings with their reasons."""
-        from transformer_mt.flows.init import render_value, write_initial_config
+        """Write the configuration, and print it."""
+        from transformer_mt.flows.init import write_initial_config
 
-        files = [self.src] if self.tgt is None else [self.src, self.tgt]
         if self.columns and self.tgt is not None:
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         config = write_initial_config(
-            files,
+            [self.src] if self.tgt is None else [self.src, self.tgt],
             self.out,
             force=self.force,
             src_lang=self.src_lang,
@@ -62,22 +61,14 @@ class Init(Command):
             validation=self.validation or (),
             test=self.test or (),
         )
-        print_text(*config.describe_corpus(), "")
-        rows = [
-            (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason)
-            for setting in config.settings
-        ]
-        print_table(("setting", "value", "why"), rows)
-        for line in ("", *config.describe_evidence()):
-            print_text(line)
+        print_text(config.text)
         sys.stdout.flush()
         for warning in config.warnings:
             log(f"tmt: warning: {warning}")
         out = quote(str(self.out))
-        print_text(f"{self.out} is written; next:")
-        commands = [
-            (f"  tmt check {out}", "# misaligned lines, duplicates, damaged text"),
-            (f"  tmt plan {out}", "# hours, memory and disk"),
-            (f"  tmt train --config {out}", "# train"),
-        ]
-        print_table((), commands)
+        print_text(
+            f"{self.out} is written; next:",
+            f"tmt check {out}           # misaligned lines, duplicates, damaged text",
+            f"tmt plan {out}            # hours, memory and disk",
+            f"tmt train --config {out}  # train",
+        )

@@ -26,28 +26,28 @@ from transformer_mt.tools.languages.detection import (
 from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics, inspect_pairs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SizePreset:
     """Settings for corpora of up to `max_pairs` sentence pairs."""
 
     max_pairs: int | None  # None: no limit
     vocab_size: int
-    sampling: float  # rate of BPE-dropout
+    sampling: float = 0.0  # rate of BPE-dropout
     d_model: int
     d_ff: int
-    n_heads: int
-    n_layers: int  # of the encoder, and of the decoder
-    positions: Literal["rotary", "sinusoidal"]
+    n_heads: int = 4
+    n_layers: int = 4  # of the encoder, and of the decoder
+    positions: Literal["rotary", "sinusoidal"] = "rotary"
     dropout: float
-    tokens: int  # per batch
-    accumulate: int  # batches per step
-    optimizer: Literal["muon", "adam"]
-    schedule: Literal["wsd", "inverse_sqrt"]
+    tokens: int = 4096  # per batch
+    accumulate: int = 1  # batches per step
+    optimizer: Literal["muon", "adam"] = "adam"
+    schedule: Literal["wsd", "inverse_sqrt"] = "wsd"
     warmup_steps: int
     peak: float
     max_steps: int
     validate_every: int
-    validation_size: int
+    validation_size: int = 1000
     evidence: str
 
 
@@ -57,22 +57,15 @@ FEW_PAIRS = SizePreset(
     sampling=0.1,
     d_model=128,
     d_ff=256,
-    n_heads=4,
-    n_layers=4,
-    positions="rotary",
     dropout=0.3,
     tokens=2048,
-    accumulate=1,
     optimizer="muon",
-    schedule="wsd",
     warmup_steps=400,
     peak=8e-3,
     max_steps=3000,
     validate_every=250,
-    validation_size=1000,
     evidence="measured with 1,000 to 10,000 pairs (configs/low_resource.yaml)",
 )
-
 SIZE_PRESETS = (
     FEW_PAIRS,
     replace(
@@ -88,37 +81,25 @@ SIZE_PRESETS = (
     SizePreset(
         max_pairs=500_000,
         vocab_size=10_000,
-        sampling=0.0,
         d_model=256,
         d_ff=1024,
-        n_heads=4,
-        n_layers=4,
-        positions="rotary",
         dropout=0.2,
-        tokens=4096,
-        accumulate=1,
-        optimizer="adam",
-        schedule="wsd",
         warmup_steps=1000,
         peak=2e-3,
         max_steps=30_000,
         validate_every=1000,
-        validation_size=1000,
         evidence="not measured; between the measured ones and those of the literature",
     ),
     SizePreset(
         max_pairs=None,
         vocab_size=32_000,
-        sampling=0.0,
         d_model=512,
         d_ff=2048,
         n_heads=8,
         n_layers=6,
         positions="sinusoidal",
         dropout=0.1,
-        tokens=4096,
         accumulate=6,
-        optimizer="adam",
         schedule="inverse_sqrt",
         warmup_steps=4000,
         peak=7e-4,
@@ -131,7 +112,7 @@ SIZE_PRESETS = (
 """Presets in the order of corpus size. The first one that admits the corpus is chosen."""
 
 ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
-BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text"
+BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."
 """Conditions of the differences in BLEU that reasons state; docs/results.md has all figures."""
 
 MIN_LEXICON_PAIRS = 10  # the fewest pairs that validation pairs can be split off from
@@ -151,21 +132,11 @@ def find_size_preset(n_pairs: int) -> SizePreset:
     return next(preset for preset in SIZE_PRESETS if preset.max_pairs is None or n_pairs <= preset.max_pairs)
 
 
-def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> list[Setting]:
-    """Return all settings that differ from the defaults or depend on the corpus, section by section."""
+def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Setting]:
+    """Yield all settings that differ from the defaults or depend on the corpus, section by section."""
     preset = find_size_preset(statistics.n_pairs)
     n_held_out = min(preset.validation_size, statistics.n_pairs // 10)
-    reason = f"held out: a tenth, at most {preset.validation_size:,} pairs"
-    return [
-        Setting("data", "validation_size", n_held_out, reason),
-        *_choose_tokenizer(preset, statistics),
-        *_choose_model(preset),
-        *_choose_training(preset),
-        *_choose_scoring(statistics, tgt_lang),
-    ]
-
-
-def _choose_tokenizer(preset: SizePreset, statistics: CorpusStatistics) -> Iterator[Setting]:
+    yield Setting("data", "validation_size", n_held_out, f"held out: a tenth, at most {preset.validation_size:,} pairs")
     n_characters = statistics.src.n_characters + statistics.tgt.n_characters
     if n_characters > ROOM_FOR_ALPHABET:
         size = preset.vocab_size + -(-n_characters // 1000) * 1000
@@ -175,9 +146,6 @@ def _choose_tokenizer(preset: SizePreset, statistics: CorpusStatistics) -> Itera
         yield Setting("tokenizer", "vocab_size", preset.vocab_size, "subwords of both languages; more for more pairs")
     if preset.sampling:
         yield Setting("tokenizer", "sampling", preset.sampling, "BPE-dropout: new subwords in each epoch")
-
-
-def _choose_model(preset: SizePreset) -> Iterator[Setting]:
     layers = {"n_layers": preset.n_layers}
     yield Setting("model", "d_model", preset.d_model, "width; more for more pairs")
     yield Setting("model", "d_ff", preset.d_ff, f"feed-forward width, {preset.d_ff // preset.d_model} times d_model")
@@ -188,9 +156,6 @@ def _choose_model(preset: SizePreset) -> Iterator[Setting]:
         yield Setting("model", "positions", "rotary", "1.5 BLEU more than sinusoidal")
     rates = {"embedding": preset.dropout, "residual": preset.dropout}
     yield Setting("model", "dropout", rates, "against overfitting; less for more pairs")
-
-
-def _choose_training(preset: SizePreset) -> Iterator[Setting]:
     yield Setting("batches", "tokens", preset.tokens, "target tokens of a batch, with padding")
     if preset.accumulate > 1:
         reason = f"batches per step, {preset.tokens * preset.accumulate:,} tokens"
@@ -205,52 +170,21 @@ def _choose_training(preset: SizePreset) -> Iterator[Setting]:
     yield Setting("validation", "every", preset.validate_every, "steps between scores and checkpoints")
     if preset.schedule == "wsd":
         yield Setting("validation", "patience", None, "no early stopping: scores rise to the end")
-
-
-def _choose_scoring(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Setting]:
-    """Choose BLEU's tokenizer, unless `auto` knows that the language has no spaces between words."""
-    if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:
+    if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:  # `auto` knows the others
         yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")
 
 
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
 HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
+MAX_WIDTH = 40  # before the reasons, unless a value is longer
 HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 
 
-@dataclass(frozen=True)
-class InitialConfig:
-    """A configuration with the statistics and the reasons that it follows from."""
+class InitialConfig(NamedTuple):
+    """The YAML text of a configuration, and doubts about it."""
 
-    statistics: CorpusStatistics
-    settings: list[Setting]
-    src_lang: str
-    tgt_lang: str
-    evidence: str
-    warnings: Sequence[str] = ()
-
-    def describe_corpus(self) -> list[str]:
-        """Return sizes, lengths and scripts, one line per language."""
-        sides = (self.src_lang, self.statistics.src), (self.tgt_lang, self.statistics.tgt)
-        lines = [f"{self.statistics.n_pairs:,} sentence pairs", *(_describe_side(*side) for side in sides)]
-        if self.statistics.n_empty:
-            lines.append(f"dropped because a side is empty: {self.statistics.n_empty:,}")
-        return lines
-
-    def describe_evidence(self) -> list[str]:
-        """Return what the settings and their reasons rest on."""
-        has_bleu = any("BLEU" in setting.reason for setting in self.settings)
-        return [f"settings: {self.evidence}", *([BLEU_NOTE] if has_bleu else [])]
-
-    def render(self, path: Path) -> str:
-        """Return the YAML text for a file of this name."""
-        head = [
-            f"A starting point for {self.src_lang} to {self.tgt_lang}, written by `tmt init`.",
-            *self.describe_corpus(),
-            *(f"{line}." for line in self.describe_evidence()),
-            f"Train: tmt train --config {path}. All other keys: tmt config {path}",
-        ]
-        return "\n".join([*(f"# {line}" for line in head), *_render_sections(self.settings)]) + "\n"
+    text: str
+    warnings: list[str]
 
 
 def write_initial_config(
@@ -281,22 +215,20 @@ def write_initial_config(
         raise UserError(f"{error.problem};\n{_explain_repair(source, src_lang, tgt_lang)}") from None
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
-    languages = [
+    settings = [
         Setting("data", "src_lang", src, "detected" if src_lang is None else "given"),
         Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
         Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
+        *_list_held_out_sets(validation, test),
+        *(each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"),
     ]
-    held_out = _list_held_out_sets(validation, test)
-    chosen = [each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"]
-    settings = [*languages, *held_out, *chosen]
-    given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
-    warnings = [warning for one in given for warning in _doubt_language(*one)]
-    config = InitialConfig(statistics, settings, src, tgt, find_size_preset(statistics.n_pairs).evidence, warnings)
+    text = render(settings, statistics, src, tgt)
     try:
-        write_text(output, config.render(output))
+        write_text(output, text)
     except OSError as error:
         raise UserError(f"{output}: cannot be written: {error.strerror}; choose another --out") from None
-    return config
+    given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
+    return InitialConfig(text, [warning for one in given for warning in _doubt_language(*one)])
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -452,10 +384,25 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _describe_side(language: str, side: SideStatistics) -> str:
-    lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
-    spaces = "spaces" if side.is_spaced else "no spaces"
-    return f"{language}: {side.n_units:,} {side.unit}, {lengths}, {side.script.title()} script, {spaces} between words"
+def render(settings: Sequence[Setting], statistics: CorpusStatistics, src_lang: str, tgt_lang: str) -> str:
+    """Return the YAML text, with sizes, lengths and scripts of the corpus, and the reasons, as comments."""
+    lines = [f"A starting point for {src_lang} to {tgt_lang}, written by `tmt init`: {statistics.n_pairs:,} pairs."]
+    for lang, side in ((src_lang, statistics.src), (tgt_lang, statistics.tgt)):
+        lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
+        spaces = "spaces" if side.is_spaced else "no spaces"
+        script = f"{side.script.title()} script, {spaces} between words"
+        lines.append(f"{lang}: {side.n_units:,} {side.unit}, {lengths}, {script}.")
+    if statistics.n_empty:
+        lines.append(f"Dropped because a side is empty: {statistics.n_empty:,}.")
+    lines.append(f"Settings: {find_size_preset(statistics.n_pairs).evidence}.")
+    if any("BLEU" in setting.reason for setting in settings):
+        lines.append(BLEU_NOTE)
+    lines = [f"# {line}" for line in lines]
+    width = min(MAX_WIDTH, max(len(f"{setting.key}: {render_value(setting.value)}") for setting in settings))
+    for section, group in groupby(settings, lambda setting: setting.section):
+        entries = ((f"{setting.key}: {render_value(setting.value)}", setting.reason) for setting in group)
+        lines += ["", f"{section}:", *(f"  {entry:<{width}}  # {reason}" for entry, reason in entries)]
+    return "\n".join(lines) + "\n"
 
 
 def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
@@ -465,13 +412,6 @@ def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, s
     columns = {"src_column": source.src_column, "tgt_column": source.tgt_column}
     named = {key: name for (key, name), lang in zip(columns.items(), languages, strict=True) if name and name != lang}
     return {"table": source.table[0], **named}
-
-
-def _render_sections(settings: Sequence[Setting]) -> Iterator[str]:
-    for section, group in groupby(settings, lambda setting: setting.section):
-        yield f"\n{section}:"
-        lines = [(f"  {setting.key}: {render_value(setting.value)}", setting.reason) for setting in group]
-        yield from (f"{line}  # {reason}" for line, reason in lines)
 
 
 def render_value(value: object) -> str:
