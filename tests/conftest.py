@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 def written(stream: io.TextIOWrapper) -> str:
     stream.seek(0)
     return stream.read()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def config_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key that signs runs out of the home folder of the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 @pytest.fixture(scope="session")

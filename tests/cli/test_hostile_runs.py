@@ -14,6 +14,12 @@ from typing import Any
 import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
+from starlette.testclient import TestClient
+
+from transformer_mt.tools.serving.app import make_app
+from transformer_mt.tools.serving.models import ModelOptions, load_models
+from transformer_mt.tools.serving.requests import Limits
+from transformer_mt.tools.serving.service import TranslationService
 
 TIMEOUT = 60
 """Seconds after which a command counts as hanging."""
@@ -161,6 +167,23 @@ def test_a_command_does_nothing_outside_of_a_hostile_run(
     assert "Traceback" not in done.stderr
     for page in work.rglob("*.html"):
         assert "geheim" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_server_does_nothing_outside_of_a_hostile_run(change: Change, hostile: Path, elsewhere: Path) -> None:
+    edit(hostile, change, elsewhere)
+    work = hostile.parent.parent
+    before = snapshot(work, elsewhere, without=(elsewhere / ".cache",))
+    models = load_models([hostile], ModelOptions({"device": "cpu", "threads": 1}, {}))
+    service = TranslationService(models, Limits())
+    with TestClient(make_app(service), raise_server_exceptions=False) as client:
+        answers = [client.post("/translate", json={"q": "one secret", "source": "en", "target": "de"})]
+        service.reload()
+        answers += [client.get(path) for path in ("/models", "/metrics", "/static/../../secret")]
+    service.close()
+    assert snapshot(work, elsewhere, without=(elsewhere / ".cache",)) == before
+    assert not any("geheim" in answer.text for answer in answers)
 
 
 @pytest.mark.usefixtures("alarm")

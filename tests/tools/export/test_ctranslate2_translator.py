@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -59,6 +60,28 @@ def test_an_exported_folder_runs_none_of_its_code(exported_copy: Path, tmt: Tmt,
     (exported_copy / "translate.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
     assert_succeeded(tmt("translate", "--engine", "ctranslate2", exported_copy, "one"))
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("key", ["glossary", "run", "src_tokenizer"])
+def test_an_exported_folder_reads_no_file_outside_of_it(
+    key: str, exported_copy: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("one\tgeheim\n", encoding="utf-8")
+    metadata = json.loads((exported_copy / "export.json").read_text(encoding="utf-8"))
+    (metadata["decoding"] if key == "glossary" else metadata)[key] = str(secret)
+    (exported_copy / "export.json").write_text(json.dumps(metadata), encoding="utf-8")
+    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
+    assert (done.returncode == 2) == (key == "glossary")
+    assert "geheim" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["export.json", "src_tokenizer.json", "model.bin"])
+def test_a_pipe_in_an_exported_folder_is_not_opened(name: str, exported_copy: Path, tmt: Tmt) -> None:
+    (exported_copy / name).unlink()
+    os.mkfifo(exported_copy / name)
+    assert_refused(tmt("translate", "--engine", "ctranslate2", exported_copy, "one"), name, "not a regular file")
+    assert_user_error(tmt("serve", exported_copy, "--port", 0), name, "not a regular file")
 
 
 @pytest.fixture

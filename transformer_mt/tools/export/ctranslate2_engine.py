@@ -29,7 +29,7 @@ from transformer_mt.decoding.search import Constraint, Hypothesis
 from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
 from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.folder import EXPORT, RunFolder, refuse_special_files
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
 
@@ -71,6 +71,7 @@ def read_metadata(folder: Path) -> ExportMetadata:
         )
     if not path.exists():
         raise UserError(f"{folder}: has no {EXPORT}; pass a folder that tmt export --to ctranslate2 wrote")
+    refuse_special_files(folder)
     try:
         return ExportMetadata.model_validate_json(path.read_bytes())
     except ValidationError as error:

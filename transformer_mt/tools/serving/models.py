@@ -12,7 +12,7 @@ from typing import Any
 from transformer_mt.decoding.line_splitting import ChunkedTranslator, SplitWhen, TranslatedLine
 from transformer_mt.decoding.translator import ModelProvenance, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.folder import EXPORT, RunFolder, refuse_special_files
 from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
@@ -107,6 +107,7 @@ class ServedModel:
     def _source_version(self) -> str:
         """Return a text that changes when the folder has another checkpoint."""
         if not RunFolder(self.path).exists() and (self.path / EXPORT).exists():
+            refuse_special_files(self.path)
             return sha256((self.path / EXPORT).read_bytes()).hexdigest()
         try:
             run = RunFolder.open(self.path)
