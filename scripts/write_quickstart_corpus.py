@@ -7,7 +7,7 @@ import gzip
 from quickstart_corpus.corpus import generate_splits
 from quickstart_corpus.morphology import Text
 
-from transformer_mt.data.sources import FILE
+from transformer_mt.data.sources import QUICKSTART_FILE
 
 
 def to_tsv(splits: dict[str, list[Text]]) -> str:
@@ -16,4 +16,6 @@ def to_tsv(splits: dict[str, list[Text]]) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_bytes(gzip.compress(to_tsv(generate_splits()).encode(), mtime=0))  # no time stamp: repeatable bytes
+    QUICKSTART_FILE.write_bytes(
+        gzip.compress(to_tsv(generate_splits()).encode(), mtime=0)
+    )  # no time stamp: repeatable bytes

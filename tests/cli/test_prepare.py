@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data import corpus, encoding
@@ -82,52 +78,3 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
     done = tmt("prepare", "tiny.yaml", "tokenizer.vocab_size=350")
     assert_user_error(done, "was created with other settings", "tokenizer.vocab_size: 340 -> 350")
     assert "ready" not in done.stdout
-
-
-SLOW_BLOCKS = """
-import time
-from transformer_mt.cli.main import main
-from transformer_mt.data import corpus, encoding, worker_pool
-
-corpus.BLOCK_SIZE, worker_pool.MIN_PAIRS_PER_WORKER, encoding.SAVE_SECONDS = 5, 1, 0
-save_progress = encoding.ArrayWriter.save_progress
-
-def save_slowly(self, state):
-    save_progress(self, state)
-    print(state["n_rows"], flush=True)
-    time.sleep(DELAY)
-
-if __name__ == "__main__":
-    encoding.ArrayWriter.save_progress = save_slowly
-    main()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_killed_command_resumes(workers: str, in_tiny: Path, tmp_path: Path) -> None:
-    """Its worker processes end with it."""
-
-    def start(delay: float, cache: str) -> subprocess.Popen[str]:
-        (tmp_path / "program.py").write_text(SLOW_BLOCKS.replace("DELAY", str(delay)), encoding="utf-8")
-        command = [sys.executable, tmp_path / "program.py", "prepare", in_tiny / "tiny.yaml", "--workers", workers]
-        return subprocess.Popen([*command, f"data.cache_dir={tmp_path}/{cache}"], stdout=subprocess.PIPE, text=True)
-
-    def ids(cache: str) -> dict[str, bytes]:
-        return {name: content for name, content in read_folder(tmp_path / cache).items() if name.startswith("ids-")}
-
-    whole, _ = start(0, "whole").communicate(timeout=60)
-    assert whole.startswith("5\n10\n15\n")
-    with start(0.5, "cache") as killed:
-        assert killed.stdout is not None
-        assert [killed.stdout.readline() for _ in range(3)] == ["5\n", "10\n", "15\n"]
-        children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
-        killed.send_signal(signal.SIGKILL)
-    assert not ids("cache")
-    printed, _ = start(0, "cache").communicate(timeout=60)
-    assert printed.startswith("20\n")
-    assert ids("cache") == ids("whole") != {}
-    deadline = time.monotonic() + 10
-    while alive := [pid for pid in children if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,23 +13,11 @@ import pytest
 from helpers import read_folder
 
 from transformer_mt.config.root import Config
-from transformer_mt.data import (
-    corpus as blocks,
-)
-from transformer_mt.data import (
-    encoding as array_files,
-)
-from transformer_mt.data import (
-    encoding as block_encoding,
-)
-from transformer_mt.data import (
-    worker_pool,
-)
+from transformer_mt.data import corpus as blocks
+from transformer_mt.data import encoding, worker_pool
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import (
-    ArrayWriter,
-    BlockEncoder,
     EncodedCorpus,
     EncodedSide,
     LengthLimit,
@@ -188,16 +175,15 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.int32)])
 def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) -> None:
-    assert block_encoding.id_type(vocab_size) is dtype
+    assert encoding.id_type(vocab_size) is dtype
 
 
-# --- several processes, and killed ones -------------------------------------------------------------------------------
+# --- several processes ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def in_blocks_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 2)
-    monkeypatch.setattr(array_files, "SAVE_SECONDS", 0)
     monkeypatch.setattr(worker_pool, "MIN_PAIRS_PER_WORKER", 1)
 
 
@@ -217,72 +203,31 @@ def test_several_processes_write_the_arrays_of_one(write_corpus: WriteCorpus, to
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_blocks_of_2")
-def test_killed_worker_is_reported_and_finished_blocks_are_kept(
+def test_killed_worker_is_reported(
     write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = write_corpus(PAIRS * 10)
-    save_progress, count = ArrayWriter.save_progress, itertools.count()
+    def kill_workers(blocks: Iterable[Any], *_: Any) -> Iterator[Any]:
+        for number, block in enumerate(blocks):
+            yield block
+            if number == 5:
+                for process in multiprocessing.active_children():
+                    process.kill()
 
-    def kill_workers(self: ArrayWriter, state: dict[str, Any]) -> None:
-        save_progress(self, state)
-        if next(count) == 5:
-            for process in multiprocessing.active_children():
-                process.kill()
-
-    monkeypatch.setattr(ArrayWriter, "save_progress", kill_workers)
+    monkeypatch.setattr(encoding, "log_progress", kill_workers)
     with pytest.raises(UserError, match="one of 2 worker processes ended unexpectedly"):
-        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), workers=2)
+        encode_corpus(write_corpus(PAIRS * 10), tokenizers, LIMIT, Path("cache"), workers=2)
     assert not multiprocessing.active_children()
-    (progress,) = Path("cache").glob(".ids-*.partial/progress.json")
-    assert json.loads(progress.read_text(encoding="utf-8"))["state"]["n_rows"] >= 12
+    assert not [*Path("cache").glob("*ids-*")]
 
 
-@pytest.mark.usefixtures("in_blocks_of_2")
-@pytest.mark.parametrize("n_done", [0, 1, 3])
-@pytest.mark.parametrize("damage", [None, "tgt.ids", "progress.json"])
-def test_killed_encoding_resumes(
-    n_done: int,
-    damage: str | None,
-    write_corpus: WriteCorpus,
-    tokenizers: TokenizerPair,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Blocks after the last save are encoded again, and all blocks if the arrays are shorter than it says."""
-    corpus, limit = write_corpus(PAIRS), LengthLimit(6, "truncate")
-    encode_corpus(corpus, tokenizers, limit, Path("whole"))
-    save_progress, encode, n_encoded = ArrayWriter.save_progress, BlockEncoder.__call__, list[int]()
-
-    def stop(self: ArrayWriter, state: dict[str, Any]) -> None:
-        if state["n_rows"] == 2 * (n_done + 1):
-            raise KeyboardInterrupt
-        save_progress(self, state)
-
-    def count(self: BlockEncoder, batch: Any) -> Any:
-        n_encoded.append(len(batch))
-        return encode(self, batch)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(ArrayWriter, "save_progress", stop)
-        encode_corpus(corpus, tokenizers, limit, Path("cache"))
-    (partial,) = Path("cache").glob(".ids-*.partial")
-    if damage is not None and n_done:
-        (partial / damage).write_bytes(b"{")
-    monkeypatch.setattr(BlockEncoder, "__call__", count)
-    encode_corpus(corpus, tokenizers, limit, Path("cache"))
-    assert arrays("cache") == arrays("whole")
-    assert len(n_encoded) == 4 - (n_done if damage is None else 0)
-    assert not partial.exists()
-
-
-@pytest.mark.parametrize("name", ["src.ids", "rows", "arrays.json"])
-def test_half_copied_folder_is_made_again(name: str, write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
+@pytest.mark.parametrize("name", ["src.ids", "tgt.offsets", "rows"])
+def test_half_copied_folder_is_refused(name: str, write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     corpus = write_corpus(PAIRS)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    before = arrays("cache")
     (file,) = Path("cache").glob(f"ids-*/{name}")
-    file.write_bytes(file.read_bytes()[:-1])
-    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    assert arrays("cache") == before
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(UserError, match=f"{file.parent}: was copied in part"):
+        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
 
 
 def test_a_disk_without_space_is_reported_before_anything_is_encoded(

@@ -20,9 +20,9 @@ from transformer_mt.system.files import (
     atomic_file,
     atomic_folder,
     atomic_new_folder,
-    atomic_shared_folder,
     delete_folder,
     find_link_out,
+    make_folder_once,
     remove_leftovers,
     remove_stale_folders,
     write_text,
@@ -94,23 +94,28 @@ def test_new_folder_never_replaces_anything(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
-def test_first_of_several_processes_makes_the_shared_folder(tmp_path: Path) -> None:
+def test_first_of_several_processes_makes_the_cached_folder(tmp_path: Path) -> None:
+    """Without file locks, two processes may fill it at once."""
     path = tmp_path / "folder"
-    with atomic_shared_folder(path) as slow, atomic_shared_folder(path) as quick:
-        (slow / "slow").touch()
-        (quick / "quick").touch()
+
+    def fill(temporary: Path) -> None:
+        (temporary / "slow").touch()
+        path.mkdir()
+        (path / "quick").touch()
+
+    make_folder_once(path, fill)
     assert names(path) == ["quick"]
     assert names(tmp_path) == ["folder"]
 
 
-def test_shared_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mkdir(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     message = rf"{tmp_path}: cannot be written \(Read-only file system\); set data.cache_dir to another folder"
-    with pytest.raises(UserError, match=message), atomic_shared_folder(tmp_path / "folder"):
-        pass
+    with pytest.raises(UserError, match=message):
+        make_folder_once(tmp_path / "folder", lambda folder: None)
 
 
 # --- leftovers of killed processes ------------------------------------------------------------------------------------
@@ -156,19 +161,23 @@ def test_remove_leftovers_deletes_what_nfs_could_not_delete(tmp_path: Path, monk
 def test_stale_temporary_folders_are_deleted_after_a_day(tmp_path: Path) -> None:
     """Neither younger ones nor those with other names are deleted."""
     stale, young, other = ".ids-2.8-0123abcd.tmp", ".ids-3.9-0123abcd.tmp", ".mine.tmp"
-    resumable, abandoned = ".ids-4.partial", ".ids-5.partial"
-    for name in (stale, young, other, resumable, abandoned):
+    abandoned = ".ids-5.partial"  # of an earlier version
+    for name in (stale, young, other, abandoned):
         (tmp_path / name).mkdir()
         (tmp_path / name / "pairs.arrow").touch()
     long_ago = time.time() - 25 * 3600
-    for path in (f"{stale}/pairs.arrow", stale, young, f"{other}/pairs.arrow", other):
+    for path in (
+        f"{stale}/pairs.arrow",
+        stale,
+        young,
+        f"{other}/pairs.arrow",
+        other,
+        f"{abandoned}/pairs.arrow",
+        abandoned,
+    ):
         os.utime(tmp_path / path, (long_ago, long_ago))
-    for path, days in ((resumable, 29), (abandoned, 31)):
-        for each in (tmp_path / path / "pairs.arrow", tmp_path / path):
-            old = time.time() - days * 24 * 3600
-            os.utime(each, (old, old))
     remove_stale_folders(tmp_path)
-    assert names(tmp_path) == [young, resumable, other]
+    assert names(tmp_path) == [young, other]
 
 
 # --- full disk --------------------------------------------------------------------------------------------------------
@@ -233,7 +242,7 @@ def test_a_link_out_of_a_folder_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("write", [atomic_file, atomic_new_folder, atomic_shared_folder])
+@pytest.mark.parametrize("write", [atomic_file, atomic_new_folder])
 def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_path: Path) -> None:
     message = f"{tmp_path / 'new'}: cannot be written: {os.strerror(number)}; make room on the disk"
     with pytest.raises(UserError, match=message), write(tmp_path / "new"):
@@ -241,6 +250,11 @@ def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_p
     assert names(tmp_path) == []
 
 
-def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), atomic_shared_folder(tmp_path / "folder"):
-        (tmp_path / "missing").read_bytes()
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, UserError), (errno.ENOENT, FileNotFoundError)])
+def test_errors_while_a_cached_folder_is_filled(number: int, error: type[Exception], tmp_path: Path) -> None:
+    def fill(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(error):
+        make_folder_once(tmp_path / "folder", fill)
+    assert names(tmp_path) == []

@@ -125,12 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        from transformer_mt.system.files import describe_file_error
-
-        message = describe_file_error(error)
-        if is_debugging or message is None:
+        if is_debugging or not error.filename:
             raise
-        _fail(message)
+        _fail(f"{os.fsdecode(error.filename)}: {error.strerror}")
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.system.device import is_out_of_memory
 

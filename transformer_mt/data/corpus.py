@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data import sources as quickstart
 from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import read_source
+from transformer_mt.data.sources import QUICKSTART_FILE, read_source
 from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once, measure_folder
+from transformer_mt.system.files import check_cache_space, make_folder_once, measure_folder
 from transformer_mt.system.log import ProgressReport
 
 if TYPE_CHECKING:
@@ -213,12 +212,7 @@ class ParallelCorpus:
         starts = [*range(0, len(self), SAMPLE_WINDOW)]
         if len(self) > size:
             starts = np.linspace(0, len(self) - SAMPLE_WINDOW, size // SAMPLE_WINDOW).astype(np.int64).tolist()
-        pairs: list[tuple[str, str]] = []
-        for start in starts:
-            run = slice(start, min(start + SAMPLE_WINDOW, len(self)))
-            found = cast(dict[str, list[str]], self.table[run if self.selected is None else self.selected[run]])
-            pairs += zip(found["src"], found["tgt"], strict=True)
-        return pairs
+        return [pair for start in starts for pair in self.rows(start, min(start + SAMPLE_WINDOW, len(self)))]
 
     def column(self, name: Literal["src", "tgt"]) -> list[str]:
         """Return one side as a list. Meant for validation and test sets, which fit in memory."""
@@ -267,13 +261,12 @@ def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -
     columns = (source.src_column or languages[0], source.tgt_column or languages[1])
     folder = cache_dir / f"table-{_cache_key(source, columns)}"
 
-    def make() -> None:
+    def fill(temporary: Path) -> None:
         check_cache_space(cache_dir, _min_text_bytes(source), f"{_source_name(source)}: the sentence pairs")
-        with atomic_shared_folder(folder) as temporary:
-            if _write_table(read_source(source, columns), temporary) == 0:
-                raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
+        if _write_table(read_source(source, columns), temporary) == 0:
+            raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
 
-    make_once(folder, make)
+    make_folder_once(folder, fill)
     info = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), info["files"], folder.name, info["sha256"])
 
@@ -323,7 +316,7 @@ def _cache_key(source: Source, columns: tuple[str, str]) -> str:
     src, tgt = source.text_files()  # a reversed table names the other files, so their order is part of the key
     files = [Path(name) for name in (*src, *tgt, *source.table)]
     if source.builtin:
-        files = [quickstart.FILE]
+        files = [QUICKSTART_FILE]
     elif source.dataset and Path(source.dataset).is_dir():
         files = sorted(_list_visible_files(Path(source.dataset)))
     states = [read_file_state(path) for path in files]
@@ -371,12 +364,7 @@ def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> P
     parts = [[name, corpus.key, corpus.fingerprint] for name, corpus in corpora.items()]
     folder = cache_dir / f"combined-{sha256(json.dumps([COMBINED_FORMAT_VERSION, parts]).encode()).hexdigest()[:16]}"
 
-    def make() -> None:
-        check_cache_space(cache_dir, sum(corpus.n_bytes for corpus in corpora.values()), "the pairs of all sources")
-        with atomic_shared_folder(folder) as temporary:
-            _write_combined_table(corpora, temporary)
-
-    make_once(folder, make)
+    make_folder_once(folder, lambda temporary: _write_combined_table(corpora, temporary))
     digest = json.loads((folder / "table.json").read_text(encoding="utf-8"))["sha256"]
     return ParallelCorpus(
         Dataset.from_file(str(folder / "pairs.arrow")),
@@ -393,6 +381,7 @@ def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> P
 
 
 def _write_combined_table(corpora: Mapping[str, ParallelCorpus], folder: Path) -> None:
+    check_cache_space(folder.parent, sum(corpus.n_bytes for corpus in corpora.values()), "the pairs of all sources")
     n_files = 0
     with TableWriter(folder / "pairs.arrow") as table:
         for corpus in corpora.values():

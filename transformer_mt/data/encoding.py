@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,107 +22,11 @@ from numpy.typing import NDArray
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.worker_pool import limit_workers, open_pool
-from transformer_mt.system.files import check_cache_space, delete_folder, make_once, report_full_disk, write_text
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import check_cache_space, make_folder_once
 
-SAVE_SECONDS = 10.0
 DESCRIPTION = "arrays.json"
-PROGRESS = "progress.json"
-
-State = dict[str, Any]
-
-
-class ArrayWriter:
-    """Appends to the arrays of a folder. `state` is what the last checkpoint recorded, or {} for a new folder."""
-
-    def __init__(self, path: Path, dtypes: Mapping[str, Any]) -> None:
-        """Open the arrays `dtypes`, and resume if a killed writer has left the same ones."""
-        self._path, self._folder = path, path.with_name(f".{path.name}.partial")
-        self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
-        progress = self._read_progress()
-        if not progress:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(parents=True)
-        self.state: State = progress.get("state", {})
-        sizes: dict[str, int] = progress.get("sizes", {})
-        self._files = {name: (self._folder / name).open("ab") for name in self._dtypes}
-        for name, file in self._files.items():
-            file.truncate(sizes.get(name, 0))
-            file.seek(0, os.SEEK_END)
-        self._saved = time.monotonic()
-
-    def __enter__(self) -> ArrayWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def append(self, name: str, values: NDArray[Any]) -> None:
-        """Append values to an array. Raises `UserError` if the disk is full."""
-        with report_full_disk(self._path):
-            self._files[name].write(values.astype(self._dtypes[name], copy=False).tobytes())
-
-    def save_progress(self, state: State) -> None:
-        """Record the arrays and a state every few seconds."""
-        if time.monotonic() - self._saved >= SAVE_SECONDS:
-            write_text(self._folder / PROGRESS, json.dumps({"sizes": self._flush(), "state": state}))
-            self._saved = time.monotonic()
-
-    def finish(self, info: State) -> None:
-        """Give the folder its final name, with `info` in its description. A damaged folder is replaced."""
-        sizes = self._flush()
-        for file in self._files.values():
-            file.close()
-        dtypes = {name: dtype.name for name, dtype in self._dtypes.items()}
-        write_text(self._folder / DESCRIPTION, json.dumps({"sizes": sizes, "dtypes": dtypes, **info}))
-        (self._folder / PROGRESS).unlink(missing_ok=True)
-        if self._path.exists():
-            delete_folder(self._path)
-        self._folder.rename(self._path)
-
-    def _flush(self) -> dict[str, int]:
-        """Write everything to the disk, and return the sizes."""
-        with report_full_disk(self._path):
-            for file in self._files.values():
-                file.flush()
-                os.fsync(file.fileno())
-        return {name: file.tell() for name, file in self._files.items()}
-
-    def _read_progress(self) -> dict[str, Any]:
-        """Return the checkpoint, or {} without a usable one."""
-        try:
-            progress = json.loads((self._folder / PROGRESS).read_text(encoding="utf-8"))
-            sizes = cast(dict[str, int], progress["sizes"])
-            is_whole = sizes.keys() == self._dtypes.keys() and all(
-                (self._folder / name).stat().st_size >= size for name, size in sizes.items()
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
-        return progress if is_whole else {}
-
-
-def is_complete(path: Path) -> bool:
-    """Return whether a folder of arrays is whole. A half-copied one is not."""
-    try:
-        sizes = cast(dict[str, int], read_description(path)["sizes"])
-        return all((path / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def read_description(path: Path) -> State:
-    """Return the `info` of `ArrayWriter.finish`, with the sizes and types of the arrays."""
-    return json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-
-
-def map_array(path: Path, name: str) -> NDArray[Any]:
-    """Map an array of a folder into memory."""
-    description = read_description(path)
-    dtype = np.dtype(description["dtypes"][name])
-    if description["sizes"][name] == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    return np.memmap(path / name, dtype, mode="r")
-
+SIDES = ("src", "tgt")
 
 Reason = Literal["empty", "too_long", "truncated"]
 Rows = NDArray[np.int32]  # row numbers of an encoded corpus
@@ -149,37 +52,22 @@ class LengthLimitCounts:
     truncated: int = 0
     examples: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
-    def count(self, reason: Reason, row: int) -> None:
-        """Count one pair, and keep its row as an example if there are few so far."""
-        setattr(self, reason, getattr(self, reason) + 1)
-        self._add_example(reason, row)
-
-    def add(self, other: LengthLimitCounts, first_row: int) -> None:
-        """Add the counts of the block that starts at a row."""
-        self.empty += other.empty
-        self.too_long += other.too_long
-        self.truncated += other.truncated
-        for reason, rows in other.examples.items():
-            for row in rows:
-                self._add_example(reason, first_row + row)
-
-    def _add_example(self, reason: str, row: int) -> None:
+    def add(self, reason: Reason, rows: Sequence[int]) -> None:
+        """Count the pairs of some rows, and keep the first few as examples."""
+        setattr(self, reason, getattr(self, reason) + len(rows))
         examples = self.examples.setdefault(reason, [])
-        if len(examples) < MAX_LISTED:
-            examples.append(row)
+        examples += rows[: MAX_LISTED - len(examples)]
 
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """The pairs of a block that were kept. Ids are concatenated."""
+    """The pairs of a block that were kept. `ids` and `lengths` have an entry for each side."""
 
     n_rows: int  # of the block
     kept: NDArray[np.int32]  # rows of the block
-    src: Ids
-    src_lengths: NDArray[np.int32]
-    tgt: Ids
-    tgt_lengths: NDArray[np.int32]
-    limit_counts: LengthLimitCounts
+    ids: list[Ids]  # concatenated
+    lengths: list[Lengths]
+    limited: dict[Reason, list[int]]  # rows of the block that were dropped or truncated
 
     def __len__(self) -> int:
         return self.n_rows
@@ -190,19 +78,20 @@ class BlockEncoder:
 
     def __init__(self, tokenizers: TokenizerPair, limit: LengthLimit | None) -> None:
         self.tokenizers, self.limit = tokenizers, limit
-        self._dtypes = [id_type(tokenizer.vocab_size) for tokenizer in (tokenizers.src, tokenizers.tgt)]
+        self.sides = tokenizers.src, tokenizers.tgt
+        self.id_types = [id_type(tokenizer.vocab_size) for tokenizer in self.sides]
 
     def __call__(self, batch: Any) -> EncodedBlock:
         """Encode an Arrow record batch with the columns `src` and `tgt`. Without a limit, keep every pair."""
         src, tgt = batch["src"].to_pylist(), batch["tgt"].to_pylist()
-        encoded = [*zip(self.tokenizers.src.encode(src), self.tokenizers.tgt.encode(tgt), strict=True)]
-        kept, limit_counts = [*range(len(src))], LengthLimitCounts()
+        encoded = [*zip(self.sides[0].encode(src), self.sides[1].encode(tgt), strict=True)]
+        kept, limited = [*range(len(src))], dict[Reason, list[int]]()
         if self.limit is not None:
-            kept = _apply_length_limit([*zip(src, tgt, strict=True)], encoded, self.limit, limit_counts)
+            kept, limited = _apply_length_limit([*zip(src, tgt, strict=True)], encoded, self.limit)
         sides = [[encoded[i][side] for i in kept] for side in (0, 1)]
-        ids = [np.fromiter(chain.from_iterable(side), dtype) for side, dtype in zip(sides, self._dtypes, strict=True)]
+        ids = [np.fromiter(chain.from_iterable(side), dtype) for side, dtype in zip(sides, self.id_types, strict=True)]
         lengths = [np.array([*map(len, side)], np.int32) for side in sides]
-        return EncodedBlock(len(src), np.array(kept, np.int32), ids[0], lengths[0], ids[1], lengths[1], limit_counts)
+        return EncodedBlock(len(src), np.array(kept, np.int32), ids, lengths, limited)
 
 
 def id_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
@@ -211,49 +100,27 @@ def id_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
 
 
 def _apply_length_limit(
-    pairs: list[tuple[str, str]],
-    encoded: list[tuple[list[int], list[int]]],
-    limit: LengthLimit,
-    limit_counts: LengthLimitCounts,
-) -> list[int]:
-    """Return the indices of the pairs to keep. Truncates ids in place and updates `limit_counts`."""
+    pairs: list[tuple[str, str]], encoded: list[tuple[list[int], list[int]]], limit: LengthLimit
+) -> tuple[list[int], dict[Reason, list[int]]]:
+    """Return the indices of the pairs to keep, and those that were dropped or truncated. Truncates ids in place."""
     max_tokens = limit.max_length - 1  # without the end symbol
     kept: list[int] = []
+    limited = defaultdict[Reason, list[int]](list)
     for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(pairs, encoded, strict=True)):
         if not limit.keep_empty and not (src and tgt and src_text.strip() and tgt_text.strip()):
-            limit_counts.count("empty", i)
+            limited["empty"].append(i)
         elif max(len(src), len(tgt)) <= max_tokens:
             kept.append(i)
         elif limit.too_long == "truncate":
-            limit_counts.count("truncated", i)
+            limited["truncated"].append(i)
             del src[max_tokens:], tgt[max_tokens:]
             kept.append(i)
         else:
-            limit_counts.count("too_long", i)
-    return kept
+            limited["too_long"].append(i)
+    return kept, limited
 
 
-# --- several processes ------------------------------------------------------------------------------------------------
-
-
-def encode_blocks(batches: Iterable[Any], encoder: BlockEncoder, workers: int) -> Iterator[EncodedBlock]:
-    """Yield the encoded blocks in order. The result does not depend on the number of processes.
-
-    Raises:
-        UserError: A process was killed, or could not start.
-    """
-    if workers <= 1:
-        yield from map(encoder, batches)
-        return
-    spec = encoder.tokenizers.to_dict(), encoder.limit  # tokenizers themselves cannot be sent
-    with open_pool(workers, _make_encoder, *spec) as pool:
-        yield from pool.map_in_order(BlockEncoder.__call__, batches)
-
-
-def _make_encoder(tokenizers: dict[str, Any], limit: LengthLimit | None) -> BlockEncoder:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return BlockEncoder(TokenizerPair.from_dict(tokenizers), limit)
-
+# --- encoded corpora --------------------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 6  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row
@@ -324,69 +191,75 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Encode a corpus and apply the length limit, or map its arrays from the cache. Without a limit, keep every pair.
 
-    The arrays do not depend on `workers`, the number of processes. A killed call resumes in the next one.
+    The arrays do not depend on `workers`, the number of processes.
 
     Raises:
-        UserError: The disk has no space for the arrays.
+        UserError: The disk has no space for the arrays, or a process was killed.
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
     settings = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)])
     folder = cache_dir / f"ids-{sha256(settings.encode()).hexdigest()[:16]}"
-    make_once(folder, lambda: _write_arrays(corpus, BlockEncoder(tokenizers, limit), folder, workers), is_complete)
+    encoder = BlockEncoder(tokenizers, limit)
+
+    make_folder_once(folder, lambda temporary: _write_arrays(corpus, encoder, temporary, workers))
     src, tgt = (
-        EncodedSide(*(map_array(folder, f"{side}.{kind}") for kind in ("ids", "offsets"))) for side in ("src", "tgt")
+        EncodedSide(_map_array(folder / f"{side}.ids", dtype), _map_array(folder / f"{side}.offsets", np.int64))
+        for side, dtype in zip(SIDES, encoder.id_types, strict=True)
     )
-    limit_counts = LengthLimitCounts(**read_description(folder)["limit_counts"])
-    return EncodedCorpus(src, tgt, corpus, map_array(folder, "rows"), limit_counts)
+    rows = _map_array(folder / "rows", np.int32)
+    if not len(rows) == len(src) == len(tgt) or any(len(side.ids) != side.offsets[-1] for side in (src, tgt)):
+        raise UserError(f"{folder}: was copied in part; delete it, and it is made again")
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return EncodedCorpus(src, tgt, corpus, rows, LengthLimitCounts(**description["limit_counts"]))
 
 
 def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, workers: int) -> None:
-    """Encode and filter block by block, and write the arrays. Resume after the last checkpoint of a killed call."""
-    tokenizers = encoder.tokenizers
-    dtypes: dict[str, Any] = {"rows": np.int32}
-    for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt)):
-        dtypes |= {f"{side}.ids": id_type(tokenizer.vocab_size), f"{side}.offsets": np.int64}
-    with ArrayWriter(folder, dtypes) as arrays:
-        n_rows: int = arrays.state.get("n_rows", 0)
-        ends: dict[str, int] = arrays.state.get("ends", {"src": 0, "tgt": 0})
-        limit_counts = LengthLimitCounts(**arrays.state.get("limit_counts", {}))
-        _check_space(corpus, encoder, folder, len(corpus) - n_rows)
-        if n_rows == 0:
-            for side in ends:
-                arrays.append(f"{side}.offsets", np.zeros(1, np.int64))
-        workers = limit_workers(workers, len(corpus) - n_rows)
-        blocks = encode_blocks(_batches_from(corpus, n_rows), encoder, workers)
-        for block in log_progress(blocks, "encoded", len(corpus), n_rows):
-            arrays.append("rows", block.kept + n_rows)
-            for side, ids, lengths in (
-                ("src", block.src, block.src_lengths),
-                ("tgt", block.tgt, block.tgt_lengths),
-            ):
-                arrays.append(f"{side}.ids", ids)
-                arrays.append(f"{side}.offsets", ends[side] + np.cumsum(lengths, dtype=np.int64))
-                ends[side] += len(ids)
-            limit_counts.add(block.limit_counts, n_rows)
+    """Encode and filter block by block, and append to the arrays."""
+    _check_space(corpus, encoder, folder.parent)
+    workers = limit_workers(workers, len(corpus))
+    n_rows, ends, limit_counts = 0, [0, 0], LengthLimitCounts()
+    with ExitStack() as stack:
+
+        def open_array(name: str) -> BinaryIO:
+            return stack.enter_context((folder / name).open("wb"))
+
+        rows = open_array("rows")
+        arrays = [(open_array(f"{side}.ids"), open_array(f"{side}.offsets")) for side in SIDES]
+        for _, offsets in arrays:
+            offsets.write(np.zeros(1, np.int64).data)
+        if workers > 1:  # tokenizers themselves cannot be sent
+            pool = stack.enter_context(open_pool(workers, _make_encoder, encoder.tokenizers.to_dict(), encoder.limit))
+            blocks = pool.map_in_order(BlockEncoder.__call__, corpus.batches())
+        else:
+            blocks = map(encoder, corpus.batches())
+        for block in log_progress(blocks, "encoded", len(corpus)):
+            rows.write((block.kept + np.int32(n_rows)).data)
+            for side, (ids, offsets) in enumerate(arrays):
+                ids.write(block.ids[side].data)
+                offsets.write((ends[side] + np.cumsum(block.lengths[side], dtype=np.int64)).data)
+                ends[side] += len(block.ids[side])
+            for reason, found in block.limited.items():
+                limit_counts.add(reason, [n_rows + row for row in found])
             n_rows += len(block)
-            arrays.save_progress({"n_rows": n_rows, "ends": ends, "limit_counts": asdict(limit_counts)})
-        arrays.finish({"limit_counts": asdict(limit_counts)})
+    (folder / DESCRIPTION).write_text(json.dumps({"limit_counts": asdict(limit_counts)}), encoding="utf-8")
 
 
-def _batches_from(corpus: ParallelCorpus, first_row: int) -> Iterator[Any]:
-    """Yield the record batches of a corpus from a row on, at which a batch starts."""
-    row = 0
-    for batch in corpus.batches():
-        if row >= first_row:
-            yield batch
-        row += len(batch)
+def _make_encoder(tokenizers: dict[str, Any], limit: LengthLimit | None) -> BlockEncoder:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return BlockEncoder(TokenizerPair.from_dict(tokenizers), limit)
 
 
-def _check_space(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, n_pairs: int) -> None:
-    """Raise `UserError` if the disk has no space for the arrays of `n_pairs` more pairs, as a sample predicts."""
+def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
+    # an empty file cannot be mapped
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def _check_space(corpus: ParallelCorpus, encoder: BlockEncoder, cache_dir: Path) -> None:
+    """Raise `UserError` if the disk has no space for the arrays, as a sample predicts."""
     sample = corpus.sample(SAMPLE_SIZE)
-    if not sample:
-        return
     n_bytes = BYTES_PER_PAIR * len(sample)
-    for side, tokenizer in enumerate((encoder.tokenizers.src, encoder.tokenizers.tgt)):
+    for side, (tokenizer, dtype) in enumerate(zip(encoder.sides, encoder.id_types, strict=True)):
         n_tokens = sum(map(len, tokenizer.encode([pair[side] for pair in sample])))
-        n_bytes += n_tokens * np.dtype(id_type(tokenizer.vocab_size)).itemsize
-    check_cache_space(folder.parent, n_bytes * n_pairs / len(sample), f"the token ids of {n_pairs:,} pairs")
+        n_bytes += n_tokens * np.dtype(dtype).itemsize
+    n_pairs = len(corpus)
+    check_cache_space(cache_dir, n_bytes * n_pairs / max(1, len(sample)), f"the token ids of {n_pairs:,} pairs")

@@ -21,28 +21,8 @@ from transformer_mt.system.log import log_rank0
 
 STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
-STALE_PARTIAL_SECONDS = 30 * STALE_SECONDS
-"""Age at which nobody will resume an interrupted `.NAME.partial` any more."""
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
-
-
-FILE_ERRORS = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("EACCES", "EPERM", "EROFS", "ENOENT", "EISDIR", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "ENXIO"),
-        *("ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EMFILE"),
-    )
-)
-"""Errors of a file or disk that the user can repair."""
-
-
-def describe_file_error(error: OSError) -> str | None:
-    """Return the message for an error of a file that the user can repair, or None for an error of the program."""
-    if error.errno not in FILE_ERRORS or not error.filename:
-        return None
-    return f"{os.fsdecode(error.filename)}: {error.strerror}"
-
 
 # --- atomic files -----------------------------------------------------------------------------------------------------
 
@@ -128,31 +108,15 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
         temporary.rename(path)
 
 
-@contextmanager
-def atomic_shared_folder(path: Path) -> Generator[Path]:
-    """Like `atomic_folder`, for a cache entry that several processes may make at once: the first one is kept.
-
-    The content must depend on the name alone. Raises `UserError` if the disk is full or read-only.
-    """
-    with report_read_only_folder(path), report_full_disk(path), temporary_folder(path) as temporary:
-        yield temporary
-        _fsync_folder(temporary)
-        try:
-            temporary.rename(path)
-        except OSError:
-            if not path.exists():
-                raise
-
-
-def make_once(path: Path, make: Callable[[], None], is_complete: Callable[[Path], bool] = Path.exists) -> None:
-    """Call `make` unless a cache entry is complete. If another process makes it now, wait for that one.
+def make_once(path: Path, make: Callable[[], None]) -> None:
+    """Call `make` unless a cache entry exists. If another process makes it now, wait for that one.
 
     A file lock ends with its process, so the next call replaces a process that was killed.
 
     Raises:
         UserError: The folder is read-only.
     """
-    if is_complete(path):
+    if path.exists():
         return
     from filelock import FileLock, Timeout  # only here, because the import takes time
 
@@ -166,11 +130,31 @@ def make_once(path: Path, make: Callable[[], None], is_complete: Callable[[Path]
             except Timeout:
                 log_rank0(f"data: waiting for another process, which makes {path}")
         try:
-            if not is_complete(path):
+            if not path.exists():
                 make()
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
+
+
+def make_folder_once(path: Path, fill: Callable[[Path], None]) -> None:
+    """Like `make_once`, for a folder: `fill` writes its files to a temporary one.
+
+    Raises:
+        UserError: The disk is full or read-only.
+    """
+
+    def make() -> None:
+        with report_full_disk(path), temporary_folder(path) as temporary:
+            fill(temporary)
+            _fsync_folder(temporary)
+            try:
+                temporary.rename(path)
+            except OSError:
+                if not path.exists():  # without locks on a network, another process may have made it
+                    raise
+
+    make_once(path, make)
 
 
 @contextmanager
@@ -270,11 +254,11 @@ def remove_leftovers(folder: Path) -> None:
 def remove_stale_folders(folder: Path) -> None:
     """Delete temporary folders in a shared folder, such as a cache, that nobody has changed for a long time."""
     for temporary in folder.glob(".*"):
-        match = re.fullmatch(r"\..+\.(\d+-[0-9a-f]{8}\.tmp|partial)", temporary.name)
-        if match and temporary.is_dir():
+        # earlier versions wrote .partial
+        if re.fullmatch(r"\..+\.(\d+-[0-9a-f]{8}\.tmp|partial)", temporary.name) and temporary.is_dir():
             with suppress(OSError):  # its owner is deleting it right now
                 newest = max(path.stat().st_mtime for path in (temporary, *temporary.iterdir()))
-                if time.time() - newest > (STALE_PARTIAL_SECONDS if match[1] == "partial" else STALE_SECONDS):
+                if time.time() - newest > STALE_SECONDS:
                     shutil.rmtree(temporary, ignore_errors=True)
 
 

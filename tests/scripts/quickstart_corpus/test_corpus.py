@@ -13,7 +13,7 @@ from quickstart_corpus.dice import Dice
 from quickstart_corpus.grammar import sentence
 from write_quickstart_corpus import to_tsv
 
-from transformer_mt.data.sources import FILE, SPLITS, load_pairs
+from transformer_mt.data.sources import QUICKSTART_FILE, SPLITS, load_pairs
 
 CORPUS = {split: load_pairs(split) for split in SPLITS}
 ALL_PAIRS = [pair for pairs in CORPUS.values() for pair in pairs]
@@ -32,7 +32,7 @@ DETERMINERS = re.findall(r"\w+", "the a an this these my his her our their two t
 @pytest.mark.slow
 def test_shipped_file_is_what_the_generator_writes():
     splits = generate_splits()
-    assert to_tsv(splits).encode() == gzip.decompress(FILE.read_bytes())
+    assert to_tsv(splits).encode() == gzip.decompress(QUICKSTART_FILE.read_bytes())
     for text in splits["combinations"]:
         assert any(is_reserved(phrase) for phrase in text.pairs), text.en
 
