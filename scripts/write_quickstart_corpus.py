@@ -16,6 +16,5 @@ def to_tsv(splits: dict[str, list[Text]]) -> str:
 
 
 if __name__ == "__main__":
-    QUICKSTART_FILE.write_bytes(
-        gzip.compress(to_tsv(generate_splits()).encode(), mtime=0)
-    )  # no time stamp: repeatable bytes
+    content = to_tsv(generate_splits()).encode()
+    QUICKSTART_FILE.write_bytes(gzip.compress(content, mtime=0))  # no time stamp: repeatable bytes

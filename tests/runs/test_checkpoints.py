@@ -70,7 +70,7 @@ def test_saved_checkpoint_is_loaded(run: RunFolder) -> None:
     model, info = make_model(0.0), run.find_checkpoint("10")
     assert info.scores == {"loss": 3.0}
     weights = (info.path / "model.safetensors").read_bytes()
-    assert info.files["model.safetensors"]["sha256"] == sha256(weights).hexdigest()
+    assert info.files["model.safetensors"].sha256 == sha256(weights).hexdigest()
     load_weights(model, info)
     assert torch.equal(model.weight, torch.full((2, 3), 10.0))
     assert load_state(info) == {"progress": {"step": 10}}

@@ -103,7 +103,7 @@ def test_a_run_that_no_parser_reads_is_refused(text: str, run: RunFolder) -> Non
         ("scores", {"loss": HUGE}),
         ("scores", [1.0]),
         ("stopped", "no"),
-        ("tests", [{"title": "a", "source": "b", "translation": "c"}]),
+        ("tests", [{"title": 1}]),
         ("tests", {}),
     ],
 )

@@ -299,7 +299,7 @@ class Member(NamedTuple):
 
 def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
     """Return the first digits of the SHA-256 of the weights."""
-    return checkpoint.files[WEIGHTS]["sha256"][:12]
+    return checkpoint.files[WEIGHTS].sha256[:12]
 
 
 def load_members(runs: Sequence[RunFolder], checkpoint: str) -> list[Member]:

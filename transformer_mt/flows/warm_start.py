@@ -61,7 +61,7 @@ class WarmStart:
                 f"{KEY}: {run.path}: its weights do not fit this model:\n{_indent(misfits)}\n"
                 f"{_remedy(run, differences)}"
             )
-        return cls(run, checkpoint.step, checkpoint.files[WEIGHTS]["sha256"], theirs, differences)
+        return cls(run, checkpoint.step, checkpoint.files[WEIGHTS].sha256, theirs, differences)
 
     def check_tokenizers(self, tokenizers: TokenizerPair) -> None:
         """Raise `UserError` if the other run was retrained with new tokenizers after this run copied the old ones."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,14 +62,7 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
             safetensors.torch.save_file(contiguous, str(folder / WEIGHTS))
             if state is not None:
                 _save_state(state, folder / STATE)
-            description = {
-                "step": info.step,
-                "metric": info.metric,
-                "scores": info.scores,
-                "stopped": info.stopped,
-                "is_rejected": info.is_rejected,
-                "tests": info.tests,
-            }
+            description = {key: value for key, value in asdict(info).items() if key not in ("path", "files")}
             write_manifest(folder / CHECKPOINT, description)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import field
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from transformer_mt.config.section import FolderName
 from transformer_mt.errors import UserError
 
-BLOCK = 1 << 20  # bytes per read
 END = b"\n}\n"  # last bytes of every manifest
 
 
@@ -35,12 +37,8 @@ def write_manifest(path: Path, content: dict[str, Any]) -> None:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest, with `files`. Raises `CorruptFileError` if it is not as it was written."""
-    if not path.is_file():
-        raise CorruptFileError(path, "is missing")
-    try:
+    with _report_read_errors(path):
         text = path.read_bytes()
-    except OSError as error:  # a bad sector
-        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
     if not text.endswith(END):
         raise CorruptFileError(path, f"was truncated (the end is missing after {len(text):,} bytes)")
     try:
@@ -63,26 +61,27 @@ def verify_manifest(path: Path, *names: str) -> None:
 
 
 def _verify_file(path: Path, expected: dict[str, Any]) -> None:
-    if not path.is_file():
-        raise CorruptFileError(path, "is missing")
-    try:
-        n_bytes = path.stat().st_size
-        if n_bytes < expected["bytes"]:
-            raise CorruptFileError(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
+    with _report_read_errors(path):
         found = _size_and_checksum(path)
-    except OSError as error:
-        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
+    if found["bytes"] < expected["bytes"]:
+        raise CorruptFileError(path, f"was truncated ({found['bytes']:,} of {expected['bytes']:,} bytes)")
     if found != expected:
         raise CorruptFileError(path, "its checksum does not match")
 
 
 def _size_and_checksum(path: Path) -> dict[str, Any]:
-    digest, n_bytes = sha256(), 0
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            n_bytes += len(block)
-    return {"bytes": n_bytes, "sha256": digest.hexdigest()}
+        return {"bytes": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
+
+
+@contextmanager
+def _report_read_errors(path: Path) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise CorruptFileError(path, "is missing") from None
+    except OSError as error:  # a bad sector
+        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
 
 
 def _render(content: dict[str, Any]) -> str:
@@ -173,57 +172,40 @@ class RunRecord(Record):
 # --- checkpoint.json --------------------------------------------------------------------------------------------------
 
 
-class _File(Record):
+class FileChecksum(Record):
+    """Size and SHA-256 of a file."""
+
     bytes: Count
     sha256: str
-
-
-class _Test(Record):
-    title: str
-    source: str
-    translation: str
-    problem: str | None
-
-
-class CheckpointRecord(Record):
-    """The keys of `checkpoint.json`."""
-
-    step: Count
-    metric: str
-    scores: dict[str, Number]
-    stopped: bool = False
-    is_rejected: bool = False
-    tests: list[_Test] = []
-    files: dict[FolderName, _File]
 
 
 CHECKPOINT = "checkpoint.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="ignore", strict=True))
 class CheckpointInfo:
     """The content of `checkpoint.json`. There are no scores if the step was not validated."""
 
     path: Path
-    step: int
+    step: Count
     metric: str  # by which the best checkpoint of the run is chosen
-    scores: dict[str, float]
+    scores: dict[str, Number]
     stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
     is_rejected: bool = False  # by validation.gate or validation.expect_all: it is never the best one
     tests: list[dict[str, str | None]] = field(default_factory=list[dict[str, str | None]])  # of validation.expect
-    files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # size and checksum by file name
+    files: dict[FolderName, FileChecksum] = field(default_factory=dict[str, FileChecksum], compare=False)
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointInfo:
         """Read the description in a checkpoint folder. Raises `CorruptFileError` if it is damaged."""
         path = folder / CHECKPOINT
         try:
-            found = CheckpointRecord.model_validate(read_manifest(path))
+            found = cls(**cast(Any, {**read_manifest(path), "path": folder}))
         except ValidationError as error:
             raise CorruptFileError(path, describe_validation_error(error)) from None
         if found.step != int(folder.name.removeprefix("step-")):
             raise CorruptFileError(path, "belongs to another step")
-        return cls(folder, **{key: value for key, value in found.model_dump().items() if key in cls.__annotations__})
+        return found
 
     @property
     def score(self) -> float | None:

@@ -115,7 +115,7 @@ class ServedModel:
         except CorruptFileError as error:
             raise UserError(str(error)) from None
         calibration = sha256(run.calibration.read_bytes()).hexdigest() if run.calibration.exists() else None
-        return f"{info.step} {sorted((name, file['sha256']) for name, file in info.files.items())} {calibration}"
+        return f"{info.step} {sorted((name, file.sha256) for name, file in info.files.items())} {calibration}"
 
 
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
