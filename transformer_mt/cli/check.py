@@ -78,7 +78,7 @@ class Check(Command):
             raise UserError("check: --write repairs instead of checking; leave out --html")
         if self.show_removed is not None:
             from transformer_mt.flows.prepare import iterate_affected_pairs
-            from transformer_mt.tools.quality.normalization import normalize_spaces
+            from transformer_mt.tools.quality.signals import normalize_spaces
 
             for pair in iterate_affected_pairs(config, self.show_removed):
                 print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))

@@ -20,8 +20,8 @@ from transformer_mt.tools.quality.corpus_filters import hash_side
 from transformer_mt.tools.quality.duplicates import HashSet
 from transformer_mt.tools.quality.filter_base import Filter, FilterLocation
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
-from transformer_mt.tools.quality.normalization import make_comparison_key
 from transformer_mt.tools.quality.quality_config import FilterList
+from transformer_mt.tools.quality.signals import make_comparison_key
 
 Pairs = list[tuple[str, str]]
 Apply = Callable[..., ParallelCorpus]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.tools.quality.duplicates import NearIndex, find_near_duplicates, make_compared_text
-from transformer_mt.tools.quality.normalization import make_comparison_key
+from transformer_mt.tools.quality.signals import make_comparison_key
 
 WORDS = (
     "a the man woman two dogs children run sits beside yellow boat across river reading newspaper mountain 山 собака"

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share, split_units
-from transformer_mt.tools.quality import normalization, signals
-from transformer_mt.tools.quality.normalization import make_comparison_key
+from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.signals import (
     LengthModel,
     find_addresses,
     find_html,
+    make_comparison_key,
     measure_number_agreement,
 )
 
@@ -134,10 +134,10 @@ def test_damaged_text_is_found_and_sound_text_is_not() -> None:
 @given(st.text(max_size=30))
 def test_normalisation_is_idempotent(text: str) -> None:
     steps = (
-        normalization.remove_control_characters,
-        normalization.normalize_unicode,
-        normalization.normalize_quotes,
-        normalization.normalize_spaces,
+        signals.remove_control_characters,
+        signals.normalize_unicode,
+        signals.normalize_quotes,
+        signals.normalize_spaces,
     )
 
     def normalize(text: str) -> str:
@@ -152,7 +152,7 @@ def test_normalisation_is_idempotent(text: str) -> None:
 
 
 def test_joiners_that_scripts_need_are_kept() -> None:
-    assert normalization.remove_control_characters("می\u200cخواهم 👩\u200d🚀\u200b\x00") == "می\u200cخواهم 👩\u200d🚀"
+    assert signals.remove_control_characters("می\u200cخواهم 👩\u200d🚀\u200b\x00") == "می\u200cخواهم 👩\u200d🚀"
 
 
 @given(st.text(st.characters(codec="ascii"), max_size=20))

@@ -65,9 +65,9 @@ class CorpusCheck(NamedTuple):
     name: str
     message: str  # completes "1,234 pairs ..."
     finder: Filter  # finds the pairs
+    remedy: str  # item of `data.filters`, as YAML
     warning_share: float
-    error_share: float
-    remedy: str
+    error_share: float = NEVER
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
     group: str = "content"
 
@@ -103,113 +103,83 @@ def _different_brackets(src: str, tgt: str) -> str | None:
 
 _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
-CHECKS = [
-    CorpusCheck("empty", "have an empty side", _in_sides(_is_blank), 0.01, 0.2, "length"),
+CONTENT_CHECKS = [
+    CorpusCheck("empty", "have an empty side", _in_sides(_is_blank), "length", 0.01, 0.2),
     CorpusCheck(
         "unrelated",
         "have sides that are not translations of each other",
         UnrelatedFilter(),
+        "unrelated",
         0.02,
         0.2,
-        "unrelated",
         compares_sides=True,
     ),
-    CorpusCheck("language", "have a side in another language", LanguageFilter(), 0.005, 0.2, "language"),
-    CorpusCheck("script", "have a side in another script", ScriptFilter(), 0.005, 0.2, "script"),
-    CorpusCheck("copy", "were not translated", CopyFilter(), 0.01, 0.2, "copy"),
-    CorpusCheck("length", "have more than 200 words", LengthFilter(min=0), 0.001, NEVER, "length: {max: 200}"),
+    CorpusCheck("language", "have a side in another language", LanguageFilter(), "language", 0.005, 0.2),
+    CorpusCheck("script", "have a side in another script", ScriptFilter(), "script", 0.005, 0.2),
+    CorpusCheck("copy", "were not translated", CopyFilter(), "copy", 0.01, 0.2),
+    CorpusCheck("length", "have more than 200 words", LengthFilter(min=0), "length: {max: 200}", 0.001),
     CorpusCheck(
-        "ratio", "have one side much longer than the other", RatioFilter(), 0.01, 0.2, "ratio", compares_sides=True
+        "ratio", "have one side much longer than the other", RatioFilter(), "ratio", 0.01, 0.2, compares_sides=True
     ),
-    CorpusCheck("numbers", "have different numbers", NumbersFilter(), 0.01, 0.2, "numbers", compares_sides=True),
+    CorpusCheck("numbers", "have different numbers", NumbersFilter(), "numbers", 0.01, 0.2, compares_sides=True),
     CorpusCheck(
-        "urls", "have a URL or e-mail address on one side only", UrlsFilter(), 0.01, NEVER, "urls", compares_sides=True
+        "urls", "have a URL or e-mail address on one side only", UrlsFilter(), "urls", 0.01, compares_sides=True
     ),
-    CorpusCheck("repetition", "repeat words or phrases", RepetitionFilter(), 0.005, NEVER, "repetition"),
+    CorpusCheck("repetition", "repeat words or phrases", RepetitionFilter(), "repetition", 0.005),
     CorpusCheck(
-        "brackets",
-        "have different brackets",
-        FunctionFilter(finder=_different_brackets),
-        0.05,
-        NEVER,
-        "",
-        compares_sides=True,
+        "brackets", "have different brackets", FunctionFilter(finder=_different_brackets), "", 0.05, compares_sides=True
     ),
     CorpusCheck(
         "mojibake",
         "were decoded with a wrong encoding",
         _in_sides(signals.has_mojibake),
+        "normalize: {mojibake: true}",
         0.001,
         0.2,
-        "normalize: {mojibake: true}",
     ),
     CorpusCheck(
-        "control characters",
-        "have control characters",
-        _in_sides(signals.find_control_characters),
-        0.001,
-        NEVER,
-        "normalize",
+        "control characters", "have control characters", _in_sides(signals.find_control_characters), "normalize", 0.001
     ),
     CorpusCheck(
         "invisible characters",
         "have invisible characters",
         _in_sides(signals.find_invisible_characters),
-        0.01,
-        NEVER,
         "normalize",
+        0.01,
     ),
     CorpusCheck(
         "line separators",
         "have a character that other programs take for a line end",
         _in_sides(signals.find_line_separators),
-        0.001,
-        NEVER,
         "normalize",
+        0.001,
     ),
-    CorpusCheck("html", "have HTML tags or references", _in_sides(signals.find_html), 0.001, NEVER, _DROP_HTML),
+    CorpusCheck("html", "have HTML tags or references", _in_sides(signals.find_html), _DROP_HTML, 0.001),
+]
+CHECKS = [
+    *CONTENT_CHECKS,
     CorpusCheck(
-        "held-out text", "are in the validation or a test set", OverlapFilter(), 0.001, 0.1, "overlap", group="overlap"
+        "held-out text", "are in the validation or a test set", OverlapFilter(), "overlap", 0.001, 0.1, group="overlap"
     ),
     CorpusCheck(
         "near held-out text",
         "are similar to text of the validation or a test set",
         NearOverlapFilter(),
-        0.01,
-        NEVER,
         "near_overlap",
+        0.01,
         group="overlap",
     ),
-    CorpusCheck("pair", "repeat an earlier pair", DuplicateFilter(), 0.1, NEVER, "duplicate", group="duplicates"),
+    CorpusCheck("pair", "repeat an earlier pair", DuplicateFilter(), "duplicate", 0.1, group="duplicates"),
     CorpusCheck(
-        "near pair",
-        "are similar to another pair",
-        NearDuplicateFilter(),
-        0.1,
-        NEVER,
-        "near_duplicate",
-        group="duplicates",
+        "near pair", "are similar to another pair", NearDuplicateFilter(), "near_duplicate", 0.1, group="duplicates"
     ),
     CorpusCheck(
-        "source",
-        "repeat an earlier source",
-        DuplicateFilter(of="src"),
-        0.5,
-        NEVER,
-        "duplicate: {of: src}",
-        group="duplicates",
+        "source", "repeat an earlier source", DuplicateFilter(of="src"), "duplicate: {of: src}", 0.5, group="duplicates"
     ),
     CorpusCheck(
-        "target",
-        "repeat an earlier target",
-        DuplicateFilter(of="tgt"),
-        0.5,
-        NEVER,
-        "duplicate: {of: tgt}",
-        group="duplicates",
+        "target", "repeat an earlier target", DuplicateFilter(of="tgt"), "duplicate: {of: tgt}", 0.5, group="duplicates"
     ),
 ]
-CONTENT_CHECKS = [check for check in CHECKS if check.group == "content"]
 SAMPLE_CHECKS = [check for check in CONTENT_CHECKS if check.name != "unrelated"]
 
 

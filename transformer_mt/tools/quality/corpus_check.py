@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
-import yaml
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
@@ -135,8 +134,8 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
         pairs = [*islice(zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue
-        alignment = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
-        for line_range in alignment.list_misaligned_ranges()[:1]:
+        ranges = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
+        for line_range in [line_range for line_range in ranges if line_range.offset != 0][:1]:
             message, remedy = explain_offset(line_range.offset)
             rows = range(line_range.first, min(line_range.end, line_range.first + 3))
             yield Finding(
@@ -194,8 +193,6 @@ def _check_tokenizer(sample: ParallelCorpus, column: Literal["src", "tgt"], toke
 
 MAX_TEXT = 300  # characters of a sentence that an example shows
 
-FilterItem = tuple[str, dict[str, Any]]  # name and options
-
 
 def render_html(report: CorpusReport) -> str:
     """Return the page: sizes, findings, examples, histograms and suggested filters."""
@@ -203,7 +200,7 @@ def render_html(report: CorpusReport) -> str:
         "check.html",
         report=report,
         labels=LABELS,
-        filters={finding.remedy for finding in report.findings if _parse_item(finding.remedy)},
+        filters={finding.remedy for finding in report.findings if _filter_name(finding.remedy) in FILTERS},
         histograms=[draw_histogram(found.title, found.edges, found.counts) for found in report.histograms],
         suggested=suggest_filters(report.findings).splitlines(),
         max_text=MAX_TEXT,
@@ -213,47 +210,23 @@ def render_html(report: CorpusReport) -> str:
 def suggest_filters(findings: Sequence[Finding]) -> str:
     """Return `data.filters` as YAML, or "" without filters. Optional ones are commented out.
 
-    They are in the order of `FILTERS`: normalisation comes first.
+    They are in the order of `FILTERS`: normalisation comes first. Overlap is always removed, because it spoils scores.
     """
-    needed = _merge([f for f in findings if f.severity > Severity.OK or f.group == "overlap"])  # it spoils any score
-    optional = [item for item in _merge(findings) if item not in needed and item[0] not in {name for name, _ in needed}]
-    filters = sorted([*needed, *optional], key=lambda item: list(FILTERS).index(item[0]))
-    lines = [f"    {'- ' if item in needed else '# - '}{_write_item(item)}\n" for item in filters]
+    needed = _select_filters(f for f in findings if f.severity > Severity.OK or f.group == "overlap")
+    names = {*map(_filter_name, needed)}
+    optional = [item for item in _select_filters(findings) if _filter_name(item) not in names]
+    filters = sorted([*needed, *optional], key=lambda item: list(FILTERS).index(_filter_name(item)))
+    lines = [f"    {'- ' if item in needed else '# - '}{item}\n" for item in filters]
     return f"data:\n  filters:\n{''.join(lines)}" if lines else ""
 
 
-def _merge(findings: Sequence[Finding]) -> list[FilterItem]:
-    """Return the filters among the remedies, one for each name unless options contradict each other."""
-    merged: list[FilterItem] = []
-    for name, options in filter(None, (_parse_item(finding.remedy) for finding in findings)):
-        for other, known in merged:
-            compares_others = "of" in {**known, **options} and known != options  # such as pairs instead of sources
-            agree = all(known.get(key, value) == value for key, value in options.items())
-            if other == name and agree and not compares_others:
-                known.update(options)
-                break
-        else:
-            merged.append((name, options))
-    return merged
+def _select_filters(findings: Iterable[Finding]) -> list[str]:
+    """Return the filters among the remedies. A name without options is left out if another item extends it."""
+    items = dict.fromkeys(f.remedy for f in findings if _filter_name(f.remedy) in FILTERS)
+    extended = {_filter_name(item) for item in items if ": " in item and "{of: " not in item}
+    return [item for item in items if item not in extended]
 
 
-def _parse_item(remedy: str) -> FilterItem | None:
-    """Return the filter that a remedy is, or None for advice."""
-    try:
-        value = yaml.safe_load(remedy)
-    except yaml.YAMLError:
-        return None
-    if isinstance(value, str) and value in FILTERS:
-        return value, {}
-    if isinstance(value, dict) and len(cast(dict[str, Any], value)) == 1:
-        name, options = next(iter(cast(dict[str, Any], value).items()))
-        return (name, options) if name in FILTERS else None
-    return None
-
-
-def _write_item(item: FilterItem) -> str:
-    name, options = item
-    if not options:
-        return name
-    text = yaml.safe_dump(options, default_flow_style=True, allow_unicode=True, width=10_000).strip()
-    return f"{name}: {text}"
+def _filter_name(remedy: str) -> str:
+    """Return the name of the filter if the remedy is an item of `data.filters`, and no advice."""
+    return remedy.partition(":")[0]

@@ -35,7 +35,7 @@ from transformer_mt.tools.quality.filter_base import (
     read_blocks,
 )
 from transformer_mt.tools.quality.lexicon import Lexicon
-from transformer_mt.tools.quality.normalization import make_comparison_key
+from transformer_mt.tools.quality.signals import make_comparison_key
 
 MIN_LEXICON_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 

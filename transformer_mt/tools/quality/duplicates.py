@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.system.log import ProgressReport
-from transformer_mt.tools.quality.normalization import make_comparison_key
+from transformer_mt.tools.quality.signals import make_comparison_key
 
 Hashes = NDArray[np.uint64]
 

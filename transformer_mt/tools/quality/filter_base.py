@@ -177,14 +177,10 @@ class PairFilter(Filter):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return a function that looks at each pair of a block."""
-        return make_block_function(self.make_find_reason(context))
+        find_reason = self.make_find_reason(context)
 
+        def apply(block: Block) -> dict[int, str]:
+            reasons = enumerate(map(find_reason, block.src, block.tgt))
+            return {i: reason for i, reason in reasons if reason is not None}
 
-def make_block_function(find_reason: FindReason) -> FilterFunction:
-    """Return a function of blocks that applies a function of source and target to each pair."""
-
-    def apply(block: Block) -> dict[int, str]:
-        reasons = enumerate(map(find_reason, block.src, block.tgt))
-        return {i: reason for i, reason in reasons if reason is not None}
-
-    return apply
+        return apply

@@ -36,7 +36,6 @@ MARGIN = 2 * GROUP  # lines that are searched on both sides of a boundary
 ReadPairs = Callable[[int, int], Iterable[tuple[str, str]]]
 """Function that returns the pairs of the rows from `start` to `end`."""
 Matrix = NDArray[np.float32]
-Rows = NDArray[np.int64]
 
 
 class LineRange(NamedTuple):
@@ -47,39 +46,8 @@ class LineRange(NamedTuple):
     offset: int | None  # target row - source row; None: the sides do not correspond
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """Ranges that cover all rows, and the lexicon that they were found with."""
-
-    ranges: list[LineRange]
-    lexicon: Lexicon
-
-    def list_misaligned_ranges(self) -> list[LineRange]:
-        """Return the ranges that are shifted or do not correspond."""
-        return [line_range for line_range in self.ranges if line_range.offset != 0]
-
-    def matching_rows(self, n_src: int, n_tgt: int) -> tuple[Rows, Rows]:
-        """Return the rows of sources and of targets that correspond. [N], [N].
-
-        The texts may be longer than the aligned part: the last offset then holds to their ends. If the offset
-        decreases, a target is missing, and another one corresponds to two sources. These are left out.
-        """
-        src: list[Rows] = []
-        tgt: list[Rows] = []
-        for line_range in self.ranges:
-            if line_range.offset is not None:
-                end = n_src if line_range.end == self.ranges[-1].end else line_range.end
-                low, high = max(line_range.first, -line_range.offset), min(end, n_tgt - line_range.offset)
-                src.append(np.arange(low, high))
-                tgt.append(src[-1] + line_range.offset)
-        src_rows, tgt_rows = (np.concatenate([np.empty(0, np.int64), *rows]) for rows in (src, tgt))
-        _, indices, counts = np.unique(tgt_rows, return_inverse=True, return_counts=True)
-        is_unique = counts[indices] == 1
-        return src_rows[is_unique], tgt_rows[is_unique]
-
-
-def align_lines(read_pairs: ReadPairs, n_pairs: int) -> Alignment:
-    """Align the lines of a corpus. It is read twice, and in parts for the lexicon and the boundaries."""
+def align_lines(read_pairs: ReadPairs, n_pairs: int) -> list[LineRange]:
+    """Return ranges that cover all lines. The text is read twice, and in parts for the lexicon and the boundaries."""
     by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
     if all(line_range.offset is None for line_range in by_length) and _are_translations(read_pairs, n_pairs):
         by_length = [LineRange(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
@@ -87,12 +55,29 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int) -> Alignment:
     candidates = {OFFSETS.index(line_range.offset) for line_range in by_length if line_range.offset is not None} | {0}
     scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates))
     ranges = _join_groups(_viterbi(scores), n_pairs)
-    return Alignment([*_refine(ranges, read_pairs, n_pairs, lexicon)], lexicon)
+    return [*_refine(ranges, read_pairs, n_pairs, lexicon)]
 
 
 def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
     """Return the ranges of lines of a corpus in which line N does not belong to line N."""
-    return align_lines(corpus.rows, len(corpus)).list_misaligned_ranges()
+    return [line_range for line_range in align_lines(corpus.rows, len(corpus)) if line_range.offset != 0]
+
+
+def match_rows(ranges: Sequence[LineRange], n_src: int, n_tgt: int) -> NDArray[np.int64]:
+    """Return the rows of sources and of targets that correspond, [2, N].
+
+    The texts may be longer than the aligned part: the last offset then holds to their ends. If the offset decreases,
+    a target is missing, and another one corresponds to two sources. These are left out.
+    """
+    matched = [np.empty((2, 0), np.int64)]
+    for first, end, offset in ranges:
+        if offset is not None:
+            end = n_src if end == ranges[-1].end else end
+            src = np.arange(max(first, -offset), min(end, n_tgt - offset))
+            matched.append(np.stack([src, src + offset]))
+    rows = np.concatenate(matched, axis=1)
+    _, indices, counts = np.unique(rows[1], return_inverse=True, return_counts=True)
+    return rows[:, counts[indices] == 1]
 
 
 def explain_offset(offset: int | None) -> tuple[str, str]:
@@ -241,18 +226,15 @@ def _with_neighbours_fit(scores: Matrix, step: int) -> NDArray[np.bool_]:
 def _refine(ranges: Sequence[LineRange], read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon) -> Iterator[LineRange]:
     """Yield the ranges with boundaries that are exact to the line."""
     first = 0
-    for before, after in pairwise([*ranges, None]):
-        if before is None:
-            return
-        end = before.end
-        if after is not None:
-            low, high = max(first + 1, end - MARGIN), min(after.end, end + MARGIN)
-            window = _read_window(read_pairs, low, high, n_pairs, lexicon)
-            sums = [np.cumsum([0.0, *window.scores(range(high - low), side.offset)]) for side in (before, after)]
-            gains = sums[0] + sums[1][-1] - sums[1]  # score of a boundary before each line of the window
-            end = low + int(gains.argmax())
+    for before, after in pairwise(ranges):
+        low, high = max(first + 1, before.end - MARGIN), min(after.end, before.end + MARGIN)
+        window = _read_window(read_pairs, low, high, n_pairs, lexicon)
+        sums = [np.cumsum([0.0, *window.scores(range(high - low), side.offset)]) for side in (before, after)]
+        gains = sums[0] + sums[1][-1] - sums[1]  # score of a boundary before each line of the window
+        end = low + int(gains.argmax())
         yield LineRange(first, end, before.offset)
         first = end
+    yield LineRange(first, ranges[-1].end, ranges[-1].offset)
 
 
 # --- hidden Markov model ----------------------------------------------------------------------------------------------

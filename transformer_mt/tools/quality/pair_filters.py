@@ -1,11 +1,12 @@
-"""Filters of single pairs: length, ratio, language, script, copy, numbers, urls, repetition, regex."""
+"""Filters of single pairs: normalize, length, ratio, language, script, copy, numbers, urls, repetition, regex."""
 
 from __future__ import annotations
 
 import importlib.metadata
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import regex
 from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
@@ -21,7 +22,10 @@ from transformer_mt.tools.languages.scripts import (
 )
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
+    Block,
+    Filter,
     FilterContext,
+    FilterFunction,
     FindReason,
     PairFilter,
 )
@@ -30,9 +34,58 @@ from transformer_mt.tools.quality.signals import (
     copy_share,
     find_addresses,
     measure_number_agreement,
+    normalize_quotes,
+    normalize_spaces,
+    normalize_unicode,
+    remove_control_characters,
+    repair_mojibake,
 )
 
-Side = Literal["src", "tgt", "both", "any"]
+
+class NormalizeFilter(Filter):
+    """Change the text of training pairs, without removing any."""
+
+    name: ClassVar[str] = "normalize"
+    removes: ClassVar[bool] = False
+
+    nfc: bool = True
+    """compose characters (Unicode NFC)"""
+    spaces: bool = True
+    """replace each run of white space, also U+2028 and no-break spaces, by one space, and strip the ends"""
+    control: bool = True
+    """remove control characters, and invisible ones such as zero-width spaces and soft hyphens"""
+    quotes: bool = False
+    """replace typographic quotation marks by ASCII ones; the model then writes ASCII quotation marks"""
+    mojibake: bool = False
+    """repair text that was decoded with a wrong encoding"""
+
+    def make_function(self, context: FilterContext) -> FilterFunction:
+        """Return a function that replaces the text of the block, and returns the pairs that changed."""
+        steps = (
+            (self.mojibake, repair_mojibake),
+            (self.control, remove_control_characters),
+            (self.nfc, normalize_unicode),
+            (self.quotes, normalize_quotes),
+            (self.spaces, normalize_spaces),
+        )
+        active = [step for is_active, step in steps if is_active]
+
+        def normalize(text: str) -> str:
+            for step in active:
+                text = step(text)
+            return text
+
+        def apply(block: Block) -> dict[int, str]:
+            changed: dict[int, str] = {}
+            for i, pair in enumerate(block.pairs()):
+                src, tgt = map(normalize, pair)
+                if (src, tgt) != pair:
+                    sides = [name for name, old, new in zip(SIDE_NAMES, pair, (src, tgt), strict=True) if old != new]
+                    changed[i] = f"{' and '.join(sides)} changed"
+                    block.src[i], block.tgt[i] = src, tgt
+            return changed
+
+        return apply
 
 
 class LengthFilter(PairFilter):
@@ -238,18 +291,9 @@ class RepetitionFilter(PairFilter):
         return None
 
 
-@lru_cache(maxsize=100)
-def _compile(pattern: str) -> Any:
-    import regex
-
-    return regex.compile(pattern)
-
-
 def _check_pattern(pattern: str) -> str:
-    import regex
-
     try:
-        _compile(pattern)
+        regex.compile(pattern)
     except regex.error as error:
         raise ValueError(f'"{pattern}" is not a regular expression: {error}') from None
     return pattern
@@ -263,7 +307,7 @@ class RegexFilter(PairFilter):
 
     name: ClassVar[str] = "regex"
 
-    side: Side = "any"
+    side: Literal["src", "tgt", "both", "any"] = "any"
     """sides to search: src, tgt, both (both must match) or any (one must match)"""
     drop: Pattern | None = None
     """remove pairs in which this expression is found"""
@@ -279,16 +323,12 @@ class RegexFilter(PairFilter):
     def make_find_reason(self, context: FilterContext) -> FindReason:
         """Compile the expression."""
         pattern = self.drop if self.drop is not None else self.keep
-        search = _compile(str(pattern)).search
+        search = regex.compile(str(pattern)).search
         reason = f"{'matches' if self.drop is not None else 'does not match'} {pattern}"
 
         def find_reason(src: str, tgt: str) -> str | None:
-            if self.side in ("src", "tgt"):
-                is_found = search(src if self.side == "src" else tgt) is not None
-            elif self.side == "both":
-                is_found = search(src) is not None and search(tgt) is not None
-            else:
-                is_found = search(src) is not None or search(tgt) is not None
+            found = [search(text) is not None for text in {"src": [src], "tgt": [tgt]}.get(self.side, [src, tgt])]
+            is_found = all(found) if self.side == "both" else any(found)
             return reason if is_found == (self.drop is not None) else None
 
         return find_reason

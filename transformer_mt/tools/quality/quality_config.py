@@ -14,11 +14,11 @@ from transformer_mt.tools.quality.corpus_filters import (
     UnrelatedFilter,
 )
 from transformer_mt.tools.quality.filter_base import Filter
-from transformer_mt.tools.quality.normalization import NormalizeFilter
 from transformer_mt.tools.quality.pair_filters import (
     CopyFilter,
     LanguageFilter,
     LengthFilter,
+    NormalizeFilter,
     NumbersFilter,
     RatioFilter,
     RegexFilter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,18 +23,19 @@ from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchan
 from transformer_mt.tools.quality.corpus_filters import OverlapFilter, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext
 from transformer_mt.tools.quality.filter_pipeline import apply_filters
-from transformer_mt.tools.quality.line_alignment import align_lines
-from transformer_mt.tools.quality.normalization import NormalizeFilter, normalize_spaces
+from transformer_mt.tools.quality.line_alignment import align_lines, match_rows
 from transformer_mt.tools.quality.pair_filters import (
     CopyFilter,
     LanguageFilter,
     LengthFilter,
+    NormalizeFilter,
     NumbersFilter,
     RatioFilter,
     RepetitionFilter,
     ScriptFilter,
     UrlsFilter,
 )
+from transformer_mt.tools.quality.signals import normalize_spaces
 
 REPORT = "repair.json"
 SINGLE_SOURCE = "train"  # name in a report, and of the text files, if `data.train` is one source
@@ -105,75 +106,55 @@ class RepairReport:
 class SideText(NamedTuple):
     """The lines of one side of a pair of files."""
 
-    lines: Sequence[str]
+    lines: list[str]
     locate: Callable[[int], str]  # row -> file:line
 
 
-@dataclass(frozen=True)
-class AlignedPairs:
-    """The pairs of all files of a source after alignment. `N` pairs."""
-
-    corpus: ParallelCorpus
-    files: Sequence[tuple[SideText, SideText]]
-    rows: NDArray[np.int64]  # [3, N]: number of the file pair, row of the source, row of the target
-
-    def locate(self, pair: int) -> tuple[str, str]:
-        """Return `file:line` of source and target."""
-        file, src, tgt = map(int, self.rows[:, pair])
-        return self.files[file][0].locate(src), self.files[file][1].locate(tgt)
+FilePair = tuple[SideText, SideText]
 
 
-def read_texts(source: Source, load: Callable[[Source], ParallelCorpus]) -> Iterator[tuple[SideText, SideText]]:
+def read_texts(source: Source, load: Callable[[Source], ParallelCorpus]) -> Iterator[FilePair]:
     """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
     for paths in zip(*source.text_files(), strict=True):
-        src, tgt = (SideText([*read_lines(Path(path))], partial(_describe_line, Path(path))) for path in paths)
+        src, tgt = (SideText([*read_lines(Path(path))], partial(_describe_line, path)) for path in paths)
         yield src, tgt
     if not source.src:
         corpus = load(source)
-        src, tgt = (SideText(corpus.column(side), corpus.describe_line) for side in ("src", "tgt"))
-        yield src, tgt
+        yield SideText(corpus.column("src"), corpus.describe_line), SideText(corpus.column("tgt"), corpus.describe_line)
 
 
-def _describe_line(path: Path, row: int) -> str:
+def _describe_line(path: str, row: int) -> str:
     return f"{path}:{row + 1}"
 
 
-def align_texts(
-    files: Sequence[tuple[SideText, SideText]], folder: Path, record: Callable[[Change], None]
-) -> AlignedPairs:
-    """Pair the lines of all files by their offsets, and store the pairs."""
-    rows: list[NDArray[np.int64]] = []
-    for number, (src, tgt) in enumerate(files):
-        n_pairs = min(len(src.lines), len(tgt.lines))
-        if n_pairs == 0:
-            name = (tgt if src.lines else src).locate(0).rpartition(":")[0]
-            raise UserError(f"{name}: holds no lines; is it the right file?")
-        alignment = align_lines(
-            lambda start, end, src=src, tgt=tgt: zip(src.lines[start:end], tgt.lines[start:end], strict=True), n_pairs
-        )
-        src_rows, tgt_rows = alignment.matching_rows(len(src.lines), len(tgt.lines))
-        for row in _find_unpaired(src_rows, len(src.lines)):
-            record(Change("cut", "misaligned", "no target, or doubtful", src.locate(row), "", src.lines[row], ""))
-        for row in _find_unpaired(tgt_rows, len(tgt.lines)):
-            record(Change("cut", "misaligned", "no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
-        for i in np.flatnonzero(src_rows != tgt_rows).tolist():
-            a, b = int(src_rows[i]), int(tgt_rows[i])
-            shifted = src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]
-            record(Change("shift", "misaligned", f"by {b - a:+d} lines", *shifted))
-        rows.append(np.stack([np.full(len(src_rows), number), src_rows, tgt_rows]))
-    joined = np.concatenate(rows, axis=1)
-    with TableWriter(folder / "aligned.arrow") as table:
-        for start in range(0, joined.shape[1], BLOCK_SIZE):
-            block: list[list[int]] = joined[:, start : start + BLOCK_SIZE].T.tolist()
-            src_lines = [files[file][0].lines[row] for file, row, _ in block]
-            tgt_lines = [files[file][1].lines[row] for file, _, row in block]
-            table.write(src_lines, tgt_lines, [0] * len(block), range(start + 1, start + 1 + len(block)))
-    dataset = Dataset.from_file(str(folder / "aligned.arrow"))
-    return AlignedPairs(ParallelCorpus(dataset, ["aligned"], "aligned", table.text_hash()), files, joined)
+def pair_lines(src: SideText, tgt: SideText, record: Callable[[Change], None]) -> NDArray[np.int64]:
+    """Return the rows of source and target that belong together, [2, N], and record what is cut or shifted."""
+    n_pairs = min(len(src.lines), len(tgt.lines))
+    if n_pairs == 0:
+        name = (tgt if src.lines else src).locate(0).rpartition(":")[0]
+        raise UserError(f"{name}: holds no lines; is it the right file?")
+    ranges = align_lines(lambda start, end: zip(src.lines[start:end], tgt.lines[start:end], strict=True), n_pairs)
+    rows = match_rows(ranges, len(src.lines), len(tgt.lines))
+    for row in np.setdiff1d(np.arange(len(src.lines)), rows[0]).tolist():
+        record(Change("cut", "misaligned", "no target, or doubtful", src.locate(row), "", src.lines[row], ""))
+    for row in np.setdiff1d(np.arange(len(tgt.lines)), rows[1]).tolist():
+        record(Change("cut", "misaligned", "no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
+    shifted: list[list[int]] = rows[:, rows[0] != rows[1]].T.tolist()
+    for a, b in shifted:
+        places = src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]
+        record(Change("shift", "misaligned", f"by {b - a:+d} lines", *places))
+    return rows
 
 
-def _find_unpaired(rows: NDArray[np.int64], n_rows: int) -> list[int]:
-    return np.setdiff1d(np.arange(n_rows), rows).tolist()
+def store_pairs(files: Sequence[FilePair], rows: NDArray[np.int64], path: Path) -> ParallelCorpus:
+    """Write aligned pairs as a table. `rows` has the number of the file pair and both rows of each pair, [3, N]."""
+    with TableWriter(path) as table:
+        for start in range(0, rows.shape[1], BLOCK_SIZE):
+            block: list[list[int]] = rows[:, start : start + BLOCK_SIZE].T.tolist()
+            src = [files[file][0].lines[row] for file, row, _ in block]
+            tgt = [files[file][1].lines[row] for file, _, row in block]
+            table.write(src, tgt, [0] * len(block), range(start + 1, start + 1 + len(block)))
+    return ParallelCorpus(Dataset.from_file(str(path)), ["aligned"], "aligned", table.text_hash())
 
 
 CHANGES = "changes.tsv"
@@ -229,10 +210,9 @@ def repair_sources(
         for source in data.train_sources:
             name = source.name if isinstance(source, NamedSource) else SINGLE_SOURCE
             languages = source.languages(data.src_lang, data.tgt_lang)
-            report.sources[name] = counts = RepairCounts()
-            repair = _SourceRepair(source, name, languages, held_out, temporary, counts, changes)
-            new_files = repair.run(load, workers)
-            new_sources.append(_replace_files(source, languages, *(folder / file for file in new_files)))
+            new_files = tuple(folder / file for file in _name_files(name, languages))
+            report.sources[name] = repair_source(source, name, languages, load, held_out, temporary, changes, workers)
+            new_sources.append(_replace_files(source, languages, *new_files))
             for leftover in temporary.glob("*.arrow"):
                 leftover.unlink()
         train = tuple(new_sources) if isinstance(data.train, tuple) else new_sources[0]
@@ -255,87 +235,75 @@ def _replace_files(old: Source, languages: tuple[str, str], src_path: Path, tgt_
 # --- one source -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _SourceRepair:
-    """The repair of one source."""
-
-    source: Source
-    name: str
-    languages: tuple[str, str]  # of both sides
-    held_out: Mapping[str, ParallelCorpus]
-    folder: Path
-    counts: RepairCounts
-    changes: TextIO  # list of changes of all sources
-
-    def record(self, change: Change) -> None:
-        """Count a change, and write its line."""
-        self.counts.changes[change.action, change.reason] += 1
-        self.changes.write("\t".join(map(normalize_spaces, change._replace(source=self.name))) + "\n")
-
-    def run(self, load: Callable[[Source], ParallelCorpus], workers: int) -> tuple[str, str]:
-        """Write the repaired text, and return the names of its two files."""
-        files = [*read_texts(self.source, load)]
-        n_src, n_tgt = (sum(len(file[side].lines) for file in files) for side in (0, 1))
-        self.counts.n_lines = n_src, n_tgt
-        pairs = align_texts(files, self.folder, self.record)
-        src_lang, tgt_lang = self.languages if self.languages[0] != self.languages[1] else ("src", "tgt")
-        names = f"{self.name}.{src_lang}", f"{self.name}.{tgt_lang}"
-        left = self.filter_pairs(pairs, workers)
-        self.counts.n_pairs = _write_pairs(left, *(self.folder / name for name in names))
-        if self.counts.n_pairs < MIN_KEPT * min(n_src, n_tgt):
-            of_source = f" of the source {self.name}" if isinstance(self.source, NamedSource) else ""
-            removed = [item for item in self.counts.changes.most_common() if item[0][0] in ("cut", "drop")]
-            reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in removed[:3])
-            raise UserError(
-                f"the repair would keep only {self.counts.n_pairs:,} pairs of {min(n_src, n_tgt):,} lines{of_source} "
-                f"(removed: {reasons}); nothing was written.\n{self.advise(pairs)}"
-            )
-        return names
-
-    def advise(self, pairs: AlignedPairs) -> str:
-        """Return what to do if most pairs would be removed."""
-        if has_exchanged_sides(pairs.corpus, self.languages):
-            return f"the source seems to be in the target language: {EXCHANGE_REMEDY}"
-        return "check the files and languages of data.train; if so many pairs are bad, remove them with data.filters"
-
-    def filter_pairs(self, pairs: AlignedPairs, workers: int) -> Iterator[tuple[str, str]]:
-        """Yield the pairs that the filters leave, with cleaned text."""
-        cleaned: dict[int, Change] = {}
-
-        def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
-            filter_ = REPAIR_FILTERS[number]
-            for i, reason in enumerate(reasons):
-                change = Change(
-                    "drop" if filter_.removes else "clean",
-                    filter_.name,
-                    reason,
-                    *pairs.locate(int(block.rows[i])),
-                    block.src[i],
-                    block.tgt[i],
-                )
-                if filter_.removes:
-                    self.record(change)
-                else:
-                    cleaned[int(block.rows[i])] = change
-
-        context = FilterContext(pairs.corpus, self.languages, self.held_out, self.folder, skip_inapplicable=True)
-        for block in apply_filters(REPAIR_FILTERS, context, observe, workers=workers):
-            for row, src, tgt in zip(block.rows.tolist(), block.src, block.tgt, strict=True):
-                if row in cleaned:
-                    self.record(cleaned[row]._replace(new_src=src, new_tgt=tgt))
-                yield src, tgt
-            cleaned.clear()
+def _name_files(name: str, languages: tuple[str, str]) -> list[str]:
+    return [f"{name}.{suffix}" for suffix in (languages if languages[0] != languages[1] else ("src", "tgt"))]
 
 
-def _write_pairs(pairs: Iterable[tuple[str, str]], src_path: Path, tgt_path: Path) -> int:
-    """Write each side into a file. Return the number of pairs."""
-    n_pairs = 0
+def repair_source(
+    source: Source,
+    name: str,
+    languages: tuple[str, str],
+    load: Callable[[Source], ParallelCorpus],
+    held_out: Mapping[str, ParallelCorpus],
+    folder: Path,
+    changes: TextIO,
+    workers: int,
+) -> RepairCounts:
+    """Write the repaired text of a source into a folder, and its changes into the list of all sources."""
+    files = [*read_texts(source, load)]
+    n_src, n_tgt = (sum(len(file[side].lines) for file in files) for side in (0, 1))
+    counts = RepairCounts((n_src, n_tgt))
+
+    def record(change: Change) -> None:
+        counts.changes[change.action, change.reason] += 1
+        changes.write("\t".join(map(normalize_spaces, change._replace(source=name))) + "\n")
+
+    paired = [pair_lines(*file, record) for file in files]
+    rows = np.concatenate([np.insert(found, 0, number, axis=0) for number, found in enumerate(paired)], axis=1)
+    corpus = store_pairs(files, rows, folder / "aligned.arrow")
+    cleaned: dict[int, Change] = {}
+
+    def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
+        filter_ = REPAIR_FILTERS[number]
+        action: Action = "drop" if filter_.removes else "clean"
+        for i, reason in enumerate(reasons):
+            row = int(block.rows[i])
+            file, src_row, tgt_row = map(int, rows[:, row])
+            lines = files[file][0].locate(src_row), files[file][1].locate(tgt_row)
+            change = Change(action, filter_.name, reason, *lines, block.src[i], block.tgt[i])
+            if filter_.removes:
+                record(change)
+            else:
+                cleaned[row] = change
+
+    context = FilterContext(corpus, languages, held_out, folder, skip_inapplicable=True)
+    src_path, tgt_path = (folder / file for file in _name_files(name, languages))
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
     ):
-        for src, tgt in pairs:
-            n_pairs += 1
-            src_file.write(f"{src}\n")
-            tgt_file.write(f"{tgt}\n")
-    return n_pairs
+        for block in apply_filters(REPAIR_FILTERS, context, observe, workers=workers):
+            for row, (src, tgt) in zip(block.rows.tolist(), block.pairs(), strict=True):
+                if row in cleaned:
+                    record(cleaned[row]._replace(new_src=src, new_tgt=tgt))
+                src_file.write(f"{src}\n")
+                tgt_file.write(f"{tgt}\n")
+            counts.n_pairs += len(block)
+            cleaned.clear()
+    if counts.n_pairs < MIN_KEPT * min(n_src, n_tgt):
+        raise UserError(_describe_loss(source, corpus, languages, counts))
+    return counts
+
+
+def _describe_loss(source: Source, corpus: ParallelCorpus, languages: tuple[str, str], counts: RepairCounts) -> str:
+    """Return a message about a repair that would keep too few pairs."""
+    of_source = f" of the source {source.name}" if isinstance(source, NamedSource) else ""
+    removed = [item for item in counts.changes.most_common() if item[0][0] in ("cut", "drop")]
+    reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in removed[:3])
+    advice = "check the files and languages of data.train; if so many pairs are bad, remove them with data.filters"
+    if has_exchanged_sides(corpus, languages):
+        advice = f"the source seems to be in the target language: {EXCHANGE_REMEDY}"
+    return (
+        f"the repair would keep only {counts.n_pairs:,} pairs of {min(counts.n_lines):,} lines{of_source} "
+        f"(removed: {reasons}); nothing was written.\n{advice}"
+    )

@@ -11,22 +11,17 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.text_files import read_file_state, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.launcher import exit_on_sigterm
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.quality.filter_base import (
-    Block,
-    Filter,
-    FilterContext,
-    FilterFunction,
-)
-from transformer_mt.tools.quality.normalization import normalize_spaces
+from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext, FilterFunction
+from transformer_mt.tools.quality.signals import normalize_spaces
 
 MAX_ERROR_BYTES = 10_000  # last part of the standard error of a command, in which its last line is searched
 
@@ -104,12 +99,6 @@ class ScoreFilter(ScoredFilter):
         return apply
 
 
-def _check_command(command: str) -> str:
-    if "\0" in command:
-        raise ValueError("a command cannot contain a zero byte")
-    return command
-
-
 class CommandFilter(ScoredFilter):
     """Remove pairs by the scores of a command, which reads lines `source<tab>target` and writes a number for each."""
 
@@ -117,7 +106,7 @@ class CommandFilter(ScoredFilter):
     needs_all_pairs: ClassVar[bool] = True
     is_stateful: ClassVar[bool] = True
 
-    run: Annotated[str, Field(min_length=1), AfterValidator(_check_command)]
+    run: str = Field(min_length=1)
     """shell command, started once; it reads `source<tab>target` lines and writes one number per line; required"""
 
     _may_run: bool = PrivateAttr(default=False)

@@ -1,16 +1,79 @@
-"""Signals of the quality of a sentence pair: pure functions on one text or on both sides."""
+"""Pure functions on text: normalisation, the key that compares texts, and signals of the quality of a pair."""
 
 from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
 from transformer_mt.tools.languages.scripts import split_units
-from transformer_mt.tools.quality.normalization import CONTROL, INVISIBLE, repair_mojibake
+
+# --- normalisation ----------------------------------------------------------------------------------------------------
+
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
+)
+"""Characters that draw nothing, as a character class. Joiners (U+200C, U+200D) are not in it: scripts need them."""
+CONTROL = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"
+"""Control characters that are not white space, as a character class."""
+
+_REMOVED = re.compile(f"[{CONTROL}{INVISIBLE}]")
+_SINGLE_QUOTES, _DOUBLE_QUOTES = re.compile("[‘’‚‛‹›ʼ′]"), re.compile("[“”„‟«»″]")
+
+
+def normalize_unicode(text: str) -> str:
+    """Return the text in Unicode's NFC."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def normalize_spaces(text: str) -> str:
+    """Replace each run of white space, such as a no-break space or U+2028, by one space. Strip the ends."""
+    return " ".join(text.split())
+
+
+def normalize_quotes(text: str) -> str:
+    """Replace typographic quotation marks and apostrophes by the ASCII ones."""
+    return text if text.isascii() else _DOUBLE_QUOTES.sub('"', _SINGLE_QUOTES.sub("'", text))
+
+
+def remove_control_characters(text: str) -> str:
+    """Remove control characters and characters that draw nothing, such as zero-width spaces and soft hyphens."""
+    return _REMOVED.sub("", text)
+
+
+def repair_mojibake(text: str) -> str:
+    """Decode text again that was decoded with a wrong encoding, such as `Ã¤` for `ä`."""
+    if text.isascii():
+        return text
+    import ftfy
+
+    return ftfy.fix_encoding(text)
+
+
+class _Deletions(dict[int, int | None]):
+    """Table for `str.translate` that deletes punctuation, white space and control characters."""
+
+    def __missing__(self, code: int) -> int | None:
+        kept = unicodedata.category(chr(code))[0] not in "PZC"
+        self[code] = code if kept else None
+        return self[code]
+
+
+_DELETIONS = _Deletions()
+_ASCII_DELETIONS = bytes(code for code in range(128) if unicodedata.category(chr(code))[0] in "PZC")
+
+
+def make_comparison_key(text: str) -> str:
+    """Return the text without case, spaces and punctuation. A text of punctuation alone is only stripped."""
+    if text.isascii():  # several times faster
+        return text.lower().encode().translate(None, _ASCII_DELETIONS).decode() or text.strip()
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return folded.translate(_DELETIONS) or text.strip()
+
 
 # --- length -----------------------------------------------------------------------------------------------------------
 
