@@ -12,7 +12,6 @@ from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
 
 from transformer_mt import Translator
 from transformer_mt.cli.explain import format_explanation
-from transformer_mt.system import log as progress_report
 from transformer_mt.tools.analysis.explanation import explain
 
 SENTENCE = "one two three"
@@ -59,13 +58,6 @@ def test_json_has_the_translation_and_the_settings(tiny_run: Path, tmt: Tmt) -> 
     assert found["reference"] is None
     assert all(reason.endswith(".") for reason in found["likely_reasons"])
     assert [one["word"] for one in found["left_out"]] == SENTENCE.split()
-
-
-def test_a_long_sentence_has_a_progress_report(tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_report, "FIRST_WAIT", 0.0)
-    done = tmt("explain", tiny_run, " ".join(["one two three four"] * 10))
-    assert_succeeded(done)
-    assert "explain: scored 32 of 41 sources without a word" in done.stderr
 
 
 def test_control_characters_are_visible(tiny_run: Path, tmt: Tmt) -> None:

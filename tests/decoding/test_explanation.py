@@ -17,7 +17,6 @@ from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import attention_weights
-from transformer_mt.tools.analysis import explanation as explanation_module
 from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
 
 MakeTranslator = Callable[..., Translator]
@@ -112,7 +111,7 @@ def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Transl
     source, n_beams = source_ids(translator, SENTENCE), translator.config.beam
     _, tree = search_with_tree(translator, source)
     eos = translator.tokenizers.tgt.eos_id
-    kept = [Branch(None, [], -1, 0.0, 0.0, 0.0, "kept")]
+    kept = [Branch(None, [], -1, "", "", 0.0, 0.0, 0.0, "kept")]
     for position, branches in enumerate(tree):
         extensions: list[tuple[float, list[int], int]] = []
         for beam in kept:
@@ -168,16 +167,6 @@ def test_left_out_words_change_the_score_as_the_shortened_source_does(
     assert [one.change for one in explanation.left_out] == pytest.approx(
         [other.score - whole.score for other in others], abs=1e-3
     )
-
-
-def test_changes_do_not_depend_on_how_many_sources_are_scored_at_once(
-    translator: Translator, explanation: Explanation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explanation_module, "SCORED_AT_ONCE", 2)
-    words = explain(translator, SENTENCE).left_out
-    changes = [word.change for word in explanation.left_out]
-    assert len(changes) > 2
-    assert [word.change for word in words] == pytest.approx(changes, abs=1e-4)
 
 
 def test_the_only_word_can_be_left_out(translator: Translator) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import collate_pairs
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.search import (
@@ -28,7 +29,7 @@ from transformer_mt.decoding.search import (
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.decoding.word_alignment import target_word_indices
 from transformer_mt.errors import UserError
-from transformer_mt.system.log import ProgressReport, format_probability, label_piece
+from transformer_mt.system.log import format_probability, label_piece
 from transformer_mt.tools.analysis.attention_maps import decode_continuations, record_attention
 
 N_ALTERNATIVES = 5
@@ -103,6 +104,8 @@ class Branch:
     parent: int | None  # index of the branch of the previous position that it extends
     ids: list[int]  # of the whole hypothesis, without EOS
     token: int
+    piece: str  # the vocabulary entry of the token, unless it does not show the text
+    text: str  # of the whole hypothesis
     log_prob: float  # of the token
     score: float  # log-probability of the whole hypothesis
     ranking_score: float  # divided by the length penalty
@@ -115,10 +118,12 @@ def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hy
     positions: list[Candidates] = []  # [1, N] each
     (hypotheses,) = engine.search([source], config, on_candidates=positions.append)
     limit = min(config.max_target_tokens(len(source)), engine.max_positions)
-    return hypotheses, build_tree(positions, translator.tokenizers.tgt.eos_id, limit, config)
+    return hypotheses, _build_tree(positions, translator.tokenizers.tgt, limit, config)
 
 
-def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: DecodingConfig) -> list[list[Branch]]:
+def _build_tree(
+    positions: Sequence[Candidates], tokenizer: Tokenizer, limit: int, config: DecodingConfig
+) -> list[list[Branch]]:
     """Return the branches of each position, the best first. `limit` is the maximum length, EOS included."""
     tree: list[list[Branch]] = []
     parents: list[int | None] = [None]  # index of each beam in the previous position
@@ -132,7 +137,7 @@ def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: De
             if score == -torch.inf:
                 continue
             token, beam = int(tokens[rank]), int(beams[rank])
-            is_end = token == eos
+            is_end = token == tokenizer.eos_id
             status: CandidateStatus = "dropped"
             if is_end and rank < config.n_beams:
                 status = "finished"
@@ -141,8 +146,12 @@ def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: De
                 status = "cut" if position + 1 == limit else "kept"
                 kept.append(len(branches))
             ids = prefixes[beam] if is_end else [*prefixes[beam], token]
+            piece = _name_piece(tokenizer, prefixes[beam], token)
             ranking_score = float(config.length_normalise(torch.tensor(score), position + 1))
-            branches.append(Branch(parents[beam], ids, token, log_probs[rank], score, ranking_score, status))
+            (text,) = tokenizer.decode([ids])
+            branches.append(
+                Branch(parents[beam], ids, token, piece, text, log_probs[rank], score, ranking_score, status)
+            )
         if n_finished >= config.n_beams:  # the search has ended
             branches = [
                 branch if branch.status == "finished" else replace(branch, status="dropped") for branch in branches
@@ -152,6 +161,12 @@ def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: De
             tree.append(branches)
         parents, prefixes = [*kept], [branches[i].ids for i in kept]
     return tree
+
+
+def _name_piece(tokenizer: Tokenizer, prefix: list[int], token: int) -> str:
+    (piece,), (entry,) = decode_continuations(tokenizer, prefix, [token]), tokenizer.tokens([token])
+    is_entry = entry in BYTE_TOKENS or entry.strip() == piece.strip()  # decoding strips the space of the first token
+    return entry if is_entry else piece
 
 
 @dataclass(frozen=True)
@@ -191,23 +206,29 @@ def explain_reference(
     translation_ids = [*translation.ids, *([tokenizer.eos_id] if translation.finished else [])]
     differences = (i for i, token in enumerate(reference_ids) if translation_ids[i : i + 1] != [token])
     first_difference, dropped_at = next(differences, None), _find_dropped_token(tree, reference_ids)
-    reference_predictions = predict_tokens(translator, source, ids, finished=True)
-    ranking_score = compute_ranking_score(translator, reference_predictions)
-    return ReferenceExplanation(
-        reference,
-        reference_predictions,
-        sum(prediction.log_prob for prediction in reference_predictions),
-        ranking_score,
-        first_difference,
-        dropped_at,
-        _describe(
-            predictions,
-            reference_predictions,
-            first_difference,
-            dropped_at,
-            is_reference_preferred=ranking_score > compute_ranking_score(translator, predictions),
-        ),
-    )
+    theirs = predict_tokens(translator, source, ids, finished=True)
+    ranking_score = compute_ranking_score(translator, theirs)
+    if first_difference is None:
+        description = ["The translation is the reference."]
+    else:
+        ours = predictions[first_difference : first_difference + 1]
+        description = [
+            f"They differ from piece {first_difference + 1}: the translation has "
+            f"{_describe_token(ours[0]) if ours else 'no more pieces'}, the reference "
+            f"{_describe_token(theirs[first_difference])}."
+        ]
+        if dropped_at is None:
+            description.append("The search found the reference, and ranked it below the translation.")
+        else:
+            piece = label_piece(theirs[dropped_at].piece)
+            description.append(f"The search dropped the reference at piece {dropped_at + 1}, {piece}.")
+        description.append(
+            "The model ranks the reference higher (search error): a larger --beam may find it."
+            if ranking_score > compute_ranking_score(translator, predictions)
+            else "The model ranks the translation higher (model error), so the search is not the reason."
+        )
+    score = sum(prediction.log_prob for prediction in theirs)
+    return ReferenceExplanation(reference, theirs, score, ranking_score, first_difference, dropped_at, description)
 
 
 def _find_dropped_token(tree: Sequence[Sequence[Branch]], reference_ids: list[int]) -> int | None:
@@ -221,38 +242,12 @@ def _find_dropped_token(tree: Sequence[Sequence[Branch]], reference_ids: list[in
     return None
 
 
-def _describe(
-    predictions: Sequence[TokenPrediction],
-    reference_predictions: Sequence[TokenPrediction],
-    first_difference: int | None,
-    dropped_at: int | None,
-    *,
-    is_reference_preferred: bool,
-) -> list[str]:
-    if first_difference is None:
-        return ["The translation is the reference."]
-    theirs = _describe_token(reference_predictions[first_difference])
-    ours = _describe_token(predictions[first_difference]) if first_difference < len(predictions) else "no more pieces"
-    sentences = [f"They differ from piece {first_difference + 1}: the translation has {ours}, the reference {theirs}."]
-    if dropped_at is None:
-        sentences.append("The search found the reference, and ranked it below the translation.")
-    else:
-        piece = label_piece(reference_predictions[dropped_at].piece)
-        sentences.append(f"The search dropped the reference at piece {dropped_at + 1}, {piece}.")
-    if is_reference_preferred:
-        sentences.append("The model ranks the reference higher (search error): a larger --beam may find it.")
-    else:
-        sentences.append("The model ranks the translation higher (model error), so the search is not the reason.")
-    return sentences
-
-
 def _describe_token(prediction: TokenPrediction) -> str:
     return f"{label_piece(prediction.piece)} ({format_probability(prediction.probability)})"
 
 
 Attention = list[list[list[list[float]]]]
 """Rounded attention weights. [L][H][T][S]."""
-SCORED_AT_ONCE = 32  # sources without a word, from one report of the progress to the next
 
 
 @dataclass(frozen=True)
@@ -271,19 +266,6 @@ class LeftOutWord:
 
     word: str
     change: float
-
-
-@dataclass(frozen=True)
-class SearchBranch:
-    """A candidate of one position of the search, as text."""
-
-    parent: int | None  # index of the candidate of the previous position that it extends
-    piece: str  # the vocabulary entry, unless it does not show the text
-    text: str  # of the whole hypothesis
-    log_prob: float  # of the piece
-    score: float
-    ranking_score: float
-    status: CandidateStatus
 
 
 class HeadSummary(NamedTuple):
@@ -309,7 +291,7 @@ class Explanation:
     words: list[TargetWord]
     left_out: list[LeftOutWord]
     beam: int
-    search: list[list[SearchBranch]]  # of each position, the best first
+    search: list[list[Branch]]  # of each position, the best first
     cross_attention: Attention
     encoder_attention: Attention
     decoder_attention: Attention
@@ -397,7 +379,7 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
         words=_explain_words(translator, text, source, best, predictions),
         left_out=leave_out_words(translator, text, best),
         beam=translator.config.beam,
-        search=[[_as_text(translator, branch) for branch in branches] for branches in tree],
+        search=tree,
         cross_attention=_to_lists(maps.weights.cross),
         encoder_attention=_to_lists(maps.weights.encoder),
         decoder_attention=_to_lists(maps.weights.decoder),
@@ -413,13 +395,8 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
         warnings.simplefilter("ignore", TruncatedSourceWarning)  # it was shown for the whole source
         encoded = translator.encode(sources, line_numbers=[1] * len(sources))
     n_tokens = len(translation.ids) + translation.finished
-    scores: list[float] = []
-    with ProgressReport("explain: scored", len(encoded), "sources without a word").show() as progress:
-        for start in range(0, len(encoded), SCORED_AT_ONCE):
-            batch = encoded[start : start + SCORED_AT_ONCE]
-            log_probs = translator.engine.score(batch, [translation.ids] * len(batch))
-            scores += (sum(token_scores[:n_tokens]) for token_scores in log_probs)
-            progress.update(len(scores))
+    log_probs = translator.engine.score(encoded, [translation.ids] * len(encoded))
+    scores = [sum(token_scores[:n_tokens]) for token_scores in log_probs]
     return [LeftOutWord(word, score - scores[0]) for word, score in zip(words, scores[1:], strict=True)]
 
 
@@ -446,17 +423,6 @@ def _explain_words(
         )
         for number, (word, own_predictions) in enumerate(zip(texts, word_predictions, strict=True))
     ]
-
-
-def _as_text(translator: Translator, branch: Branch) -> SearchBranch:
-    tokenizer = translator.tokenizers.tgt
-    prefix = branch.ids if branch.token == tokenizer.eos_id else branch.ids[:-1]
-    (piece,) = decode_continuations(tokenizer, prefix, [branch.token])
-    (text,) = tokenizer.decode([branch.ids])
-    (entry,) = tokenizer.tokens([branch.token])
-    if entry in BYTE_TOKENS or entry.strip() == piece.strip():  # decoding strips the space of the first token
-        piece = entry
-    return SearchBranch(branch.parent, piece, text, branch.log_prob, branch.score, branch.ranking_score, branch.status)
 
 
 def _to_lists(layers: list[Tensor]) -> Attention:

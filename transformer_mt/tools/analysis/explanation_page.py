@@ -12,7 +12,7 @@ from transformer_mt.decoding.translator import ModelProvenance, Translation, Tra
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.confidence import load_calibration
-from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, SearchBranch, TokenPrediction
+from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, TokenPrediction
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
 
@@ -36,7 +36,7 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
         *_describe_words_without_effect(explanation),
         *_describe_repetition(explanation),
         *([] if explanation.finished else ["The translation was cut at the maximum length before it ended."]),
-        *_describe_reference(explanation.reference, explanation.ranking_score),
+        *_describe_reference(explanation.reference),
         *_describe_confidence(translator, explanation),
     ]
 
@@ -143,17 +143,10 @@ def _find_repetition(words: Sequence[str]) -> Sequence[str]:
     return []
 
 
-def _describe_reference(reference: ReferenceExplanation | None, ranking_score: float) -> Iterator[str]:
+def _describe_reference(reference: ReferenceExplanation | None) -> Iterator[str]:
     """Say whether the search or the model preferred the translation to the reference."""
-    if reference is None or reference.first_difference is None:
-        return
-    if reference.dropped_at is not None and reference.ranking_score > ranking_score:
-        place, piece = reference.dropped_at + 1, label_piece(reference.predictions[reference.dropped_at].piece)
-        yield f"The search dropped the reference early, at piece {place}, {piece}: a larger --beam may find it."
-    elif reference.ranking_score <= ranking_score:
-        place, prediction = reference.first_difference + 1, reference.predictions[reference.first_difference]
-        piece, probability = label_piece(prediction.piece), format_probability(prediction.probability)
-        yield f"The model ranks the reference lower; at piece {place} it expects {piece} with {probability} only."
+    if reference is not None and reference.first_difference is not None:
+        yield " ".join(reference.description[1:])
 
 
 def _describe_confidence(translator: Translator, explanation: Explanation) -> Iterator[str]:
@@ -180,8 +173,7 @@ MAX_TITLE = 60  # characters of the source
 
 def render_html(explanation: Explanation, reasons: Sequence[str], origin: str) -> str:
     """Return the page. `reasons` are those of a bad translation, and `origin` names the model and the search."""
-    source = explanation.source
-    reference = explanation.reference
+    source, reference = explanation.source, explanation.reference
     pieces = [label_piece(piece) for piece in explanation.src_pieces]
     predictions = _label_predictions(explanation.predictions)
     return render_page(
@@ -191,10 +183,9 @@ def render_html(explanation: Explanation, reasons: Sequence[str], origin: str) -
         explanation=explanation,
         reasons=reasons or [NO_REASON],
         format_probability=format_probability,
+        label_piece=label_piece,
         pieces=pieces,
         predictions=predictions,
-        search=_make_search_grid(explanation.search),
-        results=_list_results(explanation),
         reference=reference,
         reference_predictions=_label_predictions(reference.predictions) if reference else [],
         data={"pieces": pieces, "predictions": predictions, "attention": explanation.cross_attention},
@@ -211,41 +202,4 @@ def _label_predictions(predictions: Sequence[TokenPrediction]) -> list[dict[str,
             "alternatives": [(label_piece(other.piece), other.probability) for other in prediction.alternatives],
         }
         for prediction in predictions
-    ]
-
-
-def _make_search_grid(search: Sequence[Sequence[SearchBranch]]) -> list[list[dict[str, Any] | None]]:
-    """Return a row for each rank, with the candidate of each position or None."""
-    return [
-        [
-            _make_search_cell(branches[rank], position, rank) if rank < len(branches) else None
-            for position, branches in enumerate(search)
-        ]
-        for rank in range(max(map(len, search)))
-    ]
-
-
-def _make_search_cell(branch: SearchBranch, position: int, rank: int) -> dict[str, Any]:
-    return {
-        "id": f"{position}-{rank}",
-        "parent": None if branch.parent is None else f"{position - 1}-{branch.parent}",
-        "parent_row": None if branch.parent is None else branch.parent + 1,
-        "piece": label_piece(branch.piece),
-        "score": branch.score,
-        "status": branch.status,
-    }
-
-
-def _list_results(explanation: Explanation) -> list[dict[str, Any]]:
-    """Return the hypotheses that the search ended with, the best first."""
-    cells = explanation.search_ends[: explanation.beam]
-    branches = [explanation.search[position][rank] for position, rank in cells]
-    return [
-        {
-            "id": f"{position}-{rank}",
-            "text": make_visible(branch.text),
-            "score": branch.score,
-            "ranking_score": branch.ranking_score,
-        }
-        for (position, rank), branch in zip(cells, branches, strict=True)
     ]
