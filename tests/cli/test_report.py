@@ -16,8 +16,7 @@ from transformer_mt.evaluation import metrics
 from transformer_mt.evaluation.breakdown import compare_sentences
 from transformer_mt.evaluation.metrics import Scorer, compare_systems, score_with_intervals
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.calibration import hash_sources
-from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures
+from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures, hash_sources
 
 SCORER = Scorer("13a", "de")
 MAX_BYTES = 3_000_000

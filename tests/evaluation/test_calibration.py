@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.tools.analysis.calibration import (
+from transformer_mt.tools.analysis.confidence import (
     PENALTY,
     Array,
     compute_reliability_bins,

@@ -100,8 +100,7 @@ def _conclude(result: Bisection) -> list[str]:
             *culprit,
         ]
     title = "culprit" if len(culprit) == 1 else "culprit: these cannot be applied one by one"
-    companions = [_describe(difference) for difference in result.companions]
-    return [f"{title}:", *culprit, *(["it cannot be applied without:", *companions] if companions else [])]
+    return [f"{title}:", *culprit]
 
 
 def _describe(difference: Difference) -> str:
@@ -111,7 +110,7 @@ def _describe(difference: Difference) -> str:
 
 
 def _to_json(result: Bisection) -> dict[str, Any]:
-    lists = {name: [*map(_to_object, getattr(result, name))] for name in ("differences", "culprit", "companions")}
+    lists = {name: [*map(_to_object, getattr(result, name))] for name in ("differences", "culprit")}
     return {"tmt": __version__, **asdict(result), **lists}
 
 

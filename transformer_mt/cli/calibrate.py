@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import join
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt.cli.command import Command, group, option
@@ -23,8 +24,7 @@ from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.runs.folder import RunFolder
-    from transformer_mt.tools.analysis.calibration import CalibrationReport
+    from transformer_mt.tools.analysis.confidence import Calibration, ReliabilityBin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,7 @@ class Calibrate(Command):
         from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
         from transformer_mt.flows.evaluation import read_validation_set
         from transformer_mt.runs.folder import RunFolder
-        from transformer_mt.tools.analysis.calibration import calibrate
-        from transformer_mt.tools.analysis.confidence import list_options
+        from transformer_mt.tools.analysis.confidence import calibrate
 
         folder = RunFolder.open(self.run)
         config = configuration.load_run(folder)
@@ -77,13 +76,20 @@ class Calibrate(Command):
         pairs = given or read_validation_set(config, translator.config.tag)
         if test and not given:
             test = replace(test, scorer=pairs.scorer)
-        report = calibrate(translator, pairs, test, self.min_chrf)
+        calibration, bins = calibrate(translator, pairs, test, self.min_chrf)
         if self.json:
-            print(json.dumps(_to_json(report, folder), ensure_ascii=False, indent=1))
+            values = {
+                "file": str(folder.calibration),
+                "calibration": calibration.model_dump(mode="json"),
+                "bins": [bin_._asdict() for bin_ in bins],
+            }
+            print(json.dumps(values, ensure_ascii=False, indent=1))
         else:
-            checkpoint = ["--checkpoint", self.loading.checkpoint] if self.loading.checkpoint else []
-            options = [*checkpoint, *list_options(translator.members[0], translator.config)]
-            _show(report, folder, join(["tmt", "translate", str(folder.path), *options, "--confidence"]))
+            _show(calibration, bins)
+            is_changed = translator.config != config.decoding or self.loading.checkpoint
+            same = ", with the same options" if is_changed else ""
+            command = f"tmt translate {quote(str(folder.path))} --confidence"
+            print_text(f"{folder.calibration} is written; next: {command}{same}")
 
 
 def _check_arguments(args: Calibrate) -> None:
@@ -97,16 +103,7 @@ def _check_arguments(args: Calibrate) -> None:
         raise UserError(f"calibrate: --min-chrf {args.min_chrf:g}: pass a chrF above 0 and up to 100")
 
 
-def _to_json(report: CalibrationReport, folder: RunFolder) -> dict[str, object]:
-    return {
-        "file": str(folder.calibration),
-        "calibration": report.calibration.model_dump(mode="json"),
-        "bins": [bin_._asdict() for bin_ in report.bins],
-    }
-
-
-def _show(report: CalibrationReport, folder: RunFolder, next_command: str) -> None:
-    calibration = report.calibration
+def _show(calibration: Calibration, bins: Sequence[ReliabilityBin]) -> None:
     figures = calibration.held_out
     print_text(
         f"fitted to {calibration.n_translations:,} translations (step {calibration.step:,}, "
@@ -120,11 +117,10 @@ def _show(report: CalibrationReport, folder: RunFolder, next_command: str) -> No
             f"{bin_.confidence:.3f}",
             f"{bin_.acceptable:.3f}",
         )
-        for bin_ in report.bins
+        for bin_ in bins
     ]
     print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
     print_text(
         f"\nexpected calibration error: {figures.ece_before:.3f} before (exp of the mean token log-probability), "
         f"{figures.ece_after:.3f} after"
     )
-    print_text(f"{folder.calibration} is written; next: {next_command}")

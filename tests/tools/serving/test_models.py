@@ -18,7 +18,7 @@ from transformer_mt.tools.analysis.confidence import (
     Calibration,
     ConfidenceRegression,
     HeldOutFigures,
-    n_best_with_confidence,
+    load_calibration,
 )
 from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel, load_models
@@ -93,8 +93,9 @@ def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_c
     client: TestClient = make_client(models=[ServedModel(run_copy, OPTIONS)])
     assert client.get("/models").json()[0]["calibrated"]
     answer = client.post("/translate", json={**ONE, "confidence": True}).json()
-    ((best,),) = n_best_with_confidence(translator, ["one two"])
-    assert answer["segments"][0]["confidence"] == pytest.approx(best.confidence, abs=1e-4)
+    ((best,),) = translator.n_best(["one two"])
+    confidence = load_calibration(translator).regression.confidence("one two", best)
+    assert answer["segments"][0]["confidence"] == pytest.approx(confidence, abs=1e-4)
 
 
 def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import NamedTuple
@@ -14,91 +14,69 @@ from transformer_mt.evaluation.metrics import Scorer, SystemScore, Texts, compar
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 
-MAX_SUBSETS = 12  # differences of which all subsets are tried; of more differences, random halves
-N_RANDOM = 500
-
 Items = tuple[int, ...]
 """Numbers of differences, ascending."""
+IsBad = Callable[[Items], bool]
+"""Tells whether a trial with these differences is bad. Raises `RefusedError` if it is impossible."""
 
 
 class RefusedError(Exception):
     """A trial is impossible, because the differences cannot be applied without others."""
 
 
-class Culprit(NamedTuple):
-    """The result of a search."""
-
-    items: Items  # one, or several that cannot be separated
-    companions: Items  # innocent differences without which the culprit cannot be applied
-    is_verified: bool  # a trial with only these differences is bad
-
-
-IsBad = Callable[[Items], bool]
-"""Tells whether a trial with these differences is bad. Raises `RefusedError` if it is impossible."""
-
-
-def find_culprit(n_items: int, is_bad: IsBad, is_possible: Callable[[Items], bool]) -> Culprit:
+def find_culprit(n_items: int, is_bad: IsBad, is_possible: Callable[[Items], bool]) -> tuple[Items, bool]:
     """Find the item that makes a trial bad. A trial with all items is bad, and one without items is good.
 
     At first, one culprit is assumed: if one half is good, the other is taken for bad. A trial with the result alone
     verifies this at the end. `is_possible` predicts cheaply whether a trial is refused.
+
+    Returns:
+        The culprit, of several items if they cannot be separated, and whether a trial with it alone is bad.
     """
-    items = tuple(range(n_items))
-    candidates, is_verified = items, True
-    while len(candidates) > 1:
-        for half in _propose_splits(candidates, is_possible):
+    candidates: list[Items] = _group_items(n_items, is_possible)
+    is_verified = True
+    while (n := len(candidates)) > 1:
+        sizes = sorted(range(1, n), key=lambda size, n=n: abs(2 * size - n))
+        parts = [part for size in sizes for part in (candidates[:size], candidates[size:])]
+        for part in parts:
+            items = _join(part)
+            if not is_possible(items):
+                continue
             try:
-                is_verified = is_bad(half)
+                is_verified = is_bad(items)
             except RefusedError:
                 continue
-            candidates = half if is_verified else tuple(item for item in candidates if item not in half)
+            candidates = part if is_verified else [group for group in candidates if group not in part]
             break
         else:
             break  # cannot be split
-    if is_verified:
-        return Culprit(candidates, (), is_verified=True)
-    others = [item for item in items if item not in candidates]
-    nearest = sorted(others, key=lambda item: min(abs(item - candidate) for candidate in candidates))
-    for companions in chain([()], combinations(nearest, 1), combinations(nearest, 2)):
-        trial = tuple(sorted((*candidates, *companions)))
-        try:
-            if is_possible(trial):
-                return Culprit(candidates, tuple(sorted(companions)), is_verified=is_bad(trial))
-        except RefusedError:
-            continue
-    return Culprit(candidates, (), is_verified=False)
+    culprit = _join(candidates)
+    if not is_verified and is_possible(culprit):
+        with suppress(RefusedError):
+            is_verified = is_bad(culprit)
+    return culprit, is_verified
 
 
-def _propose_splits(candidates: Items, is_possible: Callable[[Items], bool]) -> Iterator[Items]:
-    """Yield possible parts of the candidates, near to a half first, and those whose other part is possible, too."""
-    n_half = len(candidates) // 2
-    fallback: list[Items] = []
-    for part in _propose_parts(candidates, n_half):
-        if is_possible(part):
-            rest = tuple(item for item in candidates if item not in part)
-            if is_possible(rest):
-                yield part
-            else:
-                fallback.append(part)
-    yield from fallback
+def _group_items(n_items: int, is_possible: Callable[[Items], bool]) -> list[Items]:
+    """Join each item that is impossible alone with the nearest one or two that make it possible."""
+    groups: list[set[int]] = []
+    for item in range(n_items):
+        others = sorted({*range(n_items)} - {item}, key=lambda other, item=item: abs(other - item))
+        partners = chain.from_iterable(combinations(others, size) for size in range(MAX_PARTNERS + 1))
+        fitting = (partner for partner in partners if is_possible(tuple(sorted((item, *partner)))))
+        group = {item, *next(fitting, ())}
+        for other in [other for other in groups if other & group]:
+            groups.remove(other)
+            group |= other
+        groups.append(group)
+    return [tuple(sorted(group)) for group in sorted(groups, key=min)]
 
 
-def _propose_parts(candidates: Items, n_half: int) -> Iterator[Items]:
-    """Yield different parts of the candidates: both contiguous halves first."""
-    yield candidates[:n_half]
-    yield candidates[n_half:]
-    if len(candidates) <= MAX_SUBSETS:
-        sizes = sorted(range(1, len(candidates)), key=lambda size: abs(2 * size - len(candidates)))
-        yield from chain.from_iterable(combinations(candidates, size) for size in sizes)
-        return
-    rng = random.Random(0)
-    for _ in range(N_RANDOM):
-        yield tuple(sorted(rng.sample(candidates, n_half)))
-    for size in range(n_half - 1, 0, -1):
-        for start in range(len(candidates) - size + 1):
-            yield candidates[start : start + size]
+def _join(groups: Sequence[Items]) -> Items:
+    return tuple(sorted(chain.from_iterable(groups)))
 
 
+MAX_PARTNERS = 2  # differences that another one needs
 MAX_P = 0.05  # a difference is significant below it
 
 
@@ -239,9 +217,7 @@ class Bisection:
     trials: Sequence[Trial]  # GOOD, BAD, and those of the search
     is_significant: bool  # the difference between GOOD and BAD; without it, there is no search
     culprit: Sequence[Difference] = ()  # several if they cannot be separated
-    companions: Sequence[Difference] = ()  # innocent ones without which the culprit cannot be applied
-    # A trial with culprit and companions is nearer to BAD, and differs significantly from GOOD.
-    is_verified: bool = False
+    is_verified: bool = False  # a trial with the culprit alone is nearer to BAD, and differs significantly from GOOD
 
 
 def search(experiment: Experiment, steps: int, not_searched: Sequence[str]) -> Bisection:
@@ -258,12 +234,11 @@ def search(experiment: Experiment, steps: int, not_searched: Sequence[str]) -> B
     )
     if not result.is_significant:
         return result
-    culprit = find_culprit(len(experiment.differences), experiment.is_bad, experiment.is_possible)
-    last = experiment.trials.get(tuple(sorted((*culprit.items, *culprit.companions))))
+    culprit, is_bad = find_culprit(len(experiment.differences), experiment.is_bad, experiment.is_possible)
+    last = experiment.trials.get(culprit)
     return replace(
         result,
         trials=[*experiment.trials.values()],
-        culprit=[experiment.differences[i] for i in culprit.items],
-        companions=[experiment.differences[i] for i in culprit.companions],
-        is_verified=culprit.is_verified and last is not None and differs_from_good(last),
+        culprit=[experiment.differences[i] for i in culprit],
+        is_verified=is_bad and last is not None and differs_from_good(last),
     )

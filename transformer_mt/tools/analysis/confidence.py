@@ -1,7 +1,7 @@
 """Calibrated confidence: the estimated probability that a translation is acceptable.
 
-`tmt calibrate` fits a logistic regression on two features of translations, and writes it into the run. It is valid
-for the weights and the decoding options that it was fitted with.
+`tmt calibrate` translates pairs, fits a logistic regression on two features of the translations, measures it on other
+pairs, and writes it into the run. It is valid for the weights and the decoding options that it was fitted with.
 """
 
 from __future__ import annotations
@@ -10,47 +10,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
-from shlex import join
-from typing import Any, Literal, NamedTuple
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from transformer_mt.config.section import Section
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import Member
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import write_text
+from transformer_mt.system.log import ProgressReport
 
-IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary")
-"""Options that do not change how the quality of a translation depends on its features."""
+if TYPE_CHECKING:
+    from transformer_mt.evaluation.metrics import EvaluationSet
 
+Array = NDArray[np.float64]
 
-FLAGS = {
-    "beam": "--beam",
-    "length_penalty_exponent": "--length-penalty",
-    "min_length": "--min-length",
-    "no_repeat_ngram": "--no-repeat-ngram",
-    "repetition_penalty": "--repetition-penalty",
-    "temperature": "--temperature",
-    "top_k": "--top-k",
-    "top_p": "--top-p",
-    "tag": "--tag",
-}
-"""Options of `tmt calibrate` that set a key of the section `decoding`, except --max-length and --sample."""
-
-
-class Features(NamedTuple):
-    """Features of a translation from which its confidence is computed."""
-
-    mean_log_prob: float  # of its tokens and EOS
-    length_deviation: float  # difference of the log length ratio from the usual one, without its sign
-
-    @classmethod
-    def of(cls, source: str, translation: Translation, usual_log_ratio: float) -> Features:
-        """Return the features of a translation that has at least one token."""
-        mean = sum(translation.token_scores) / len(translation.token_scores)
-        return cls(mean, abs(log_length_ratio(source, translation.text) - usual_log_ratio))
+IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary", "tag")
+"""Options that do not change how the quality of a translation depends on its features. Tags are compared by text."""
+N_BINS = 10  # of equal width, as usual for the ECE
+PENALTY = 1.0  # of the squared coefficients, so that they stay finite if the features separate the labels
+MAX_ITERATIONS = 100
+TOLERANCE = 1e-9
+ROUNDING = 1e-9  # standard deviation of a constant feature, relative to its values, at most
+MIN_OF_EACH_KIND = 10  # five for each coefficient (Vittinghoff & McCulloch 2007)
 
 
 def log_length_ratio(source: str, text: str) -> float:
@@ -58,8 +44,14 @@ def log_length_ratio(source: str, text: str) -> float:
     return math.log((len(text.strip()) + 1) / (len(source.strip()) + 1))
 
 
+def compute_features(source: str, translation: Translation, usual_log_ratio: float) -> tuple[float, float]:
+    """Return the mean log-probability of the tokens, and how far the log length ratio is from the usual one."""
+    mean = sum(translation.token_scores) / len(translation.token_scores)
+    return mean, abs(log_length_ratio(source, translation.text) - usual_log_ratio)
+
+
 class ConfidenceRegression(Section):
-    """A logistic regression on `Features`."""
+    """A logistic regression on the features of a translation."""
 
     usual_log_ratio: float
     """median of the log length ratio"""
@@ -75,9 +67,9 @@ class ConfidenceRegression(Section):
             return 0.0
         if not translation.token_scores:
             return 1.0
-        features = Features.of(source, translation, self.usual_log_ratio)
+        features = compute_features(source, translation, self.usual_log_ratio)
         logit = self.intercept + sum(map(float.__mul__, self.coefficients, features))
-        return float(torch.tensor(logit, dtype=torch.float64).sigmoid())
+        return 0.5 + 0.5 * math.tanh(logit / 2)  # the logistic function, without overflow
 
 
 class HeldOutFigures(Section):
@@ -115,75 +107,47 @@ class Calibration(Section):
         """Return a checksum of the content."""
         return sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
-    def check(self, model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> None:
-        """Raise `UserError` unless the calibration was fitted with these weights, options and tags."""
-        path = model.folder.calibration
-        if self.weights_hash != model.weights_hash:
-            raise UserError(
-                f"{path}: belongs to step {self.step:,} ({self.weights_hash}), and the model is step {model.step:,} "
-                f"({model.weights_hash});\nfit it again: {make_calibrate_command(model, config, tags)}"
-            )
-        fitted, used = (options.output_options() for options in (self.decoding, config))
-        changes = [
-            f"{key} {fitted[key]} (now {value})"
-            for key, value in used.items()
-            if value != fitted[key] and key not in (*IGNORED_OPTIONS, "tag")
-        ]
-        changes += [f"tag {self.decoding.tag} (now {tag})" for tag in dict.fromkeys(tags) if tag != self.decoding.tag]
-        if changes:
-            raise UserError(
-                f"{path}: was fitted with other decoding options: {', '.join(changes[:3])};\n"
-                f"use those, or fit it again: {make_calibrate_command(model, config, tags)}"
-            )
 
-
-def read_calibration(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> Calibration:
-    """Read `calibration.json` of the run of a model.
-
-    Raises:
-        UserError: The file is missing or damaged, or was fitted with other weights, options or tags.
-    """
-    path = model.folder.calibration
-    try:
-        calibration = Calibration.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        reason = f"{model.folder.path}: has no calibration of confidences"
-        raise UserError(f"{reason}; fit one: {make_calibrate_command(model, config, tags)}") from None
-    except ValidationError:
-        reason = f"{path}: is damaged, or of another version"
-        raise UserError(f"{reason}; fit one: {make_calibrate_command(model, config, tags)}") from None
-    calibration.check(model, config, tags)
-    return calibration
+# --- use --------------------------------------------------------------------------------------------------------------
 
 
 def load_calibration(translator: Translator, tags: Sequence[str | None] | None = None) -> Calibration:
-    """Read the calibration of the run of a translator. `tags` has the tag of each text, by default `decoding.tag`.
+    """Read `calibration.json` of the run of a translator. `tags` has the tag of each text, by default `decoding.tag`.
 
-    Raises `UserError` for an ensemble, for another engine, or if the calibration does not fit.
+    Raises:
+        UserError: The translator is an ensemble or another engine, or the file is missing or damaged, or was fitted
+            with other weights, options or tags.
     """
-    members = translator.members
+    members, config = translator.members, translator.config
     if len(members) != 1:
         raise UserError(f"confidences are those of one run, and this translator has {len(members)}")
-    return read_calibration(members[0], translator.config, [translator.config.tag] if tags is None else tags)
-
-
-def make_calibrate_command(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> str:
-    """Return the command that fits confidences for a model, these options, and the first of the tags."""
-    options = list_options(model, config.with_options({"tag": next(iter(tags), None)}))
-    return join(["tmt", "calibrate", str(model.folder.path), "--checkpoint", str(model.step), *options])
-
-
-def list_options(model: Member, config: DecodingConfig) -> list[str]:
-    """Return the options of the command line that turn the run's own section `decoding` into `config`."""
-    own = model.folder.read_section("decoding", DecodingConfig)
-    words: list[str] = []
-    for key, flag in FLAGS.items():
-        if (value := getattr(config, key)) != getattr(own, key):
-            words += [flag, str(value)]
-    factor, offset = config.max_length_factor, config.max_length_offset
-    if (factor, offset) != (own.max_length_factor, own.max_length_offset):
-        words += ["--max-length", f"{factor:g}*source+{offset}" if factor else str(offset)]
-    return [*words, "--sample"] if config.sample and not own.sample else words
+    (model,) = members
+    folder, path = model.folder.path, model.folder.calibration
+    advice = f"fit one with these options: tmt calibrate {quote(str(folder))} --checkpoint {model.step}"
+    try:
+        calibration = Calibration.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: has no calibration of confidences; {advice}") from None
+    except ValidationError:
+        raise UserError(f"{path}: is damaged, or of another version; {advice}") from None
+    if calibration.weights_hash != model.weights_hash:
+        raise UserError(
+            f"{path}: belongs to step {calibration.step:,} ({calibration.weights_hash}), and the model is step "
+            f"{model.step:,} ({model.weights_hash});\n{advice}"
+        )
+    fitted, used = (options.output_options() for options in (calibration.decoding, config))
+    changes = [
+        f"{key} {fitted[key]} (now {value})"
+        for key, value in used.items()
+        if value != fitted[key] and key not in IGNORED_OPTIONS
+    ]
+    used_tags = [config.tag] if tags is None else dict.fromkeys(tags)
+    changes += [f"tag {calibration.decoding.tag} (now {tag})" for tag in used_tags if tag != calibration.decoding.tag]
+    if changes:
+        raise UserError(
+            f"{path}: was fitted with other decoding options: {', '.join(changes[:3])};\nuse those, or {advice}"
+        )
+    return calibration
 
 
 def add_confidences(
@@ -197,10 +161,154 @@ def add_confidences(
     ]
 
 
-def n_best_with_confidence(
-    translator: Translator, texts: Sequence[str], *, tags: Sequence[str | None] | None = None, **options: Any
-) -> list[list[Translation]]:
-    """Return the n-best translations of texts with their confidences, for a run that was calibrated."""
-    translator = translator.with_options(options)
-    calibration = load_calibration(translator, tags)
-    return add_confidences(translator.n_best(texts, tags=tags), texts, calibration)
+# --- fit --------------------------------------------------------------------------------------------------------------
+
+
+class JudgedTranslation(NamedTuple):
+    """A translation with its source, and whether it is acceptable."""
+
+    source: str
+    translation: Translation
+    is_acceptable: bool
+
+
+class ReliabilityBin(NamedTuple):
+    """Translations whose confidence is in one of `N_BINS` ranges."""
+
+    low: float
+    high: float
+    n_translations: int
+    confidence: float  # mean
+    acceptable: float  # share
+
+
+def calibrate(
+    translator: Translator, pairs: EvaluationSet, test_pairs: EvaluationSet | None, min_chrf: float
+) -> tuple[Calibration, list[ReliabilityBin]]:
+    """Fit the confidence of a run, measure it, and write `calibration.json`.
+
+    Without `test_pairs`, every second pair is held out for the figures. The bins are those of the held-out pairs.
+
+    Raises:
+        UserError: The test pairs are blank, or too few translations of the fit are acceptable or not acceptable.
+    """
+
+    def judge(pairs: EvaluationSet) -> list[JudgedTranslation]:
+        with ProgressReport("calibrate: translated", len(pairs.sources), "sentences").show() as progress:
+            translations = [best for best, *_ in translator.n_best(pairs.sources, on_batch=progress.update)]
+        return judge_translations(translations, pairs, min_chrf)
+
+    (member,) = translator.members
+    sources_hash = hash_sources(pairs.sources)
+    pairs = pairs.without_blanks()
+    if test_pairs is None:
+        pairs, test_pairs = (pairs.select(range(start, len(pairs.sources), 2)) for start in (0, 1))
+    else:
+        test_pairs = test_pairs.without_blanks()
+        if not test_pairs.sources:
+            raise UserError("calibrate: no pair of --test-src and --test-ref has text on both sides; pass other files")
+    fitted = [judged for judged in judge(pairs) if judged.translation.finished and judged.translation.token_scores]
+    n_acceptable = sum(judged.is_acceptable for judged in fitted)
+    if min(n_acceptable, len(fitted) - n_acceptable) < MIN_OF_EACH_KIND:
+        raise UserError(
+            f"calibrate: {n_acceptable:,} of {len(fitted):,} finished translations are acceptable (chrF of at least "
+            f"{min_chrf:g}), and the fit needs at least {MIN_OF_EACH_KIND} of each kind;\n"
+            "choose another --min-chrf, or pass more pairs"
+        )
+    regression = _fit_regression(fitted)
+    figures, bins = measure(regression, judge(test_pairs))
+    calibration = Calibration(
+        step=member.step,
+        weights_hash=member.weights_hash,
+        decoding=translator.config,
+        min_chrf=min_chrf,
+        n_translations=len(fitted),
+        sources_hash=sources_hash,
+        regression=regression,
+        held_out=figures,
+    )
+    write_text(member.folder.calibration, calibration.model_dump_json(indent=1) + "\n")
+    return calibration, bins
+
+
+def hash_sources(sources: Sequence[str]) -> str:
+    """Return the first digits of the SHA-256 of source sentences."""
+    return sha256("\n".join(sources).encode()).hexdigest()[:12]
+
+
+def judge_translations(
+    translations: Sequence[Translation], pairs: EvaluationSet, min_chrf: float
+) -> list[JudgedTranslation]:
+    """Return the translations of pairs, each with whether its sentence-level chrF is at least `min_chrf`."""
+    chrf = pairs.scorer.score_sentences([translation.text for translation in translations], pairs.references)
+    return [
+        JudgedTranslation(source, translation, score >= min_chrf)
+        for source, translation, score in zip(pairs.sources, translations, chrf, strict=True)
+    ]
+
+
+def _fit_regression(judged: Sequence[JudgedTranslation]) -> ConfidenceRegression:
+    """Fit the probability that a translation is acceptable to finished translations with tokens."""
+    pairs = [(source, translation) for source, translation, _ in judged]
+    usual_log_ratio = float(np.median([log_length_ratio(source, translation.text) for source, translation in pairs]))
+    features = np.array([compute_features(*pair, usual_log_ratio) for pair in pairs])  # [N, 2]
+    intercept, (mean, deviation) = fit_logistic(features, np.array([each.is_acceptable for each in judged]))
+    coefficients = (float(mean), float(deviation))
+    return ConfidenceRegression(usual_log_ratio=usual_log_ratio, intercept=intercept, coefficients=coefficients)
+
+
+def fit_logistic(features: Array, labels: NDArray[Any]) -> tuple[float, Array]:
+    """Fit a logistic regression by Newton's method. Returns intercept and coefficients. [N, F], [N] -> [F].
+
+    A small penalty is on the coefficients of the standardised features. A constant feature has a coefficient near 0.
+    """
+    mean, deviation = features.mean(0), features.std(0)
+    is_constant = deviation <= ROUNDING * np.abs(features).max(0)
+    deviation = np.where(is_constant, 1.0, deviation)
+    inputs = np.column_stack([np.ones(len(features)), (features - mean) / deviation])  # [N, F + 1]
+    penalty = np.diag([0.0, *np.full(features.shape[1], PENALTY)])
+    weights = np.zeros(inputs.shape[1])
+    for _ in range(MAX_ITERATIONS):
+        probabilities = 0.5 + 0.5 * np.tanh(inputs @ weights / 2)  # the logistic function, without overflow
+        gradient = inputs.T @ (labels - probabilities) - penalty @ weights
+        hessian = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + penalty
+        step = np.linalg.solve(hessian, gradient)
+        weights += step
+        if np.abs(step).max() < TOLERANCE:
+            break
+    coefficients = weights[1:] / deviation
+    return float(weights[0] - coefficients @ mean), coefficients
+
+
+def measure(
+    regression: ConfidenceRegression, judged: Sequence[JudgedTranslation]
+) -> tuple[HeldOutFigures, list[ReliabilityBin]]:
+    """Compare raw probabilities and confidences with the judgements. The bins are those of the confidences."""
+    labels = np.array([is_acceptable for _, _, is_acceptable in judged])  # [N]
+    before: Array = np.exp([translation.score_per_token for _, translation, _ in judged])  # [N]
+    after: Array = np.array([regression.confidence(source, translation) for source, translation, _ in judged])  # [N]
+    bins = compute_reliability_bins(after, labels)
+    figures = HeldOutFigures(
+        n_translations=len(judged),
+        acceptable=float(labels.mean()),
+        ece_before=expected_calibration_error(compute_reliability_bins(before, labels)),
+        ece_after=expected_calibration_error(bins),
+    )
+    return figures, bins
+
+
+def compute_reliability_bins(confidences: Array, labels: NDArray[Any]) -> list[ReliabilityBin]:
+    """Return the bins that hold translations, the lowest confidence first."""
+    indices = np.minimum((confidences * N_BINS).astype(int), N_BINS - 1)
+    bins: list[ReliabilityBin] = []
+    for i in np.unique(indices):
+        rows = indices == i
+        mean, share = float(confidences[rows].mean()), float(labels[rows].mean())
+        bins.append(ReliabilityBin(float(i / N_BINS), float((i + 1) / N_BINS), int(rows.sum()), mean, share))
+    return bins
+
+
+def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
+    """Return the mean of |confidence - share of acceptable translations| over bins (Guo et al. 2017)."""
+    total = sum(bin_.n_translations for bin_ in bins)
+    return sum(bin_.n_translations * abs(bin_.confidence - bin_.acceptable) for bin_ in bins) / total
