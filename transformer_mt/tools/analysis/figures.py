@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -101,44 +101,6 @@ def draw_positions(table: Array, title: str) -> Figure:
 def _draw_image(figure: Figure, axes: Axes, values: Array, label: str) -> None:
     image = axes.imshow(values, cmap=COLOUR_MAP, aspect="auto", interpolation="nearest")
     figure.colorbar(image, ax=axes, label=label)
-
-
-# --- schedule ---------------------------------------------------------------------------------------------------------
-
-
-@plot_style()
-def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
-    """Draw the learning rate of the chosen schedule, and of the others for comparison. steps, rates: [N]."""
-    figure = make_figure(6.4, 4.8)
-    axes = figure.subplots()
-    axes.plot(steps, rates[chosen], color=DARK, linewidth=4, label=_schedule_label(chosen, rates))
-    for i, name in enumerate(name for name in rates if name != chosen):
-        line_style, colour = LINE_STYLES[1:][i % 3], (BRIGHT, MIDDLE)[i % 2]  # six combinations
-        axes.plot(steps, rates[name], line_style, color=colour, linewidth=1.4, label=_schedule_label(name, rates))
-    top = max(float(rate.max()) for rate in rates.values())
-    axes.set_ylim(0, 1.05 * min(top, 2.5 * float(rates[chosen].max())))  # other schedules may be much higher
-    axes.set_xlim(0, int(steps[-1]))
-    if warmup_steps <= steps[-1]:
-        is_late = warmup_steps > steps[-1] / 2
-        axes.axvline(warmup_steps, color=RED, linewidth=1.0, linestyle=(0, (1, 2)))
-        axes.annotate(
-            f"warm-up ends at step {warmup_steps:,}",
-            (warmup_steps, 0.03),
-            xycoords=("data", "axes fraction"),
-            xytext=(-4 if is_late else 4, 0),
-            textcoords="offset points",
-            ha="right" if is_late else "left",
-            color=RED,
-        )
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=True)
-    axes.set(title=f"learning rate: {chosen}", xlabel="step", ylabel="learning rate")
-    figure.legend(loc="outside lower center", ncols=2)
-    return figure
-
-
-def _schedule_label(name: str, rates: Mapping[str, Array]) -> str:
-    return f"{name} (highest {float(rates[name].max()):.2g})"
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -299,6 +261,7 @@ def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
     return draw_positions(shown, f"{config.positions} positions, {len(shown)} of them")
 
 
+@plot_style()
 def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
     """Draw the learning rate of every schedule, the configured one highlighted.
 
@@ -310,7 +273,36 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
     for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):
         schedule = make_schedule(config.model_copy(update={"kind": kind}).with_end(end), d_model)
         rates[kind] = np.array([schedule(int(step)) for step in steps])
-    return draw_schedule(steps, rates, config.kind, config.warmup_steps)
+
+    def make_label(name: str) -> str:
+        return f"{name} (highest {float(rates[name].max()):.2g})"
+
+    figure = make_figure(6.4, 4.8)
+    axes = figure.subplots()
+    axes.plot(steps, rates[config.kind], color=DARK, linewidth=4, label=make_label(config.kind))
+    for i, name in enumerate(name for name in rates if name != config.kind):
+        line_style, colour = LINE_STYLES[1:][i % 3], (BRIGHT, MIDDLE)[i % 2]  # six combinations
+        axes.plot(steps, rates[name], line_style, color=colour, linewidth=1.4, label=make_label(name))
+    top = max(float(rate.max()) for rate in rates.values())
+    axes.set_ylim(0, 1.05 * min(top, 2.5 * float(rates[config.kind].max())))  # other schedules may be much higher
+    axes.set_xlim(0, int(steps[-1]))
+    if config.warmup_steps <= steps[-1]:
+        is_late = config.warmup_steps > steps[-1] / 2
+        axes.axvline(config.warmup_steps, color=RED, linewidth=1.0, linestyle=(0, (1, 2)))
+        axes.annotate(
+            f"warm-up ends at step {config.warmup_steps:,}",
+            (config.warmup_steps, 0.03),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4 if is_late else 4, 0),
+            textcoords="offset points",
+            ha="right" if is_late else "left",
+            color=RED,
+        )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=True)
+    axes.set(title=f"learning rate: {config.kind}", xlabel="step", ylabel="learning rate")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
 
 
 def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:

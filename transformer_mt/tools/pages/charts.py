@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 640, 220  # of a drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 76, 30, 14, 32  # margins of the drawing around the data
 BASE = HEIGHT - BOTTOM  # y of the horizontal axis
-X_LABELS = 5  # bins from one label of the horizontal axis to the next, about
+PLOT_WIDTH = WIDTH - LEFT - RIGHT
+LETTER = 8  # width of a letter of a label
 BAR_SHARE = 0.84  # of the width of a bin that its bars fill
 MAX_SERIES = 6  # that style.css distinguishes
 MAX_DOTS = 40  # points of a line that are marked one by one
@@ -18,11 +20,8 @@ MAX_DOTS = 40  # points of a line that are marked one by one
 Point = tuple[float, float]
 
 
-class Label(NamedTuple):
-    """Text at a position on an axis."""
-
-    position: float
-    text: str
+Label = tuple[float, str]
+"""Position on an axis, and text."""
 
 
 class Bar(NamedTuple):
@@ -77,54 +76,33 @@ class Chart:
 
 def draw_histogram(title: str, edges: Sequence[float], counts: Mapping[str, Sequence[int]]) -> Chart:
     """Draw the counts of several series side by side. `edges` of the bins are one more than the counts of a series."""
-    highest = max((count for series in counts.values() for count in series), default=0) or 1
-    ticks = sorted({0, highest // 2, highest})
-    n_bins = len(edges) - 1
-    x_labels = [
-        Label(LEFT + (WIDTH - LEFT - RIGHT) / n_bins * j, f"{edges[j]:g}")
-        for j in range(0, n_bins, max(1, n_bins // X_LABELS))
-    ]
-    names = [f"from {edge:g} on" for edge in edges[:-1]]
-    return _draw_bars(title, names, {name: list(series) for name, series in counts.items()}, ticks, x_labels)
+    return draw_bars(title, [f"{low:g} to {high:g}" for low, high in pairwise(edges)], counts)
 
 
 def draw_bars(title: str, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Chart:
     """Draw the values of several series side by side, in one group for each name. Values are not negative."""
     ticks = find_ticks(0, max((value for series in values.values() for value in series), default=0))
-    group = (WIDTH - LEFT - RIGHT) / max(1, len(names))
-    x_labels = [Label(LEFT + group * (j + 0.5), name) for j, name in enumerate(names)]
-    return _draw_bars(title, names, values, ticks, x_labels)
-
-
-def _draw_bars(
-    title: str,
-    names: Sequence[str],
-    values: Mapping[str, Sequence[float]],
-    ticks: Sequence[float],
-    x_labels: Sequence[Label],
-) -> Chart:
-    unit = (BASE - TOP) / ticks[-1]
+    unit = (BASE - TOP) / ticks[-1]  # height of a value of one
+    group = PLOT_WIDTH / max(1, len(names))
+    width = group * BAR_SHARE / max(1, len(values))
+    bars: list[Bar] = []
+    for i, (series, heights) in enumerate(values.items()):
+        for j, (name, value) in enumerate(zip(names, heights, strict=True)):
+            x = LEFT + group * (j + (1 - BAR_SHARE) / 2) + i * width
+            bars.append(Bar(i, x, BASE - unit * value, width, unit * value, f"{series}, {name}: {_format(value)}"))
+    label_width = LETTER * (2 + max(map(len, names), default=0))
+    labelled = range(0, len(names), math.ceil(label_width / group))
     return Chart(
         title,
         "; ".join(
-            f"{series}: {', '.join(f'{name} {_format(value)}' for name, value in zip(names, bars, strict=True))}"
-            for series, bars in values.items()
+            f"{series}: {', '.join(f'{name} {_format(value)}' for name, value in zip(names, heights, strict=True))}"
+            for series, heights in values.items()
         ),
         list(values),
-        x_labels,
-        [Label(BASE - unit * tick, shorten(tick)) for tick in ticks],
-        bars=list(_iterate_bars(names, values, unit)),
+        [(LEFT + group * (j + 0.5), names[j]) for j in labelled],
+        [(BASE - unit * tick, shorten(tick)) for tick in ticks],
+        bars=bars,
     )
-
-
-def _iterate_bars(names: Sequence[str], values: Mapping[str, Sequence[float]], unit: float) -> Iterator[Bar]:
-    """Yield the bars of each series. `unit` is the height of a value of one."""
-    group = (WIDTH - LEFT - RIGHT) / max(1, len(names))
-    width = group * BAR_SHARE / max(1, len(values))
-    for i, (series, bars) in enumerate(values.items()):
-        for j, (name, value) in enumerate(zip(names, bars, strict=True)):
-            x = LEFT + group * (j + (1 - BAR_SHARE) / 2) + i * width
-            yield Bar(i, x, BASE - unit * value, width, unit * value, f"{series}, {name}: {_format(value)}")
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -139,7 +117,7 @@ def draw_lines(title: str, series: Mapping[str, Sequence[Point]]) -> Chart:
 
     def place(x: float, y: float) -> Point:
         share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-        return LEFT + (WIDTH - LEFT - RIGHT) * x / last, BASE - (BASE - TOP) * share
+        return LEFT + PLOT_WIDTH * x / last, BASE - (BASE - TOP) * share
 
     lines: list[PlotLine] = []
     for i, (name, points) in enumerate(series.items()):
@@ -151,8 +129,8 @@ def draw_lines(title: str, series: Mapping[str, Sequence[Point]]) -> Chart:
         title,
         "; ".join(_describe(name, points) for name, points in series.items() if points),
         list(series),
-        [Label(place(tick, y_ticks[0])[0], shorten(tick)) for tick in x_ticks if tick <= last],
-        [Label(place(0, tick)[1], shorten(tick)) for tick in y_ticks],
+        [(place(tick, y_ticks[0])[0], shorten(tick)) for tick in x_ticks if tick <= last],
+        [(place(0, tick)[1], shorten(tick)) for tick in y_ticks],
         lines=lines,
     )
 
