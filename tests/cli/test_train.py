@@ -20,7 +20,6 @@ from transformer_mt.errors import Interrupted
 from transformer_mt.flows.run_overview import list_runs
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import write_manifest
-from transformer_mt.training.metrics_logger import LAST_TIMED, MetricsLogger
 from transformer_mt.training.trainer import StepDone, Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
@@ -48,17 +47,6 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
     assert any(re.fullmatch(ended, line) for line in printed)
     assert "the run is in runs/tiny; next:" in printed
     assert printed[-2].startswith("tmt board runs/tiny  ")
-
-
-@pytest.mark.parametrize(("n_steps", "is_estimated"), [(LAST_TIMED - 1, False), (LAST_TIMED, True), (60, True)])
-def test_the_first_steps_estimate_the_remaining_time_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_steps: int, is_estimated: bool
-) -> None:
-    logger = MetricsLogger(RunFolder(tmp_path), {}, last_step=100)
-    logger.start(0, 50)
-    for step in range(1, n_steps + 1):
-        logger.advance(step)
-    assert capsys.readouterr().err.count("seconds to step 100") == is_estimated
 
 
 def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:

@@ -14,9 +14,8 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import NormalizationStep, TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.engine import TorchEngine, align, align_words, target_word_indices
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
-from transformer_mt.decoding.word_alignment import align, align_words, target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
 

@@ -20,10 +20,9 @@ from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.engine import Member, TorchEngine, load_members
+from transformer_mt.decoding.engine import Member, TorchEngine, align, load_members
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translator import ModelProvenance
-from transformer_mt.decoding.word_alignment import align
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
 from transformer_mt.runs.folder import RunFolder
@@ -148,7 +147,7 @@ def test_alignment_uses_mean_attention_of_the_members(
         cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
-    monkeypatch.setattr("transformer_mt.decoding.word_alignment.align_words", lambda given, *_: linked.append(given))
+    monkeypatch.setattr("transformer_mt.decoding.engine.align_words", lambda given, *_: linked.append(given))
     align(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
@@ -236,19 +235,11 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
     *_, one, two = vocab
     vocab[one], vocab[two] = vocab[two], vocab[one]
     (other / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(UserError, match=r"ids has another vocabulary than .*; retrain it with") as caught:
+    with pytest.raises(UserError, match=r"ids has another vocabulary.*; retrain it with") as caught:
         Translator.load(tiny_run, ensemble=[other])
     *_, remedy = shlex.split(str(caught.value))
     tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
     assert tokenizer.file == str(tiny_run / "tokenizer.json"), "the file replaces the settings that it contains"
-    config = (other / "config.yaml").read_text(encoding="utf-8")
-    config = config.replace("sampling: 0.0", "sampling: 0.1").replace("source_bos: false", "source_bos: true")
-    (other / "config.yaml").write_text(config, encoding="utf-8")
-    with pytest.raises(UserError, match="another vocabulary") as caught:
-        Translator.load(tiny_run, ensemble=[other])
-    *_, remedy = shlex.split(str(caught.value))
-    tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
-    assert (tokenizer.sampling, tokenizer.source_bos) == (0.1, True), "settings that are not in the file are kept"
     turned = changed(tiny_run, tmp_path / "turned", "config.yaml", "tgt_lang: de", "tgt_lang: fr")
     done = tmt("translate", tiny_run, "one", "--ensemble", tiny_run, "--ensemble", turned)
     assert (done.returncode, done.stdout) == (2, "")
@@ -258,32 +249,13 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
     assert "missing" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "problem"),
-    [
-        ((("x",), True), ((), False), "was trained without tags, and {} with the tags x"),
-        (((), False), (("x",), False), "was trained with the tags x and without a tag, and {} without tags"),
-        ((("x", "y"), True), (("y", "x"), True), "was trained with the tags y, x, and {} with the tags x, y"),
-    ],
-)
-def test_other_tags_are_refused_with_a_remedy_that_names_them(
-    first: tuple[tuple[str, ...], bool],
-    other: tuple[tuple[str, ...], bool],
-    problem: str,
-    tiny_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_runs_with_other_tags_are_refused(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     untagged = Member.load(RunFolder.open(tiny_run), "best")
-    members = [
-        untagged._replace(tokenizers=untagged.tokenizers.with_tags(tags, is_needed=is_needed))
-        for tags, is_needed in (first, other)
-    ]
-    loaded = iter(members)
+    tagged = untagged._replace(tokenizers=untagged.tokenizers.with_tags(("x",), is_needed=True))
+    loaded = iter((untagged, tagged))
     monkeypatch.setattr(Member, "load", lambda *_: next(loaded))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"tags.* retrain it with the same tags in data\.train"):
         load_members([untagged.folder] * 2, "best")
-    assert problem.format(tiny_run) in str(caught.value)
-    assert "retrain it with the same tags in data.train, in the same order, and 'tokenizer={" in str(caught.value)
 
 
 def test_misplaced_ensemble_option_is_refused(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
@@ -302,12 +274,3 @@ def test_provenance_has_the_smallest_max_length(tiny_run: Path, tmp_path: Path) 
     short = changed(tiny_run, tmp_path / "short", "config.yaml", "max_length: 256", "max_length: 9")
     for runs in ((tiny_run, short), (short, tiny_run)):
         assert ModelProvenance.of_translator(Translator.load(runs[0], ensemble=runs[1])).max_length == 9
-
-
-def test_n_decoder_layers_is_that_of_the_shallowest_model(
-    make_model: Callable[..., Transformer], make_ensemble: MakeTranslator
-) -> None:
-    pair = make_ensemble().tokenizers
-    shallow, deep = (make_model(decoder={"n_layers": n}) for n in (1, 3))
-    groups = ([deep, shallow], [shallow, deep], [deep])
-    assert [TorchEngine(models, pair).n_decoder_layers for models in groups] == [1, 1, 3]

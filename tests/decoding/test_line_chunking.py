@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from transformer_mt.decoding.engine import WordAlignment
 from transformer_mt.decoding.line_splitting import LineChunker, iterate_word_offsets
 from transformer_mt.decoding.translator import Translation
-from transformer_mt.decoding.word_alignment import WordAlignment
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
-from transformer_mt.flows.resolve import resolve_for_device
+from transformer_mt.flows.resolve import resolve_compile, resolve_packing
 from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import make_loss
@@ -100,8 +100,8 @@ MEMORY = MemoryPrediction(largest_batch=(10, 20, 20), n_bytes=1000, available=40
 
 
 def resolve(mode: str, device: str, n_steps: int | None) -> str:
-    config = BASE.model_copy(update={"compile": mode, "loss": LossConfig(consistency="simcut")})
-    return resolve_for_device(config, Machine(torch.device(device), "bf16", 1), MEMORY, n_steps).compile
+    config = BASE.model_copy(update={"compile": mode})
+    return resolve_compile(config, torch.device(device), n_steps).compile
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,8 @@ def test_where_pytorch_cannot_compile_auto_trains_without_and_layers_is_refused(
 def test_the_size_of_a_packed_pass_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest batch has 10 x (20 + 20) positions in a quarter of the memory, of which 90 % are used."""
     monkeypatch.setattr("transformer_mt.flows.resolve.read_gpu_bytes", lambda _: 4000)
-    config = BASE.model_copy(update={"compile": "off"})
     machine = Machine(torch.device("cuda"), "bf16", 1)
-    resolved = resolve_for_device(config, machine, MEMORY, None)
+    resolved = resolve_packing(BASE, machine, MEMORY)
     assert resolved.batches.packed_positions == 1440
     monkeypatch.setattr("transformer_mt.flows.resolve.read_gpu_bytes", lambda _: 8000)
-    assert resolve_for_device(resolved, machine, MEMORY, None) == resolved
+    assert resolve_packing(resolved, machine, MEMORY) == resolved

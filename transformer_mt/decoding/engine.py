@@ -3,7 +3,8 @@
 An ensemble uses the mean of the models' probabilities for each token; a single model is the usual case. The models may
 differ in everything but their vocabularies.
 
-`B` sentences, `b` sentences of one slice, `K` beams, `S` source length, `D` width, `V` vocabulary.
+`B` sentences, `b` sentences of one slice, `K` beams, `S` source length, `T` target length, `D` width, `H` heads, `V`
+vocabulary, `W` words.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch, BucketedBatches, batch_by_length, collate_pairs, collate_sources
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, find_kind
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.logits_processors import (
     ForcedPrefix,
@@ -43,12 +44,11 @@ from transformer_mt.decoding.search import (
     beam_candidates,
     beam_search,
 )
-from transformer_mt.decoding.word_alignment import WordAlignment, align
 from transformer_mt.errors import UserError
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_indices
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, cross_attention_weights
 from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
@@ -58,6 +58,9 @@ CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so
 
 ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
 CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
+WordAlignment = list[tuple[int, int]]
+"""Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
+words."""
 IsCancelled = Callable[[int], bool]
 """Takes the index of a text or source, and returns whether its translation is no longer needed."""
 
@@ -139,11 +142,6 @@ class TorchEngine:
         """Length of the longest sequence that all models can read."""
         limits = (model.config.max_sequence_length for model in self.models)
         return min((limit for limit in limits if limit is not None), default=sys.maxsize)
-
-    @property
-    def n_decoder_layers(self) -> int:
-        """Decoder layers of the shallowest model."""
-        return min(model.config.decoder.n_layers for model in self.models)
 
     def start(self, src: Tensor) -> EnsembleCache:
         """Encode the sources [B, S] and return the caches for `step`."""
@@ -242,7 +240,7 @@ class TorchEngine:
         layer: int | None = None,
     ) -> list[WordAlignment]:
         """Return the alignment of each hypothesis, in order, with the words of its text."""
-        n_layers = self.n_decoder_layers
+        n_layers = min(model.config.decoder.n_layers for model in self.models)
         if (layer or 1) > n_layers:
             raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
         word_indices = self.tokenizers.src.word_indices(texts)
@@ -275,6 +273,63 @@ def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
     size = chunk_rows(all_states.device, 4 * model.output.weight.size(0))  # 4 bytes per logit
     chunks = zip(torch.split(all_states, size), torch.split(all_labels, size), strict=True)
     return torch.cat([model.logits(states).log_softmax(-1).gather(1, labels)[:, 0] for states, labels in chunks])
+
+
+# --- word alignment ---------------------------------------------------------------------------------------------------
+
+
+def align(
+    models: Sequence[Transformer],
+    tokenizers: TokenizerPair,
+    sources: list[list[int]],
+    src_word_indices: list[list[int]],
+    targets: list[list[int]],
+    layer: int | None,
+) -> list[WordAlignment]:
+    """Align each word of each translation with the source word that it attends to most.
+
+    `src_word_indices` has the index of the word of each source token (`Tokenizer.word_indices`). The attention weights
+    of a target token are those of the position that predicts it, averaged over heads and models. `layer` counts from 1;
+    None: the mean of all layers.
+    """
+    if not targets:
+        return []
+    batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(models[0].output.weight.device)
+    per_model: list[Tensor] = []
+    for model in models:
+        cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [B, H, T, S]
+        layers = cross if layer is None else cross[layer - 1 : layer]
+        per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [B, T, S]
+    weights = torch.stack(per_model).mean(0).cpu()  # [B, T, S]
+    alignments: list[WordAlignment] = []
+    for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
+        has_tag = bool(source) and tokenizers.src.is_tag(source[0])
+        first = tokenizers.source_bos + has_tag  # index of the first source token
+        token_weights = pair_weights[: len(target), first : first + len(word_indices)]
+        alignments.append(align_words(token_weights, word_indices, target_word_indices(tokenizers.tgt, target)))
+    return alignments
+
+
+def target_word_indices(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """Return the index of the word that each token belongs to: the last word of the text decoded so far."""
+    return [max(0, len(text.split()) - 1) for text in tokenizer.decode([ids[: end + 1] for end in range(len(ids))])]
+
+
+def align_words(weights: Tensor, src_word_indices: list[int], tgt_word_indices: list[int]) -> WordAlignment:
+    """Align each target word with its best source word, given the index of the word of each token.
+
+    The weights [T, S] are summed over the tokens of a source word and averaged over those of a target word.
+    """
+    if not src_word_indices or not tgt_word_indices:
+        return []
+    one_hot = (F.one_hot(torch.tensor(indices)).float() for indices in (src_word_indices, tgt_word_indices))
+    to_src, to_tgt = one_hot  # [S, W], [T, W]
+    word_weights = (to_tgt / to_tgt.sum(0).clamp(min=1)).T @ weights @ to_src  # [target W, source W]
+    best = word_weights.argmax(1)
+    return [(int(source), target) for target, source in enumerate(best) if target in tgt_word_indices]
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
 
 
 class Member(NamedTuple):
@@ -329,27 +384,14 @@ def _check_compatible(first: Member, other: Member) -> None:
     if other.tokenizers.source_bos != first.tokenizers.source_bos:
         raise UserError(f"{name} differs from {first_path} in tokenizer.source_bos; retrain one of them")
     if other.tokenizers.to_dict() != first.tokenizers.to_dict():
-        problem, remedy = f"has another vocabulary than {first_path}", ""
-        tags, first_tags = (_describe_tags(one.tokenizers) for one in (other, first))
-        if tags != first_tags:
-            problem = f"was trained {tags}, and {first_path} {first_tags}"
-            remedy = "the same tags in data.train, in the same order, and "
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
-        own = other.folder.read_section("tokenizer", TokenizerConfig)
         section = {
-            **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
             "kind": find_kind(first.tokenizers.src.backend),
             "joint": first.tokenizers.joint,
             **dict.fromkeys(keys, str(first.folder.tokenizer)),
         }
+        remedy = quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
         raise UserError(
-            f"{name} {problem}; retrain it with {remedy}"
-            + quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
+            f"{name} has another vocabulary, or other tags, than {first_path}; retrain it with the same tags in "
+            f"data.train, in the same order, and {remedy}"
         )
-
-
-def _describe_tags(tokenizers: TokenizerPair) -> str:
-    """Describe which tags the training pairs of a model had."""
-    if not tokenizers.src.tags:
-        return "without tags"
-    return f"with the tags {', '.join(tokenizers.src.tags)}" + ("" if tokenizers.needs_tag else " and without a tag")

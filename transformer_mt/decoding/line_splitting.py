@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from transformer_mt.data.data_config import primary_language
+from transformer_mt.decoding.engine import WordAlignment
 from transformer_mt.decoding.translator import CHUNK_STRIDE, ModelProvenance, Translation, Translator
-from transformer_mt.decoding.word_alignment import WordAlignment
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each text."""

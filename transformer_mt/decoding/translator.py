@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -22,11 +22,11 @@ from transformer_mt.decoding.engine import (
     IsCancelled,
     Member,
     TorchEngine,
+    WordAlignment,
     load_members,
     prepare_for_inference,
 )
 from transformer_mt.decoding.search import Constraint, Hypothesis
-from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
@@ -418,7 +418,7 @@ class Translator:
                     config,
                     [line_numbers[i] for i in batch],
                     None if prefixes is None else [prefixes[i] for i in batch],
-                    None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
+                    None if is_cancelled is None else lambda row, batch=batch: is_cancelled(batch[row]),
                     [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
                 )
                 for i, n_best in zip(batch, n_best_lists, strict=True):
@@ -560,10 +560,6 @@ def choose_n_best(
     for text, each in zip(tokenizers.tgt.decode([each.ids for each in hypotheses]), hypotheses, strict=True):
         distinct.setdefault(" ".join(text.split()), each)
     return [*distinct.values()][: config.n_best]
-
-
-def _is_row_cancelled(is_cancelled: IsCancelled, batch: Sequence[int], row: int) -> bool:
-    return is_cancelled(batch[row])
 
 
 @dataclass(frozen=True)

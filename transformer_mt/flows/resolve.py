@@ -157,9 +157,8 @@ def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
         remedy = (
             "set it to null, which ends the schedule with the training (a base file may have set it)"
             if is_new
-            else f"resume with the settings of the run: {_resume_command(run, configuration.load_run(run))}\n"
-            "or start a new run: a longer one, or one from these weights "
-            f"(name=... train.init_from={quote(str(run.path))})"
+            else f"set train.max_steps: {total}, or start a new run from these weights (name=... "
+            f"train.init_from={quote(str(run.path))})"
         )
         raise UserError(
             f"schedule.total_steps: {total:,}: the learning rate is 0 after it, but train.max_steps is {max_steps:,};\n"
@@ -196,16 +195,11 @@ def predict_memory(config: Config, machine: Machine, model: Transformer, stream:
     return prediction
 
 
-def resolve_for_device(config: Config, machine: Machine, largest: MemoryPrediction, n_steps: int | None) -> Config:
-    """Return the configuration with `compile` and `batches.packed_positions` resolved.
+def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
+    """Resolve `batches.packed_positions: auto`, if batches are packed on this device.
 
-    `largest` is the memory that the largest batch needs. The training has `n_steps`; None: its length is unknown.
+    `largest` is the memory that the largest batch needs.
     """
-    return _resolve_compile(_resolve_packing(config, machine, largest), machine.device, n_steps)
-
-
-def _resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
-    """Resolve `batches.packed_positions: auto`, if batches are packed on this device."""
     is_packed = can_pack(config.model, config.loss.consistency, machine.device)
     if config.batches.packed_positions != "auto" or not is_packed:
         return config
@@ -218,8 +212,8 @@ MIN_COMPILED_STEPS = 1000
 """With `compile: auto`, shorter trainings are not compiled: compilation takes as long as some hundred steps."""
 
 
-def _resolve_compile(config: Config, device: torch.device, n_steps: int | None) -> Config:
-    """Resolve `compile: auto`.
+def resolve_compile(config: Config, device: torch.device, n_steps: int | None) -> Config:
+    """Resolve `compile: auto`. The training has `n_steps`; None: its length is unknown.
 
     Raises `UserError` for `layers` if PyTorch cannot compile; with `auto`, the reason is logged.
     """

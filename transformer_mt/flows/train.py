@@ -26,8 +26,9 @@ from transformer_mt.flows.resolve import (
     check_model_fits,
     predict_memory,
     resolve_batch_tokens,
+    resolve_compile,
     resolve_config,
-    resolve_for_device,
+    resolve_packing,
     warn_early_end,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_card
@@ -180,7 +181,9 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     if ranks.is_rank0:
         warn_early_end(config, stream)
     n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
-    final = ranks.run_on_rank0(lambda: resolve_for_device(config, machine, memory, n_steps))
+    final = ranks.run_on_rank0(
+        lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
+    )
     if final.compile == "layers":
         model.compile_layers()
         log_rank0("compile: the first steps compile the layers, which takes about a minute")

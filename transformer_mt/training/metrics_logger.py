@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, atomic_file, write_text
-from transformer_mt.system.log import format_duration, log_rank0
+from transformer_mt.system.log import log_rank0
 
 Scalar = str | float | int | bool | None
 Pixels = NDArray[np.uint8]
@@ -143,7 +143,6 @@ class ValidationResult(NamedTuple):
         return self.failed_tests if expect_all else None
 
 
-FIRST_TIMED, LAST_TIMED = 5, 25  # steps after the start that the estimate of the remaining time rests on
 BEST = "best/"  # prefix of the best scores so far
 
 
@@ -159,7 +158,7 @@ class MetricsLogger:
         self._purge_steps: dict[str, int] = {}
         self._bar: Any = None
         self._first_step = 0
-        self._first_time = self._timed_from = time.perf_counter()
+        self._first_time = time.perf_counter()
 
     def __enter__(self) -> Self:
         return self
@@ -190,8 +189,6 @@ class MetricsLogger:
         if step == self._first_step:  # it takes longer than the others
             self._first_time = time.perf_counter()
         self._bar.update()
-        if self._bar.disable:
-            self._estimate_time(step)
 
     def log_training(self, step: int, scalars: Mapping[str, float]) -> None:
         """Log training metrics, named `train/...`."""
@@ -271,15 +268,6 @@ class MetricsLogger:
         for entry in read_metrics(self.run.metrics):
             best |= {name: value for name, value in entry.items() if name.startswith(BEST)}
         events.write_hparams({**self.hparams, **best})
-
-    def _estimate_time(self, step: int) -> None:
-        """Log once, after the first steps, how long the remaining ones will take."""
-        n_steps = step - self._first_step + 1
-        if n_steps == FIRST_TIMED:
-            self._timed_from = time.perf_counter()
-        if n_steps == LAST_TIMED and self.last_step is not None and step < self.last_step:
-            seconds = (time.perf_counter() - self._timed_from) / (LAST_TIMED - FIRST_TIMED) * (self.last_step - step)
-            log_rank0(f"about {format_duration(seconds)} to step {self.last_step:,}, validations not counted")
 
     def _time_left(self, step: int) -> str:
         if self.last_step is None or step <= self._first_step:

@@ -22,12 +22,12 @@ from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.search import (
     Candidates,
     Hypothesis,
 )
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
-from transformer_mt.decoding.word_alignment import target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece
 from transformer_mt.tools.analysis.attention_maps import decode_continuations, record_attention

@@ -25,9 +25,9 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from transformer_mt.data.tokenizers.tokenizer import N_RESERVED, Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.engine import WordAlignment
 from transformer_mt.decoding.search import Constraint, Hypothesis
 from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
-from transformer_mt.decoding.word_alignment import WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder, refuse_special_files
 from transformer_mt.system.device import configure_process, resolve_machine

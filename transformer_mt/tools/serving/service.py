@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine, restore_spaces
 from transformer_mt.decoding.translator import Translation
-from transformer_mt.decoding.word_alignment import target_word_indices
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration
