@@ -37,7 +37,7 @@ class Recorder:
         assert self.gate.wait(WAIT)
         if "wrong" in texts:
             raise UserError("a wrong line")
-        return [f"{text.upper()} {line.number}" for text, line in zip(texts, lines, strict=True)]
+        return [f"{text.upper()} {line.position + 1}" for text, line in zip(texts, lines, strict=True)]
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_cancelled_jobs_are_not_translated(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
     cancelled = TranslationJob(EN_DE, ["never"])
     worker.submit(cancelled)
-    cancelled.cancel()
+    cancelled.is_cancelled = True
     assert finish(worker, recorder, TranslationJob(EN_DE, ["a"])) == [["A 1"]]
     assert recorder.batches[1:] == [("de", ["a"])]
 

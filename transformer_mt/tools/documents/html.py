@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html.parser import HTMLParser
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from transformer_mt.tools.documents.document import (
     Document,
@@ -44,12 +44,10 @@ _ENDED_BY: Mapping[str, Sequence[str]] = {
 """Opening tags that end an HTML element whose closing tag is left out."""
 
 
-def is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
-    """Return whether the content of an HTML element is not translated."""
-    translate = attributes.get("translate")
-    classes = (attributes.get("class") or "").split()
-    is_marked = "notranslate" in classes or (translate is not None and translate.strip().lower() == "no")
-    return tag in UNTRANSLATED or is_marked
+def _is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
+    if tag in UNTRANSLATED or "notranslate" in (attributes.get("class") or "").split():
+        return True
+    return (attributes.get("translate") or "").strip().lower() == "no"
 
 
 class OpenHtmlElement:
@@ -87,17 +85,15 @@ def split_references(document: str, start: int, end: int) -> Iterator[InlineToke
     """Yield the tokens of text at a range. A reference to a letter or to punctuation is text, any other an element."""
     position = start
     for match in _REFERENCE.finditer(document, start, end):
-        character = html.unescape(match[0])
-        is_unknown = character == match[0]
-        if is_unknown and not match[0].endswith(";"):
+        text = html.unescape(match[0])
+        is_known = text != match[0]
+        if not is_known and not match[0].endswith(";"):
             continue  # a plain ampersand
         if position < match.start():
             yield _text(document, position, match.start())
         position = match.end()
-        if not is_unknown and all(map(_is_text, character)) and character:
-            yield InlineToken(match.start(), position, character)
-        else:
-            yield InlineToken(match.start(), position)
+        is_text = is_known and text and all(map(_is_text, text))
+        yield InlineToken(match.start(), position, text if is_text else None)
     if position < end:
         yield _text(document, position, end)
 
@@ -124,14 +120,13 @@ def parse_html(text: str, options: DocumentOptions) -> Document:
     return _PageReader(text, options).read()
 
 
-@dataclass(frozen=True)
-class _Event:
+class _Event(NamedTuple):
     """A part of a page. It ends where the next one starts."""
 
     start: int
     kind: str  # opening, closing, text or other
     tag: str = ""
-    attributes: Mapping[str, str | None] | None = None
+    attributes: Mapping[str, str | None] = {}
     is_closed: bool = False  # `<tag/>`
 
 
@@ -189,42 +184,34 @@ class _PageReader:
         events = _EventParser(self.text).events
         ends = [*(event.start for event in events[1:]), len(self.text)]
         for event, end in zip(events, ends, strict=False):  # a page may be empty
-            if self.untranslated is None or self._advance_untranslated(self.untranslated, event, end):
+            where = "before"
+            if self.untranslated is not None:
+                where = self.untranslated.read(event.kind, event.tag, event.is_closed)
+                if where != "later":
+                    self._end_untranslated(end if where == "after" else event.start)
+            if where == "before":
                 self._read_event(event, end)
-        if self.untranslated is not None:
-            self._end_untranslated(self.untranslated, len(self.text))
+        self._end_untranslated(len(self.text))
         self._flush()
         return Document(self.text, self.replacements, self.attribute_replacements)
 
-    def _advance_untranslated(self, html_element: OpenHtmlElement, event: _Event, end: int) -> bool:
-        """Pass an event to the HTML element whose content is not translated, and end it if the event does.
-
-        Returns whether the event is after the HTML element, so that it must be read.
-        """
-        where = html_element.read(event.kind, event.tag, event.is_closed)
-        if where != "later":
-            self._end_untranslated(html_element, end if where == "after" else event.start)
-        return where == "before"
-
-    def _end_untranslated(self, html_element: OpenHtmlElement, end: int) -> None:
-        if html_element.tag in INLINE:
-            self.tokens.append(InlineToken(html_element.start, end, is_content=True))
+    def _end_untranslated(self, end: int) -> None:
+        if self.untranslated is not None and self.untranslated.tag in INLINE:
+            self.tokens.append(InlineToken(self.untranslated.start, end, is_content=True))
         self.untranslated = None
 
     def _read_event(self, event: _Event, end: int) -> None:
-        tag = event.tag
         if event.kind == "text":
             self._read_text(event.start, end)
-            return
-        if event.kind == "other":
+        elif event.kind == "other":
             self.tokens.append(InlineToken(event.start, end))
-            return
-        if tag not in INLINE:
-            self._flush()
-        if event.kind == "opening":
-            self._read_opening(event, end)
-        elif tag in INLINE:
-            self.tokens.append(InlineToken(event.start, end, role=Role.CLOSING, name=tag))
+        else:
+            if event.tag not in INLINE:
+                self._flush()
+            if event.kind == "opening":
+                self._read_opening(event, end)
+            elif event.tag in INLINE:
+                self.tokens.append(InlineToken(event.start, end, role=Role.CLOSING, name=event.tag))
 
     def _read_text(self, start: int, end: int) -> None:
         for match in _BROKEN_TAG.finditer(self.text, start, end):
@@ -234,15 +221,16 @@ class _PageReader:
         self.tokens += split_references(self.text, start, end)
 
     def _read_opening(self, event: _Event, end: int) -> None:
-        tag, attributes = event.tag, event.attributes or {}
+        tag, attributes = event.tag, event.attributes
         is_empty = tag in VOID_TAGS or event.is_closed
         if tag == "html":
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
             self.attribute_replacements += set_language(self.text, event.start, end, names, self.language)
-        if is_untranslated(tag, attributes) and not is_empty:
+        is_untranslated = _is_untranslated(tag, attributes)
+        if is_untranslated and not is_empty:
             self.untranslated = OpenHtmlElement(tag, event.start)
             return
-        if self.attributes and not is_untranslated(tag, attributes):
+        if self.attributes and not is_untranslated:
             self.attribute_replacements += self._find_attribute_replacements(event.start, end)
         if tag in INLINE:
             self.tokens.append(InlineToken(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
@@ -257,13 +245,11 @@ class _PageReader:
         for attribute in find_attributes(self.text, start, end):
             if attribute.name in self.attributes and attribute.start < attribute.end:
                 tokens = [*split_references(self.text, attribute.start, attribute.end)]
-                segment = make_segment(self.text, tokens, render_text(_attribute_escape(attribute.quote)))
+                segment = make_segment(self.text, tokens, render_text(partial(_escape_value, attribute.quote or '"')))
                 if segment is not None:
                     quotes = [] if attribute.quote else ['"']  # a translation may have spaces
                     yield Replacement(segment.start, segment.end, [*quotes, segment, *quotes])
 
 
-def _attribute_escape(quote: str) -> Callable[[str], str]:
-    """Return a function that escapes text for a value in quotes."""
-    reference = "&#39;" if quote == "'" else "&quot;"
-    return lambda text: escape_text(text).replace(quote or '"', reference)
+def _escape_value(quote: str, text: str) -> str:
+    return escape_text(text).replace(quote, "&#39;" if quote == "'" else "&quot;")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
@@ -46,13 +46,10 @@ class _Node:
     start: int
     end: int
     kind: str  # opening, closing, text or other
-    first: int
-    """Its own index."""
-    last: int
-    """Index of its closing node; its own index if it has none."""
-    name: str = ""
-    """Name of the tag, with its prefix."""
-    attributes: Mapping[str, str] | None = None
+    first: int  # its own index
+    last: int  # index of its closing node; its own index if it has none
+    name: str = ""  # of the tag, with its prefix
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
     text: str = ""
     is_empty: bool = False
 
@@ -63,7 +60,7 @@ class _Node:
 
     def get(self, *names: str) -> str:
         """Return the first attribute that exists."""
-        return next((self.attributes[name] for name in names if self.attributes and name in self.attributes), "")
+        return next((self.attributes[name] for name in names if name in self.attributes), "")
 
 
 def _parse(text: str) -> list[_Node]:
@@ -152,14 +149,13 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
         return
     closing = nodes[target.last]
     is_blank = target.is_empty or not text[target.end : closing.start].strip()
-    if not (is_blank or retranslate or target.get("state") in _UNTRANSLATED_STATES):
-        return
-    parts = _target_parts(text, nodes, source)
-    if target.is_empty:
-        parts = [f"{text[target.start : target.end - 2].rstrip()}>", *parts, f"</{target.name}>"]
-        yield Replacement(target.start, target.end, parts, always_replaces=True)
-    else:
-        yield Replacement(target.end, closing.start, parts, always_replaces=True)
+    if is_blank or retranslate or target.get("state") in _UNTRANSLATED_STATES:
+        parts = _target_parts(text, nodes, source)
+        if target.is_empty:
+            parts = [f"{text[target.start : target.end - 2].rstrip()}>", *parts, f"</{target.name}>"]
+            yield Replacement(target.start, target.end, parts, always_replaces=True)
+        else:
+            yield Replacement(target.end, closing.start, parts, always_replaces=True)
 
 
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | Segment]:

@@ -72,16 +72,12 @@ class TranslationJob:
     prefix: str = ""  # of the translation of the first line
     future: Future[list[TranslatedLine]] = field(default_factory=Future[list[TranslatedLine]])
     created: float = field(default_factory=time.monotonic)
-    is_cancelled: bool = False
+    is_cancelled: bool = False  # its search stops, and its future may never have a result
     n_taken: int = 0  # lines that were put into a batch
     translated: dict[int, TranslatedLine] = field(default_factory=dict[int, TranslatedLine])
 
     def __post_init__(self) -> None:
         self.future.set_running_or_notify_cancel()  # from now on, only the worker ends it
-
-    def cancel(self) -> None:
-        """Stop the search of this job. Its future may never have a result."""
-        self.is_cancelled = True
 
     @property
     def has_lines(self) -> bool:
@@ -89,27 +85,13 @@ class TranslationJob:
         return self.n_taken < len(self.lines) and not self.is_cancelled
 
 
-@dataclass(frozen=True)
-class BatchLine:
-    """One line of a batch: line `index` of a job."""
+class BatchLine(NamedTuple):
+    """One line of a batch."""
 
     job: TranslationJob
-    index: int
-
-    @property
-    def text(self) -> str | MarkedText:
-        """The source text."""
-        return self.job.lines[self.index]
-
-    @property
-    def prefix(self) -> str:
-        """The start that the translation must have."""
-        return self.job.prefix if self.index == 0 else ""
-
-    @property
-    def number(self) -> int:
-        """The line number in the request, from 1."""
-        return self.index + 1
+    position: int  # in the job, from 0
+    text: str | MarkedText
+    prefix: str  # of its translation
 
 
 def count_characters(line: str | MarkedText) -> int:
@@ -133,12 +115,9 @@ class BatchingWorker:
         *,
         window: float = 0.003,
         max_lines: int = 64,
-        observe: Callable[[int, int, float], None] | None = None,
+        observe: Callable[[int, int, float], None] = lambda n_lines, n_jobs, seconds: None,
     ) -> None:
-        """Start the thread. A job waits up to `window` seconds for others.
-
-        `observe` is called after each batch with the number of its lines, that of its jobs, and its seconds.
-        """
+        """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch."""
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
         self._waiting: list[TranslationJob] = []
         self._changed = threading.Condition()
@@ -168,23 +147,21 @@ class BatchingWorker:
         while batch := self._next_batch():
             start = time.monotonic()
             self._process(batch)
-            if self._observe is not None:
-                self._observe(len(batch), len(_jobs_of(batch)), time.monotonic() - start)
+            self._observe(len(batch), len(_jobs_of(batch)), time.monotonic() - start)
 
     def _next_batch(self) -> list[BatchLine]:
         """Wait for lines, and return the next batch; empty after the last one."""
         with self._changed:
             while True:
                 self._waiting = [job for job in self._waiting if job.has_lines]
-                if not self._waiting and self._is_stopped:
+                remaining = None
+                if self._waiting:
+                    remaining = self._waiting[0].created + self._window - time.monotonic()
+                    n_lines = sum(len(job.lines) for job in self._waiting)
+                    if remaining <= 0 or n_lines >= self._max_lines or self._is_stopped:
+                        return self._take()
+                elif self._is_stopped:
                     return []
-                if not self._waiting:
-                    self._changed.wait()
-                    continue
-                remaining = self._waiting[0].created + self._window - time.monotonic()
-                n_lines = sum(len(job.lines) for job in self._waiting)
-                if remaining <= 0 or n_lines >= self._max_lines or self._is_stopped:
-                    return self._take()
                 self._changed.wait(remaining)
 
     def _take(self) -> list[BatchLine]:
@@ -198,7 +175,8 @@ class BatchingWorker:
                 if batch and (length > room or len(batch) == self._max_lines):
                     room = -math.inf  # the batch is full
                     break
-                batch.append(BatchLine(job, job.n_taken))
+                prefix = "" if job.n_taken else job.prefix
+                batch.append(BatchLine(job, job.n_taken, job.lines[job.n_taken], prefix))
                 job.n_taken += 1
                 room -= length
             jobs = [job for job in jobs if job.has_lines] if room > 0 else []
@@ -213,7 +191,7 @@ class BatchingWorker:
             translated_lines = self._translate(batch[0].job.options, batch)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].cancel()
+                jobs[0].is_cancelled = True
                 jobs[0].future.set_exception(error)
                 return
             log(f"tmt: a batch failed ({type(error).__name__}); its {len(jobs)} requests are translated one by one")
@@ -221,7 +199,7 @@ class BatchingWorker:
                 self._process([line for line in batch if line.job is job])
             return
         for line, translated in zip(batch, translated_lines, strict=True):
-            line.job.translated[line.index] = translated
+            line.job.translated[line.position] = translated
         for job in jobs:
             if len(job.translated) == len(job.lines) and not job.is_cancelled:
                 job.future.set_result([job.translated[i] for i in range(len(job.lines))])

@@ -76,7 +76,7 @@ class ServedModel:
         return translator.translate(
             [line.text for line in lines],
             [line.prefix for line in lines],
-            [line.number for line in lines],
+            [line.position + 1 for line in lines],
             alignments=options.alignments,
             is_cancelled=lambda index: lines[index].job.is_cancelled,
         )

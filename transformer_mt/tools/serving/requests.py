@@ -7,7 +7,6 @@ import hmac
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
@@ -74,10 +73,10 @@ class RequestSlots:
 
 
 class ApiKeys:
-    """Keys that give access. Only their hashes are kept, and the time of a comparison says nothing about them."""
+    """Keys that give access. The time of a comparison says nothing about their content."""
 
     def __init__(self, keys: list[str]) -> None:
-        self._hashes = [sha256(key.encode()).digest() for key in keys]
+        self._keys = [key.encode() for key in keys]
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
@@ -86,22 +85,20 @@ class ApiKeys:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise UserError(f"{path}: not UTF-8 text; write one key per line") from None
-        keys: list[str] = []
-        for number, line in enumerate(map(str.strip, lines), 1):
-            if not line.isascii() and not line.startswith("#"):
+        keys = {n: line.strip() for n, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"}
+        for number, key in keys.items():
+            if not key.isascii():
                 raise UserError(f"{path}, line {number}: write keys in ASCII, because they are sent in headers")
-            if line and not line.startswith("#"):
-                keys.append(line)
         if not keys:
             raise UserError(f"{path}: has no key; write one per line")
-        return cls(keys)
+        return cls([*keys.values()])
 
     def check(self, key: str | None) -> None:
         """Raise `ApiError` unless the key is known."""
         if not key:
             raise ApiError(401, "an API key is needed: pass api_key", {"WWW-Authenticate": "Bearer"})
-        given = sha256(key.encode("utf-8", "surrogatepass")).digest()
-        if not sum(hmac.compare_digest(given, known) for known in self._hashes):  # compares with all of them
+        given = key.encode("utf-8", "surrogatepass")
+        if not sum(hmac.compare_digest(given, known) for known in self._keys):  # compares with all of them
             raise ApiError(403, "the API key is not valid")
 
 

@@ -313,7 +313,7 @@ class TranslationService:
             raise ApiError(400, str(error)) from None
         finally:
             for job in jobs:
-                job.cancel()
+                job.is_cancelled = True
 
     def _check_texts(self, request: TranslateRequest, texts: Sequence[str]) -> None:
         check_text([*texts, request.prefix], self.limits, "q and prefix" if request.prefix else "q")
