@@ -9,8 +9,8 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryFile
@@ -42,11 +42,23 @@ def config_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Compute on one CPU thread: with more, a tiny model is slower on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def tmt() -> Tmt:
     """`tmt("translate", run, ..., stdin=b"...")`: run the command line in this process, and return its output."""
     from transformer_mt.cli.main import main
-    from transformer_mt.system.device import one_thread
 
     def tmt(*arguments: object, stdin: bytes = b"") -> CompletedProcess[str]:
         command = [str(argument) for argument in arguments]

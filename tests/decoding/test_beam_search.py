@@ -190,7 +190,7 @@ class Ids:
     """The part of a tokenizer that the search needs."""
 
     def __init__(self, eos: int = 2) -> None:
-        self.pad_id, self.bos_id, self.eos_id, self.n_reserved = 0, 1, eos, 0
+        self.pad_id, self.bos_id, self.eos_id = 0, 1, eos
 
 
 def translator_of(model: Transformer, eos: int = 2) -> Translator:

@@ -189,16 +189,6 @@ def test_format_3_is_read_without_deleted_keys_and_not_resumed(run: RunFolder) -
     assert run.read_config().values == {"keep": "3", "optimizer": {"kind": "muon"}}
 
 
-@pytest.mark.parametrize("key", ["placeholder", "glossary"])
-def test_run_with_symbols_is_read_without_their_keys_and_not_resumed(key: str, run: RunFolder) -> None:
-    write_text(run.config, f"data:\n  modifiers: {{{key}: 0.1, typos: 0.1}}\ndecoding: {{markup: symbols, beam: 2}}\n")
-    assert run.read_config().values == {"data": {"modifiers": {"typos": "0.1"}}, "decoding": {"beam": "2"}}
-    with pytest.raises(UserError, match=rf"data\.modifiers\.{key}: .*--restart"):
-        run.check_resumable()
-    write_text(run.config, f"data:\n  modifiers: {{{key}: 0.0}}\n")
-    run.check_resumable()
-
-
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, describe_outside_file
 from transformer_mt.system.device import DeviceName, Precision
-from transformer_mt.system.log import cut_list, log_rank0
+from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
@@ -375,7 +375,6 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file
         if key.count(".") >= MAX_DEPTH:
             raise UserError(f"{COMMAND_LINE}: {key[:40]}...: no key has more than {MAX_DEPTH} parts")
         tree = tree.replace(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
-    tree = _drop_removed_keys(tree)
     if tree.values.get("name") is None:
         tree = tree.replace(("name",), path.stem, Location(str(path)))
     try:
@@ -390,26 +389,6 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))
     return config
-
-
-REMOVED_KEYS: dict[tuple[str, str], str] = {
-    ("train", "ledger"): "`tmt check RUN --worst N` scores the training pairs with the finished model",
-}
-"""Keys of earlier versions without an effect on the weights, with what to do instead."""
-
-
-def _drop_removed_keys(tree: Tree) -> Tree:
-    """Return the tree without keys of earlier versions. A key that was switched on is warned of."""
-    for path, remedy in REMOVED_KEYS.items():
-        name, key = path
-        section: Any = tree.values.get(name)
-        if isinstance(section, dict) and key in section:
-            if str(cast(dict[str, Value], section)[key]).lower() not in ("false", "no", "off", "null", "none"):
-                log_rank0(f"warning: {tree.locate(path)}: {name}.{key} is ignored: {remedy}")
-            kept = {**cast(dict[str, Value], section)}
-            del kept[key]
-            tree = Tree({**tree.values, name: kept}, tree.locations)
-    return tree
 
 
 def find_builtin_config(name: str) -> Path:

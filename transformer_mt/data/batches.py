@@ -196,7 +196,7 @@ Sentences = Sequence[Sequence[int] | Ids]  # ids without control symbols
 
 LENGTH_SAMPLE = 1000  # rows used to estimate by how much modification and subword sampling lengthen sentences
 SAMPLE_BLOCK = 20  # rows of this sample that are modified together
-RNG_STREAM = 0x6D6F64  # separates the random numbers of modifications from others with the same seed
+MODIFICATION_STREAM = 0x6D6F64  # separates the random numbers of modifications from others with the same seed
 
 
 class ModifiedPair(NamedTuple):
@@ -404,7 +404,7 @@ class BatchStream:
 
     def build_batch(self, rows: Rows) -> Batch:
         """Build the batch of some corpus rows of one source, without modification and subword sampling."""
-        return self._pad(*self._read_ids(rows), rows)
+        return self._collate(*self._read_ids(rows), rows)
 
     def build_batches(self, rows: Rows, epoch: int) -> list[Batch]:
         """Build the training batch of some corpus rows of one source: one batch, or several within the token budget."""
@@ -415,7 +415,7 @@ class BatchStream:
             src, tgt = self.sample_subwords((src, tgt), rows, epoch)
         ends = [len(rows)] if self._modify is None else self._split_at_budget(src, tgt)
         return [
-            replace(self._pad(src[start:end], tgt[start:end], rows[start:end]), epoch=epoch)
+            replace(self._collate(src[start:end], tgt[start:end], rows[start:end]), epoch=epoch)
             for start, end in pairwise([0, *ends])
         ]
 
@@ -423,7 +423,7 @@ class BatchStream:
         src, tgt = self.corpus.sides
         return [src[row] for row in rows.tolist()], [tgt[row] for row in rows.tolist()]
 
-    def _pad(self, src: Sentences, tgt: Sentences, rows: Rows) -> Batch:
+    def _collate(self, src: Sentences, tgt: Sentences, rows: Rows) -> Batch:
         source = bisect_right(self._bounds, int(rows[0])) - 1
         batch = collate_pairs(src, tgt, self.tokenizers, self._tag_ids[source])
         return replace(batch, rows=rows, source_index=source)
@@ -438,7 +438,7 @@ class BatchStream:
             for tokenizer, sentences in ((tokenizers.src, src), (tokenizers.tgt, tgt))
         ]
         pairs = [*zip(*texts, strict=True)]
-        modified = modify(pairs, random.Random(f"{self._seed} {epoch} {rows[0]} {RNG_STREAM}"))
+        modified = modify(pairs, random.Random(f"{self._seed} {epoch} {rows[0]} {MODIFICATION_STREAM}"))
         changed = [pair for pair in modified if (pair.src, pair.tgt) != pairs[pair.origins[0]]]
         encoded = zip(
             tokenizers.src.encode([pair.src for pair in changed]),

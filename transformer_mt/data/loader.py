@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.batches import Batch, BatchStream, Rows, Sentences, StreamPosition
-from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
-from transformer_mt.data.worker_pool import WorkerPool, open_pool
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
+from transformer_mt.data.worker_pool import open_pool
 from transformer_mt.system.device import Machine, count_available_cores
 from transformer_mt.system.launcher import local_world_size
 from transformer_mt.system.log import log
@@ -84,50 +84,37 @@ def count_sampling_workers(machine: Machine) -> int:
 
 @contextmanager
 def open_sampling_workers(stream: BatchStream, n_workers: int) -> Generator[None]:
-    """Let workers sample the subwords of a stream inside the `with` block, if it samples any."""
-    samplers = stream.subword_samplers
-    if n_workers == 0 or samplers is None:
+    """Divide the sentences of each batch of a stream among workers, inside the `with` block, if it samples subwords.
+
+    If a worker was killed, this process continues alone.
+    """
+    samplers, sample_in_process = stream.subword_samplers, stream.sample_subwords
+    if n_workers == 0 or samplers is None or sample_in_process is None:
         yield
         return
-    sample_in_process = stream.sample_subwords
-    with open_pool(n_workers, _get_samplers, samplers) as pool:
-        stream.sample_subwords = SamplingWorkers(pool, n_workers, samplers).sample_subwords
+    with open_pool(n_workers, tuple, samplers) as pool:  # the samplers are sent without their caches
+
+        def sample(sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
+            size = max(MIN_SHARE, -(-len(rows) // n_workers))
+            shares = [slice(start, start + size) for start in range(0, len(rows), size)]
+            try:
+                futures = [
+                    [pool.submit(_sample_share, (side, _join(ids[share]), rows[share], epoch)) for share in shares]
+                    for side, ids in enumerate(sides)
+                ]
+                return [[ids for future in of_side for ids in _split(future.result())] for of_side in futures]
+            except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
+                log(
+                    "warning: a process that samples subwords ended unexpectedly; the training process samples them now"
+                )
+                stream.sample_subwords = sample_in_process
+                return sample_in_process(sides, rows, epoch)
+
+        stream.sample_subwords = sample
         try:
             yield
         finally:
             stream.sample_subwords = sample_in_process
-
-
-class SamplingWorkers:
-    """Divides the sentences of a batch among workers. If one was killed, this process continues alone."""
-
-    def __init__(self, pool: WorkerPool[SubwordSamplers], n_workers: int, samplers: SubwordSamplers) -> None:
-        self._pool: WorkerPool[SubwordSamplers] | None = pool
-        self._n_workers, self._samplers = n_workers, samplers
-
-    def sample_subwords(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
-        """Return sampled ids of the sentences of each side, see `sample_sides`."""
-        pool = self._pool
-        if pool is None:
-            return sample_sides(self._samplers, sides, rows, epoch)
-        try:
-            futures = [
-                [
-                    pool.submit(_sample_subwords, (side, _join(ids[share]), rows[share], epoch))
-                    for share in self._divide(len(rows))
-                ]
-                for side, ids in enumerate(sides)
-            ]
-            return [[ids for future in of_side for ids in _split(future.result())] for of_side in futures]
-        except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
-            log("warning: a process that samples subwords ended unexpectedly; the training process samples them now")
-            self._pool = None
-            return sample_sides(self._samplers, sides, rows, epoch)
-
-    def _divide(self, n_sentences: int) -> list[slice]:
-        """Return the share of a batch that each worker gets."""
-        size = max(MIN_SHARE, -(-n_sentences // self._n_workers))
-        return [slice(start, start + size) for start in range(0, n_sentences, size)]
 
 
 def _join(sentences: Sentences) -> Joined:
@@ -140,14 +127,7 @@ def _split(joined: Joined) -> list[NDArray[np.int32]]:
     return np.split(ids, np.cumsum(lengths)[:-1])
 
 
-# --- in a worker process ----------------------------------------------------------------------------------------------
-
-
-def _get_samplers(samplers: SubwordSamplers) -> SubwordSamplers:
-    """Return the state of a worker: the samplers, which were sent without their caches."""
-    return samplers
-
-
-def _sample_subwords(samplers: SubwordSamplers, arguments: tuple[int, Joined, Rows, int]) -> Joined:
+def _sample_share(samplers: tuple[SubwordSampler, ...], arguments: tuple[int, Joined, Rows, int]) -> Joined:
+    """Sample a share of a batch, in a worker process."""
     side, joined, rows, epoch = arguments
     return _join(samplers[side].sample_rows(_split(joined), epoch, side, rows))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.data_config import Stage, TrainSource
 
-RNG_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
+MIXTURE_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Mixture:
 
     def choose(self, number: int) -> int:
         """Return the source of batch `number`."""
-        value = np.random.default_rng([self.seed, number, RNG_STREAM]).random()
+        value = np.random.default_rng([self.seed, number, MIXTURE_STREAM]).random()
         ends: list[float] = np.cumsum(self.probabilities(number)).tolist()
         return bisect_right(ends, value * ends[-1])
 

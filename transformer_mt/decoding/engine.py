@@ -31,7 +31,6 @@ from transformer_mt.decoding.logits_processors import (
     LogitsProcessor,
     MinLength,
     NoRepeatNgram,
-    NoReserved,
     RepetitionPenalty,
     StopCancelled,
 )
@@ -195,8 +194,6 @@ class TorchEngine:
             constraint = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
-        if tokenizer.n_reserved:
-            processors.append(NoReserved(tokenizer.first_reserved_id))
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         if config.sample:

@@ -46,18 +46,6 @@ class MinLength(LogitsProcessor):
         return log_probs
 
 
-class NoReserved(LogitsProcessor):
-    """Forbids the reserved ids that some older vocabularies have at their end."""
-
-    def __init__(self, first_reserved: int) -> None:
-        self.first_reserved = first_reserved
-
-    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid the highest ids. [b, K, V] -> [b, K, V]."""
-        log_probs[:, :, self.first_reserved :] = -torch.inf
-        return log_probs
-
-
 class ForcedPrefix(LogitsProcessor):
     """Makes translations start with given tokens, which keep the model's log-probabilities."""
 

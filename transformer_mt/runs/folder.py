@@ -208,11 +208,10 @@ DELETED_KEYS: dict[str, object] = {
     "data.modifiers.glossary": None,
     "decoding.glossary_mode": None,
     "decoding.markup": "symbols",
+    "train.ledger": None,
 }
 """Keys of older runs that no longer exist, or whose given value no longer exists. They are ignored when a run is read.
 """
-SYMBOL_KEYS = ("placeholder", "glossary")
-"""Keys of `data.modifiers` of older runs. A run that was trained with them cannot be resumed."""
 
 EXPORT = "export.json"  # marks a folder that `tmt export` made for another engine
 
@@ -328,13 +327,6 @@ class RunFolder:
         """Raise `UserError` if the training of the run cannot continue, because an earlier version trained it."""
         if not self.exists():
             return
-        modifiers = _find_section(read_yaml(self.config), ["data", "modifiers"])
-        for key in SYMBOL_KEYS:
-            if modifiers.get(key) not in (None, "0.0", "0"):
-                raise UserError(
-                    f"{self.config}: data.modifiers.{key}: was removed, and a run that used it cannot resume; train "
-                    "again without it (--restart)"
-                )
         if (version := self.read_metadata()["format"]) != FORMAT:
             raise UserError(
                 f"{self.path}: was trained by an earlier version (run format {version}), and this one cannot resume "

@@ -94,19 +94,6 @@ def resolve_machine(device: str, precision: str, threads: str | int) -> Machine:
     return Machine(chosen, "bf16" if bf16 else "fp32", n_threads)
 
 
-@contextmanager
-def one_thread() -> Generator[None]:
-    """Compute on one CPU thread: with more, a tiny model is slower on a busy machine."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def configure_process(machine: Machine) -> None:
     """Set the threads, the allocator, the caches of oneDNN's products and the attention backends of this process."""
     import torch

@@ -85,13 +85,12 @@ def atomic_folder(path: Path) -> Generator[Path]:
     with temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
-        if path.exists():
-            old = path.with_name(f".{path.name}.old.tmp")
+        old = path.with_name(f".{path.name}.old.tmp")
+        if replaces := path.exists():
             path.rename(old)  # after a kill here, `remove_leftovers` restores it
-            temporary.rename(path)
+        temporary.rename(path)
+        if replaces:
             delete_folder(old)
-        else:
-            temporary.rename(path)
 
 
 @contextmanager

@@ -211,19 +211,6 @@ def test_control_symbols_follow_the_vocabulary(kind: str) -> None:
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (n, n + 1, n + 2, n + 3)
 
 
-def test_vocabularies_of_earlier_versions_keep_their_reserved_ids(tmp_path: Path) -> None:
-    plain = train_on(GERMAN)
-    pair = TokenizerPair(plain, plain)
-    (tmp_path / "tokenizer.json").write_text(json.dumps({**pair.to_dict(), "has_symbols": True}), encoding="utf-8")
-    for loaded in (TokenizerPair.load(tmp_path / "tokenizer.json"), TokenizerPair.from_dict(pair.to_dict())):
-        loaded = loaded.with_tags(["talk"], is_needed=False)
-        assert loaded.src.vocab_size == loaded.src.first_reserved_id + loaded.src.n_reserved
-        assert len({*loaded.src.control_symbols()}) == loaded.src.vocab_size - loaded.src.pad_id
-        assert TokenizerPair.from_dict(loaded.to_dict()).src.vocab_size == loaded.src.vocab_size
-        assert loaded.src.encode(GERMAN) == plain.encode(GERMAN)
-    assert TokenizerPair.load(tmp_path / "tokenizer.json").src.vocab_size > plain.vocab_size
-
-
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

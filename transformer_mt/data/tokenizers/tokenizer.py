@@ -29,21 +29,18 @@ FORMAT = 2
 KINDS = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
 MAX_GROWTH = 100  # of the number of characters, by all replacements of a normalizer or decoder together
 MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
-N_RESERVED = 51  # ids at the end of some vocabularies of earlier versions, which had symbols for markup
 
 
 class Tokenizer:
     """Conversion of text to ids and back, for one language or for both."""
 
-    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = (), n_reserved: int = 0) -> None:
-        """`n_reserved` is the number of ids at the end of the vocabulary that no text uses."""
-        self.backend, self.tags, self.n_reserved = backend, tuple(tags), n_reserved
+    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = ()) -> None:
+        self.backend, self.tags = backend, tuple(tags)
         ids = backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         n = max(ids.values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
-        self.first_reserved_id = n + len(CONTROL_SYMBOLS) + len(self.tags)
-        self.vocab_size = self.first_reserved_id + n_reserved
+        self.vocab_size = n + len(CONTROL_SYMBOLS) + len(self.tags)
 
     @cached_property
     def unk_id(self) -> int:
@@ -111,8 +108,7 @@ class Tokenizer:
 
     def control_symbols(self) -> list[str]:
         """Return the names of all symbols that are not text, in the order of their ids."""
-        reserved = (f"<reserved{i}>" for i in range(self.n_reserved))
-        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags), *reserved]
+        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence. Control symbols are skipped; bytes that are not UTF-8 become U+FFFD."""
@@ -150,13 +146,11 @@ class TokenizerPair:
         controls: dict[str, Any] = {"source_bos": self.source_bos}
         if self.src.tags:
             controls |= {"tags": [*self.src.tags], "needs_tag": self.needs_tag}
-        if self.src.n_reserved:
-            controls["has_symbols"] = True  # the name that earlier versions gave it
         return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
         """Return the same tokenizers with tags for source sentences. `is_needed`: every training pair has one."""
-        src = Tokenizer(self.src.backend, tags, self.src.n_reserved)
+        src = Tokenizer(self.src.backend, tags)
         return TokenizerPair(src, src if self.joint else self.tgt, self.source_bos, is_needed and bool(tags))
 
     @classmethod
@@ -165,12 +159,11 @@ class TokenizerPair:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         check_content(content["src"])
-        n_reserved = N_RESERVED if content.get("has_symbols") else 0
         backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
-        src = tgt = Tokenizer(backend, content.get("tags", ()), n_reserved)
+        src = tgt = Tokenizer(backend, content.get("tags", ()))
         if content["tgt"]:
             check_content(content["tgt"])
-            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])), n_reserved=n_reserved)
+            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])))
         return cls(src, tgt, content["source_bos"], content.get("needs_tag", False))
 
     def save(self, path: Path) -> None:

@@ -22,7 +22,7 @@ import tokenizers as hf
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.data.tokenizers.tokenizer import N_RESERVED, Tokenizer, TokenizerPair, check_content
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import WordAlignment
@@ -56,7 +56,6 @@ class ExportMetadata(BaseModel):
     joint: bool
     tags: tuple[str, ...]
     needs_tag: bool
-    has_symbols: bool = False
     positions: PositiveInt
     decoding: DecodingConfig
 
@@ -267,10 +266,8 @@ def load_translator(
         for content in contents:
             check_content(json.loads(content))
         backends = [hf.Tokenizer.from_str(content) for content in contents]
-        n_reserved = N_RESERVED if metadata.has_symbols else 0
-        src = Tokenizer(backends[0], metadata.tags, n_reserved)
-        tgt_tags = metadata.tags if metadata.joint else ()
-        tgt = Tokenizer(backends[1], tgt_tags, n_reserved)
+        src = Tokenizer(backends[0], metadata.tags)
+        tgt = Tokenizer(backends[1], metadata.tags if metadata.joint else ())
         config = metadata.decoding.with_options(options)
         check_search(config)
         tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)

@@ -86,7 +86,6 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
             "joint": tokenizers.joint,
             "tags": [*tokenizers.src.tags],
             "needs_tag": tokenizers.needs_tag,
-            "has_symbols": tokenizers.src.n_reserved > 0,
             "positions": n_positions,
             "longest_source": max_source,
             "decoding": translator.config.model_dump(mode="json"),
