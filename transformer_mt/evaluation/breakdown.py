@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
@@ -56,11 +56,6 @@ class SentenceComparison:
     reference: str
     translations: list[str]
     chrf: list[float]
-
-    @property
-    def chrf_range(self) -> float:
-        """Difference between the best and the worst translation."""
-        return max(self.chrf) - min(self.chrf)
 
 
 def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
@@ -127,8 +122,8 @@ def find_most_different(
 ) -> list[SentenceComparison]:
     """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
     sentences = compare_sentences(systems, sources, references, scorer)
-    sentences.sort(key=lambda sentence: -sentence.chrf_range)
-    return [sentence for sentence in sentences[:count] if sentence.chrf_range > 0]
+    different = [sentence for sentence in sentences if max(sentence.chrf) > min(sentence.chrf)]
+    return sorted(different, key=lambda sentence: min(sentence.chrf) - max(sentence.chrf))[:count]
 
 
 def make_word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
@@ -179,27 +174,11 @@ class TextPart(NamedTuple):
 def mark_differences(translation: str, reference: str, language: str) -> tuple[list[TextPart], list[TextPart]]:
     """Split both texts where they begin or cease to agree. The parts of a text, joined, are the text.
 
-    Languages whose BLEU counts characters are compared by character.
+    White space is common only next to a common word. Languages whose BLEU counts characters are compared by character.
     """
     tokens = _CHARACTERS if primary_language(language) in BLEU_TOKENIZERS else _WORDS
     ours, theirs = (tokens.findall(text) for text in (translation, reference))
-    our_words, their_words = ([i for i, token in enumerate(text) if not token.isspace()] for text in (ours, theirs))
-    matcher = SequenceMatcher(None, [ours[i] for i in our_words], [theirs[i] for i in their_words], autojunk=False)
-    blocks = matcher.get_matching_blocks()
-    return (
-        list(_join(ours, {our_words[block.a + k] for block in blocks for k in range(block.size)})),
-        list(_join(theirs, {their_words[block.b + k] for block in blocks for k in range(block.size)})),
-    )
-
-
-def _join(tokens: Sequence[str], common: set[int]) -> Iterator[TextPart]:
-    """Yield the tokens as few parts. White space is common unless it is between two different words."""
-    part, is_common = "", True
-    for i, token in enumerate(tokens):
-        now = i in common or (token.isspace() and (is_common or i + 1 in common or i + 1 == len(tokens)))
-        if part and now != is_common:
-            yield TextPart(part, is_common)
-            part = ""
-        part, is_common = part + token, now
-    if part:
-        yield TextPart(part, is_common)
+    operations = SequenceMatcher(str.isspace, ours, theirs, autojunk=False).get_opcodes()
+    our_parts = [TextPart("".join(ours[start:end]), kind == "equal") for kind, start, end, _, _ in operations]
+    their_parts = [TextPart("".join(theirs[start:end]), kind == "equal") for kind, _, _, start, end in operations]
+    return [part for part in our_parts if part.text], [part for part in their_parts if part.text]
