@@ -6,13 +6,12 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.confidence import load_calibration
-from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, TokenPrediction
+from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
 
@@ -29,6 +28,7 @@ LONGEST_REPETITION = 4  # words
 
 def find_likely_reasons(translator: Translator, explanation: Explanation) -> list[str]:
     """Return a sentence for each likely reason of a bad translation; none if nothing is unusual."""
+    reference = explanation.reference
     return [
         *_describe_language(translator, explanation.source),
         *_describe_words(translator, explanation.source),
@@ -36,7 +36,7 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
         *_describe_words_without_effect(explanation),
         *_describe_repetition(explanation),
         *([] if explanation.finished else ["The translation was cut at the maximum length before it ended."]),
-        *_describe_reference(explanation.reference),
+        *([" ".join(reference.description[1:])] if reference and reference.first_difference is not None else []),
         *_describe_confidence(translator, explanation),
     ]
 
@@ -52,48 +52,36 @@ def _describe_language(translator: Translator, text: str) -> Iterator[str]:
 def _describe_words(translator: Translator, text: str) -> Iterator[str]:
     """Name words that the tokenizer does not know or splits a lot, and a source longer than the training pairs."""
     tokenizer = translator.tokenizers.src
-    pieces = split_words(tokenizer, text)
-    unknown = [word for word, ids in pieces if _has_unknown_characters(tokenizer, word, ids)]
+    words = [(word, list[int]()) for word in text.split()]
+    for token, index in zip(*tokenizer.encode([text]), *tokenizer.word_indices([text]), strict=True):
+        words[index][1].append(token)
+    unknown = [
+        word
+        for word, ids in words
+        if tokenizer.unk_id in ids
+        or len(ids) > len(word) + 1  # a character is encoded as several bytes
+        or any(token in BYTE_TOKENS for token in tokenizer.tokens(ids))
+    ]
     if unknown:
         yield f"The vocabulary lacks {_name(unknown)}, or characters of it, so the model has hardly seen them."
-    if _has_subwords(tokenizer):
-        split = [(word, ids) for word, ids in pieces if word not in unknown and _is_split(word, ids)]
-        for word, ids in split[:MAX_NAMED]:
-            name, n_pieces = make_visible(word), len(ids)
+    if any(len(piece) > 2 and not piece.startswith("<") for piece in tokenizer.backend.get_vocab()):  # not characters
+        split = [
+            (word, len(ids))
+            for word, ids in words
+            if word not in unknown and len(ids) >= MANY_PIECES and len(word) <= CHARACTERS_PER_PIECE * len(ids)
+        ]
+        for word, n_pieces in split[:MAX_NAMED]:
+            name = make_visible(word)
             yield f'"{name}" is split into {n_pieces} pieces, so it is probably rare in the training text.'
-        if 1 < len(pieces) < 2 * (len(split) + len(unknown)):
+        if 1 < len(words) < 2 * (len(split) + len(unknown)):
             yield "Most words are rare or unknown: is the text in the language and domain of the training text?"
-    n_tokens = sum(len(ids) for _, ids in pieces)
+    n_tokens = sum(len(ids) for _, ids in words)
     for member in translator.members:
         if n_tokens > member.data.max_length:
             yield (
                 f"The source has {n_tokens:,} pieces, and training pairs have at most {member.data.max_length:,} "
                 "(data.max_length): translate its sentences one by one."
             )
-
-
-def split_words(tokenizer: Tokenizer, text: str) -> list[tuple[str, list[int]]]:
-    """Return the words of a text, each with the ids of its pieces."""
-    words = text.split()
-    of_words: list[list[int]] = [[] for _ in words]
-    for token, index in zip(*tokenizer.encode([text]), *tokenizer.word_indices([text]), strict=True):
-        of_words[index].append(token)
-    return list(zip(words, of_words, strict=True))
-
-
-def _has_unknown_characters(tokenizer: Tokenizer, word: str, ids: Sequence[int]) -> bool:
-    """Return whether a word has an unknown token, or a character that is encoded as several bytes."""
-    is_in_bytes = any(token in BYTE_TOKENS for token in tokenizer.tokens(ids)) or len(ids) > len(word) + 1
-    return tokenizer.unk_id in ids or is_in_bytes
-
-
-def _has_subwords(tokenizer: Tokenizer) -> bool:
-    """Return whether the vocabulary has pieces of several characters, unlike one of characters."""
-    return any(len(piece) > 2 and not piece.startswith("<") for piece in tokenizer.backend.get_vocab())
-
-
-def _is_split(word: str, ids: Sequence[int]) -> bool:
-    return len(ids) >= MANY_PIECES and len(word) <= CHARACTERS_PER_PIECE * len(ids)
 
 
 def _describe_uncertainty(predictions: Sequence[TokenPrediction]) -> Iterator[str]:
@@ -141,12 +129,6 @@ def _find_repetition(words: Sequence[str]) -> Sequence[str]:
             if any(bare[start : start + n]) and bare[start : start + n] == bare[start + n : start + 2 * n]:
                 return words[start : start + n]
     return []
-
-
-def _describe_reference(reference: ReferenceExplanation | None) -> Iterator[str]:
-    """Say whether the search or the model preferred the translation to the reference."""
-    if reference is not None and reference.first_difference is not None:
-        yield " ".join(reference.description[1:])
 
 
 def _describe_confidence(translator: Translator, explanation: Explanation) -> Iterator[str]:
