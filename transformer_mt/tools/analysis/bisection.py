@@ -111,7 +111,7 @@ class Experiment:
     metric: str  # name of the score
     trials: dict[Items, Trial] = field(default_factory=dict[Items, Trial])
     translations: dict[Items, Texts] = field(default_factory=dict[Items, Texts])
-    refused: dict[Items, str] = field(default_factory=dict[Items, str])
+    possible: dict[Items, bool] = field(default_factory=dict[Items, bool])
 
     @property
     def everything(self) -> Items:
@@ -120,14 +120,14 @@ class Experiment:
 
     def is_possible(self, items: Items) -> bool:
         """Return whether the configuration accepts these differences, as far as is known without a training."""
-        if items in self.refused:
-            return False
-        try:
-            self.prepare(items)
-        except UserError as error:
-            self.refused[items] = str(error)
-            return False
-        return True
+        if items not in self.possible:
+            try:
+                self.prepare(items)
+            except UserError:
+                self.possible[items] = False
+            else:
+                self.possible[items] = True
+        return self.possible[items]
 
     def is_bad(self, items: Items) -> bool:
         """Return whether a trial is nearer to BAD. Raises `RefusedError` for an impossible one."""
@@ -144,8 +144,6 @@ class Experiment:
             return self.trials[items]
         if items not in ((), self.everything):
             log(f"tmt: trial {len(self.trials) - 1}: GOOD with {len(items)} of the {len(self.everything)} differences")
-        if not self.is_possible(items):
-            raise RefusedError(self.refused[items])
         prepared = self.prepare(items)
         if self._train(prepared, items):
             self.translations[items] = self.translate(prepared.run)
@@ -170,9 +168,9 @@ class Experiment:
         except UserError as error:
             if run.exists() or items in ((), self.everything):
                 raise
-            self.refused[items] = str(error)  # for example weights of a warm start that do not fit
+            self.possible[items] = False  # for example weights of a warm start that do not fit
             log(f"tmt: these differences cannot be applied without others: {error}")
-            raise RefusedError(str(error)) from None
+            raise RefusedError from None
         return True
 
     def _compare(self, items: Items, run: str) -> Trial:
@@ -188,10 +186,8 @@ class Experiment:
             for other, score in zip(others, theirs, strict=True)
         }
         to_good, to_bad = distances.get(()), distances.get(self.everything)
-        if items in ((), self.everything):
-            is_bad = bool(items)
-        else:
-            assert to_good is not None
+        is_bad = items == self.everything
+        if to_good is not None and not is_bad:
             bad_score = to_bad.score if to_bad else 0.0  # BAD diverged
             is_bad = abs(ours.score - bad_score) < abs(ours.score - to_good.score)
         return Trial(run, keys, ours.score, to_good, to_bad, is_bad)
