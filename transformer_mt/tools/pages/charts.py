@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 640, 220  # of a drawing, in its own units
@@ -76,7 +75,7 @@ class Chart:
 
 def draw_histogram(title: str, edges: Sequence[float], counts: Mapping[str, Sequence[int]]) -> Chart:
     """Draw the counts of several series side by side. `edges` of the bins are one more than the counts of a series."""
-    return draw_bars(title, [f"{low:g} to {high:g}" for low, high in pairwise(edges)], counts)
+    return draw_bars(title, [f"from {edge:g}" for edge in edges[:-1]], counts)
 
 
 def draw_bars(title: str, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Chart:
