@@ -53,9 +53,8 @@ from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
-from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import pack
-from transformer_mt.training.saved_state import ExponentialMovingAverage
 from transformer_mt.training.train_step import TrainStep, loss_and_gradients
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.saved_state import ExponentialMovingAverage
+from transformer_mt.training.optimizers import ExponentialMovingAverage
 
 MakeModel = Callable[..., Transformer]
 TAKEN, SKIPPED = torch.tensor(True), torch.tensor(False)

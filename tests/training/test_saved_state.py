@@ -16,7 +16,7 @@ from torch import Tensor
 from transformer_mt.runs.checkpoints import load_state
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import read_manifest, write_manifest
-from transformer_mt.training.saved_state import check_tensor, load_optimizers
+from transformer_mt.training.optimizers import check_tensor, load_optimizers
 
 State = dict[str, Any]
 

@@ -235,17 +235,14 @@ def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:
     """Return the scorer of runs. Raises `UserError` unless all runs are scored in the same way."""
     scorers = {run.path: Scorer.from_config(config.scoring, config.data.tgt_lang) for run, config in configs.items()}
     first, *others = scorers
+    ours = asdict(scorers[first])
+    keys = {"tokenize": "scoring.tokenize", "tgt_lang": "data.tgt_lang", "text": "scoring.text"}
     for other in others:
-        if scorers[other] != scorers[first]:
-            keys = {"tokenize": "scoring.tokenize", "tgt_lang": "data.tgt_lang", "text": "scoring.text"}
-            values, expected = asdict(scorers[other]), asdict(scorers[first])
-            differences = ", ".join(
-                f"{key} is {values[name]} instead of {expected[name]}"
-                for name, key in keys.items()
-                if values[name] != expected[name]
-            )
+        theirs = asdict(scorers[other])
+        if differing := [name for name in keys if theirs[name] != ours[name]]:
+            values = ", ".join(f"{keys[name]} is {theirs[name]} instead of {ours[name]}" for name in differing)
             raise UserError(
-                f"{other}: is scored differently from {first} ({differences});\n"
+                f"{other}: is scored differently from {first} ({values});\n"
                 "translate with each run, and compare the files"
             )
     return scorers[first]

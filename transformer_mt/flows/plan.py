@@ -116,19 +116,14 @@ def make_plan(requested: Config) -> Plan:
     with tempfile.TemporaryDirectory(prefix="tmt-plan-") as scratch:
         run, cache = RunFolder(Path(scratch) / "run"), Path(scratch) / "cache"
         run.path.mkdir()
-        config = make_scratch_config(requested, runs_dir=run.path.parent, cache=cache)
+        data = requested.data.model_copy(update={"cache_dir": str(cache)})
+        config = requested.model_copy(update={"runs_dir": scratch, "data": data})
         warm_start = find_warm_start(run, config, restart=False) if config.train.init_from else None
         start = time.perf_counter()
         parts = set_up(run, config, Ranks(), warm_start)
         log_rank0(f"measuring: a validation, {WARM_UP_STEPS + MEASURED_STEPS} steps and a checkpoint")
         measured = measure_training(run, parts, time.perf_counter() - start, measure_folder(cache))
     return _derive_plan(parts, measured, read_free_disk_bytes(find_existing_parent(Path(requested.runs_dir))))
-
-
-def make_scratch_config(requested: Config, runs_dir: Path, cache: Path) -> Config:
-    """Return the configuration with other folders for the run and the cache."""
-    data = requested.data.model_copy(update={"cache_dir": str(cache)})
-    return requested.model_copy(update={"runs_dir": str(runs_dir), "data": data})
 
 
 # --- measurements -----------------------------------------------------------------------------------------------------

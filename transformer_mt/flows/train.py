@@ -54,9 +54,8 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
-from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import PackedBatch, can_pack, pack_passes
-from transformer_mt.training.saved_state import ExponentialMovingAverage
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
@@ -273,11 +272,8 @@ def describe_model(config: Config, model: Transformer, steps_per_epoch: float) -
 
 def make_logger(run: RunFolder, config: Config, ranks: Ranks, last_step: int | None) -> MetricsLogger:
     """Return the logger of metrics. `last_step` is the end of the training, if it is known. Only rank 0 logs."""
-    hparams = {
-        key: value if isinstance(value, str | int | float | None) else str(value)
-        for key, value in configuration.flatten(config).items()
-        if key.partition(".")[0] in HPARAM_SECTIONS
-    }
+    values = configuration.flatten(config)
+    hparams = {key: value for key, value in values.items() if key.partition(".")[0] in HPARAM_SECTIONS}
     return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, last_step)
 
 

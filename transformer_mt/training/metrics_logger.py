@@ -24,7 +24,6 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, atomic_file, write_text
 from transformer_mt.system.log import log_rank0
 
-Scalar = str | float | int | bool | None
 Pixels = NDArray[np.uint8]
 """A drawing as RGB bytes: [height, width, 3]."""
 
@@ -78,7 +77,7 @@ class EventWriter:
         """Write an image."""
         self._writer().add_image(FIGURES + name, image, step, dataformats="HWC")
 
-    def write_hparams(self, values: Mapping[str, Scalar]) -> None:
+    def write_hparams(self, values: Mapping[str, object]) -> None:
         """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         event: Any = event_pb2
@@ -113,7 +112,7 @@ def locate_chart(name: str) -> tuple[str, str]:
     return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else (part, name)
 
 
-def _as_hparam(value: Scalar) -> str | float:
+def _as_hparam(value: object) -> str | float:
     """Return a number, if TensorBoard can compare it with others, or a text."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
@@ -152,7 +151,7 @@ class MetricsLogger:
     The first entry opens the event file, so `truncate` can be called before it. `start` comes before the first step.
     """
 
-    def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], last_step: int | None) -> None:
+    def __init__(self, run: RunFolder, hparams: Mapping[str, object], last_step: int | None) -> None:
         self.run, self.hparams, self.last_step = run, hparams, last_step
         self._events: EventWriter | None = None
         self._purge_steps: dict[str, int] = {}
@@ -264,7 +263,7 @@ class MetricsLogger:
         return self._events
 
     def _write_hparams(self, events: EventWriter) -> None:
-        best: dict[str, Scalar] = {}
+        best: dict[str, object] = {}
         for entry in read_metrics(self.run.metrics):
             best |= {name: value for name, value in entry.items() if name.startswith(BEST)}
         events.write_hparams({**self.hparams, **best})

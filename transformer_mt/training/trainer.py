@@ -26,7 +26,7 @@ from transformer_mt.system.log import log, log_rank0
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
-from transformer_mt.training.saved_state import ExponentialMovingAverage, load_optimizers
+from transformer_mt.training.optimizers import ExponentialMovingAverage, load_optimizers
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import StepMetrics, TrainStep
 from transformer_mt.training.training_config import TrainConfig, ValidationConfig
