@@ -65,7 +65,7 @@ IsCancelled = Callable[[int], bool]
 
 
 class Engine(Protocol):
-    """What the translator needs: models that work with token ids."""
+    """What the translator needs: models that work with token ids. `TorchEngine` describes the methods."""
 
     @property
     def precision(self) -> str:
@@ -86,16 +86,13 @@ class Engine(Protocol):
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate one batch. Returns the hypotheses of each source, the best first.
-
-        The translation of a source may be incomplete once `is_cancelled` is true for its index.
-        """
+        """Translate one batch."""
         ...
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
     ) -> list[list[float]]:
-        """Return the log-probabilities of the tokens of given translations and of EOS."""
+        """Return the log-probabilities of given translations."""
         ...
 
     def align(
@@ -105,7 +102,7 @@ class Engine(Protocol):
         hypotheses: list[list[Hypothesis]],
         layer: int | None = None,
     ) -> list[WordAlignment]:
-        """Return the alignment of each hypothesis, in order, with the words of its text."""
+        """Align the words of translations with those of their texts."""
         ...
 
 
@@ -329,7 +326,7 @@ def align_words(weights: Tensor, src_word_indices: list[int], tgt_word_indices: 
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-class Member(NamedTuple):
+class LoadedRun(NamedTuple):
     """A model of an ensemble, with the run and checkpoint that it was loaded from."""
 
     folder: RunFolder
@@ -340,7 +337,7 @@ class Member(NamedTuple):
     weights_hash: str  # a run in training may replace the checkpoint of a step
 
     @classmethod
-    def load(cls, folder: RunFolder, checkpoint: str) -> Member:
+    def load(cls, folder: RunFolder, checkpoint: str) -> LoadedRun:
         """Load the checkpoint best, last, or of a step. Raises `UserError` if it cannot be read."""
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
@@ -354,12 +351,12 @@ def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
     return checkpoint.files[WEIGHTS].sha256[:12]
 
 
-def load_members(runs: Sequence[RunFolder], checkpoint: str) -> list[Member]:
+def load_runs(runs: Sequence[RunFolder], checkpoint: str) -> list[LoadedRun]:
     """Load the same checkpoint (best, last, or a step) of each run.
 
     Raises `UserError` if a run has other languages or another vocabulary than the first.
     """
-    first, *others = (Member.load(run, checkpoint) for run in runs)
+    first, *others = (LoadedRun.load(run, checkpoint) for run in runs)
     for other in others:
         _check_compatible(first, other)
     return [first, *others]
@@ -372,7 +369,7 @@ def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]
     return model.eval()
 
 
-def _check_compatible(first: Member, other: Member) -> None:
+def _check_compatible(first: LoadedRun, other: LoadedRun) -> None:
     """Raise `UserError` if two runs differ in their languages or vocabularies."""
     first_path, name = first.folder.path, f"ensemble: {other.folder.path}"
     first_languages, languages = (f"{one.data.src_lang} to {one.data.tgt_lang}" for one in (first, other))

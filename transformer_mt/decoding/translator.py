@@ -20,10 +20,10 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import (
     Engine,
     IsCancelled,
-    Member,
+    LoadedRun,
     TorchEngine,
     WordAlignment,
-    load_members,
+    load_runs,
     prepare_for_inference,
 )
 from transformer_mt.decoding.search import Constraint, Hypothesis
@@ -150,7 +150,7 @@ class Translator:
         engine: Engine,
         tokenizers: TokenizerPair,
         config: DecodingConfig,
-        members: Sequence[Member] = (),
+        members: Sequence[LoadedRun] = (),
         make_stages: MakeStages | None = None,
     ) -> None:
         """Translate with an engine whose models were loaded from `members`."""
@@ -200,7 +200,7 @@ class Translator:
         config = folders[0].read_section("decoding", DecodingConfig).with_options(options, LOADING_PARAMETERS)
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
-        members = load_members(folders, checkpoint)
+        members = load_runs(folders, checkpoint)
         models = [prepare_for_inference(member.model.to(machine.device), machine.precision) for member in members]
         tokenizers = members[0].tokenizers
         return cls(TorchEngine(models, tokenizers), tokenizers, config, members, make_stages)

@@ -23,7 +23,7 @@ BLOCK = 16
 """Keys come in multiples of this number, because softmax over shorter rows is slow on a CPU."""
 
 
-def whole_blocks(n_slots: int) -> int:
+def round_up(n_slots: int) -> int:
     """Round a number of slots up to whole blocks."""
     return -(-n_slots // BLOCK) * BLOCK
 
@@ -41,7 +41,7 @@ class LayerKVCache:
         Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """
         start, end = self.n_used, self.n_used + new.keys.size(2)
-        n_slots = whole_blocks(end)
+        n_slots = round_up(end)
         if self.slots is None:
             self.slots = KeysValues(*(pad_slots(each[:, :, :0], n_slots) for each in new))
         elif n_slots > self.slots.keys.size(2):
@@ -71,7 +71,7 @@ class KVCache:
 
     def __init__(self, memory: list[KeysValues], memory_mask: Tensor) -> None:
         """`memory` has the projections for each layer's cross-attention, 2 x [B, G, S, E]; the mask is [B, 1, 1, S]."""
-        n_slots, is_padding = whole_blocks(memory_mask.size(3)), ~memory_mask
+        n_slots, is_padding = round_up(memory_mask.size(3)), ~memory_mask
         mask = torch.zeros_like(memory_mask, dtype=memory[0].keys.dtype).masked_fill_(is_padding, MASKED_SCORE)
         self.memory_mask = F.pad(mask, (0, n_slots - mask.size(3)), value=MASKED_SCORE)
         self.memory = [  # values of padding are 0, so that a source without tokens gives 0
@@ -104,7 +104,7 @@ class KVCache:
         Return the position of that token, and the self-attention mask [B, 1, K, C].
         """
         end = self.n_used + n_hypotheses
-        missing = whole_blocks(end) - self.mask.size(3)
+        missing = round_up(end) - self.mask.size(3)
         if missing:
             self.mask = F.pad(self.mask, (0, missing), value=MASKED_SCORE)
         self.mask[..., self.n_used : end].diagonal(dim1=-2, dim2=-1).zero_()

@@ -75,7 +75,7 @@ class PositionTable(nn.Module):
         return table
 
 
-def end_and_index(positions: Positions | None, length: int) -> tuple[int, slice | Tensor]:
+def table_rows(positions: Positions | None, length: int) -> tuple[int, slice | Tensor]:
     """Return the end of the range of positions, and the index of their rows in a table."""
     if isinstance(positions, Packing):
         return positions.longest, positions.positions
@@ -102,7 +102,7 @@ class SinusoidalPositions(PositionTable):
 
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """Add the rows of these positions. [B, L, D] -> [B, L, D]."""
-        end, index = end_and_index(positions, x.size(1))
+        end, index = table_rows(positions, x.size(1))
         return x + self.get(end)[index]
 
 
@@ -119,7 +119,7 @@ class LearnedPositions(nn.Module):
 
         Raises `UserError` for a position beyond the table.
         """
-        end, index = end_and_index(positions, x.size(1))
+        end, index = table_rows(positions, x.size(1))
         if end > len(self.table):
             raise UserError(
                 f"the sequence has {end} tokens, but the model has learned {len(self.table)} positions: "
@@ -151,7 +151,7 @@ class Rotary(PositionTable):
 
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """Rotate queries and keys. [B, H, L, E] -> [B, H, L, E]."""
-        end, index = end_and_index(positions, x.size(2))
+        end, index = table_rows(positions, x.size(2))
         cos, sin = self.get(end)[:, index].to(x.dtype).unbind()  # [L, E] each
         partners = x.roll(self.width // 2, dims=-1)  # the other element of each pair
         return x * cos + partners * sin
