@@ -7,7 +7,6 @@ import random
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,8 +21,6 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.search import Hypothesis
 from transformer_mt.decoding.translator import (
-    LOADING_PARAMETERS,
-    TRANSLATION_PARAMETERS,
     Translation,
     Translator,
     TruncatedSourceWarning,
@@ -452,14 +449,11 @@ def test_values_that_are_no_texts_are_refused_with_their_position(translator: Tr
         translator.n_best(wrong[0])
 
 
-def test_misspelt_parameters_are_suggested_like_options(translator: Translator, tiny_run: Path) -> None:
+def test_unknown_options_are_refused(translator: Translator, tiny_run: Path) -> None:
     wrong: dict[str, Any] = {"devise": "cpu"}
-    with pytest.raises(UserError, match='devise: unknown key, did you mean "device"'):
+    with pytest.raises(UserError, match="devise: unknown key"):
         Translator.load(tiny_run, **wrong)
-    with pytest.raises(UserError, match='prefix: unknown key, did you mean "prefixes"'):
+    with pytest.raises(UserError, match="prefix: unknown key"):
         translator.n_best(["The dog"], prefix=["Der"])
     with pytest.raises(UserError, match="lines: is no key; the argument of the Python API is called line_numbers now"):
         translator.n_best(["The dog"], lines=[1])
-    names = {*LOADING_PARAMETERS}, {*TRANSLATION_PARAMETERS}
-    for function, known in zip((Translator.load, Translator.n_best), names, strict=True):
-        assert known <= signature(function).parameters.keys()

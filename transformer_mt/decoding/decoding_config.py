@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import regex
@@ -106,18 +105,16 @@ class DecodingConfig(Section):
         """Hypotheses per sentence that are extended at each step."""
         return self.n_best if self.sample else self.beam
 
-    def with_options(self, options: dict[str, Any], parameters: Sequence[str] = ()) -> DecodingConfig:
-        """Return a copy with other values for some keys. Raises `UserError` for an unknown key or an invalid value.
-
-        `parameters` are further names to suggest in place of an unknown key.
-        """
+    def with_options(self, options: dict[str, Any]) -> DecodingConfig:
+        """Return a copy with other values for some keys. Raises `UserError` for an unknown key or an invalid value."""
         try:
             return DecodingConfig.model_validate({**self.model_dump(), **options})
         except ValidationError as error:
             first = cast(dict[str, Any], error.errors()[0])
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # a check across keys has no location
-            names = [*parameters, *DecodingConfig.model_fields]
-            raise UserError(f"decoding.{key}: {describe_error(first, names, f'decoding.{key}')}") from None
+            raise UserError(
+                f"decoding.{key}: {describe_error(first, [*DecodingConfig.model_fields], f'decoding.{key}')}"
+            ) from None
 
     def output_options(self) -> dict[str, Any]:
         """Return all options that affect the translations, as JSON values."""

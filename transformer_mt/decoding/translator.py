@@ -34,10 +34,6 @@ from transformer_mt.system.device import configure_process, resolve_machine
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-TRANSLATION_PARAMETERS = ("prefixes", "line_numbers", "alignments", "tags", "on_batch", "is_cancelled")
-"""Parameters of `n_best` that are no options of `decoding`, to suggest in place of an unknown option."""
-LOADING_PARAMETERS = ("run", "checkpoint", "device", "threads", "precision", "ensemble")
-"""Parameters of `Translator.load` beside options, to suggest in place of an unknown option."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 CHUNK_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive chunks of a line, above any line number.
@@ -197,7 +193,7 @@ class Translator:
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(path) for path in (run, *others)]
-        config = folders[0].read_section("decoding", DecodingConfig).with_options(options, LOADING_PARAMETERS)
+        config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
         members = load_runs(folders, checkpoint)
@@ -242,13 +238,10 @@ class Translator:
             )
         return ()
 
-    def with_options(self, options: dict[str, Any], parameters: Sequence[str] = ()) -> Self:
-        """Return a translator with other options that shares the model. Raises `UserError` for invalid options.
-
-        `parameters` are further names to suggest in place of an unknown option.
-        """
+    def with_options(self, options: dict[str, Any]) -> Self:
+        """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
         twin = copy.copy(self)
-        twin.config = self.config.with_options(options, parameters)
+        twin.config = self.config.with_options(options)
         vars(twin).pop("stages", None)
         return twin
 
@@ -339,7 +332,7 @@ class Translator:
         it is true, the translations of this text are not needed, and its search ends soon.
         """
         if options:
-            twin = self.with_options(options, TRANSLATION_PARAMETERS)
+            twin = self.with_options(options)
             return twin.n_best(
                 texts,
                 prefixes,
