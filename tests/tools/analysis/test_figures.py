@@ -13,7 +13,6 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.analysis import figures as pipeline_figures
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 
 KINDS = ("inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant")
@@ -43,8 +42,8 @@ def test_positions_figure_shows_table_dimensions_and_dot_products() -> None:
 
 def test_rotary_dot_products_depend_only_on_the_distance() -> None:
     config = ModelConfig(d_model=32, n_heads=4, positions="rotary")
-    whole, products = pipeline_figures.plot_positions(config, None).axes[:2]
-    assert image(whole).shape == (pipeline_figures.MAX_POSITIONS, 8)
+    whole, products = figures.plot_positions(config, None).axes[:2]
+    assert image(whole).shape == (figures.MAX_POSITIONS, 8)
     angles = 10_000.0 ** (-np.arange(4) / 4)
     for distance in (0, 1, 5, 30):
         expected = np.cos(distance * angles).sum()
@@ -53,26 +52,26 @@ def test_rotary_dot_products_depend_only_on_the_distance() -> None:
 
 def test_learned_positions_are_those_of_the_model(make_model: Any) -> None:
     model = make_model(positions="learned", max_positions=9)
-    axes = pipeline_figures.plot_positions(model.config, model).axes[0]
+    axes = figures.plot_positions(model.config, model).axes[0]
     assert np.array_equal(image(axes), model.encoder.embedding.positions.table.detach().numpy())
     with pytest.raises(UserError, match=r"model\.positions is learned: .*pass a trained run"):
-        pipeline_figures.plot_positions(model.config, None)
+        figures.plot_positions(model.config, None)
     with pytest.raises(UserError, match=r"model\.positions is none"):
-        pipeline_figures.plot_positions(ModelConfig(positions="none"), None)
+        figures.plot_positions(ModelConfig(positions="none"), None)
 
 
 def test_drawing_does_not_change_the_random_state(make_model: Any) -> None:
     import torch
 
     before = torch.get_rng_state()
-    figures.render_pixels(pipeline_figures.plot_positions(ModelConfig(d_model=32), None))
+    figures.render_pixels(figures.plot_positions(ModelConfig(d_model=32), None))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others(kind: str) -> None:
     config = ScheduleConfig.model_validate({"kind": kind, "warmup_steps": 30, "peak": 2e-3})
-    axes = pipeline_figures.plot_schedule(config, 64, 3000).axes[0]
+    axes = figures.plot_schedule(config, 64, 3000).axes[0]
     rate = make_schedule(config.with_end(3000), 64)
     curves = {str(line.get_label()).split()[0]: line for line in axes.lines if len(np.asarray(line.get_xdata())) > 2}
     assert set(curves) == set(KINDS)
@@ -93,11 +92,11 @@ def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others(kind: str
 )
 def test_schedule_is_drawn_to_the_end_of_training(settings: dict[str, Any], max_steps: int | None, end: int) -> None:
     config = ScheduleConfig.model_validate({"warmup_steps": 500, **settings})
-    assert pipeline_figures.plot_schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
+    assert figures.plot_schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
 
 
 def test_training_that_ends_during_the_warm_up_can_be_drawn() -> None:
-    axes = pipeline_figures.plot_schedule(ScheduleConfig(warmup_steps=500), 64, 100).axes[0]
+    axes = figures.plot_schedule(ScheduleConfig(warmup_steps=500), 64, 100).axes[0]
     assert not axes.texts
 
 
@@ -160,10 +159,10 @@ def test_title_counts_pairs_beyond_the_limit(make_corpus: Any) -> None:
     corpus = make_corpus([[5], [5, 5, 5], [5, 5]], [[5, 5, 5, 5], [5], [5]])
     source: Any = {"src": "a", "tgt": "b"}
     data = DataConfig(src_lang="en", tgt_lang="de", train=source, max_length=4)
-    assert pipeline_figures.plot_lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
+    assert figures.plot_lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
     corpus.limit_counts.too_long = 2
     title = "3 training pairs; 3 beyond data.max_length, 2 of them dropped"
-    assert pipeline_figures.plot_lengths(corpus, data).get_suptitle() == title
+    assert figures.plot_lengths(corpus, data).get_suptitle() == title
 
 
 def test_the_users_matplotlib_settings_are_ignored() -> None:
@@ -193,7 +192,7 @@ def test_any_text_is_drawn_without_a_warning(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "label"),
-    [(" a b", "▁a▁b"), ("\t", "<0009>"), ("\u202eabc", "<202E>abc"), ("a" * 20, "a" * 20), ("a" * 21, "a" * 19 + "…")],
+    [(" a b", "▁a▁b"), ("\t", r"\t"), ("\u202eabc", r"\u202eabc"), ("a" * 20, "a" * 20), ("a" * 21, "a" * 19 + "…")],
 )
 def test_labels_are_short_and_visible(text: str, label: str) -> None:
     axes = draw_attention(attention(1, 1, 1, 1), [text], ["x"]).axes[0]

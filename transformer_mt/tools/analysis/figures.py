@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.errors import UserError
+from transformer_mt.system.log import label_piece
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 
 if TYPE_CHECKING:
@@ -155,8 +156,7 @@ def draw_attention(
 
 
 def _piece_label(text: str) -> str:
-    """Make spaces visible, replace unprintable characters by their codes, and truncate a long text."""
-    shown = "".join("▁" if char == " " else char if char.isprintable() else f"<{ord(char):04X}>" for char in text)
+    shown = label_piece(text)
     return shown if len(shown) <= MAX_LABEL_LENGTH else shown[: MAX_LABEL_LENGTH - 1] + "…"
 
 
