@@ -18,7 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.degenerate import Sample, as_markdown
+from transformer_mt.evaluation.degenerate import Sample, markdown_table
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.prepare import encode_validation, load_split
@@ -118,7 +118,7 @@ def test_probes_are_spread_evenly_over_the_validation_set(
     expected = [Sample(src, hypothesis, tgt) for (src, tgt), hypothesis in zip(texts, hypotheses, strict=True)]
     result = validator()
     assert result.samples == ["\n".join(sample.lines()) for sample in expected]
-    assert result.markdown["examples"] == as_markdown(expected)
+    assert result.markdown["examples"] == markdown_table(("source", "model", "reference"), expected)
 
 
 def test_validation_does_not_warn_about_truncated_sources(

@@ -26,11 +26,6 @@ class Sample(NamedTuple):
         return [f"  source     {src}", f"  model      {hypothesis}", f"  reference  {reference}"]
 
 
-def as_markdown(samples: Sequence[Sample]) -> str:
-    """Return a Markdown table for TensorBoard's TEXT tab."""
-    return markdown_table(("source", "model", "reference"), samples)
-
-
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with some columns."""
 

@@ -19,7 +19,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
-from transformer_mt.evaluation.degenerate import Sample, as_markdown, find_degenerate, markdown_table
+from transformer_mt.evaluation.degenerate import Sample, find_degenerate, markdown_table
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags, Texts
 from transformer_mt.flows import prepare as data
 from transformer_mt.model.transformer import Transformer
@@ -101,7 +101,9 @@ class Validator:
         samples = [sample(i) for i in self.probes]
         failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
         tables = {"examples": samples, "failures": [*failures.values()]}
-        markdown = {name: as_markdown(rows) for name, rows in tables.items() if rows}
+        markdown = {
+            name: markdown_table(("source", "model", "reference"), rows) for name, rows in tables.items() if rows
+        }
         failed = [(test.title, test.source, test.translation, test.problem) for test in tests if test.problem]
         if failed:
             markdown["behaviour_tests"] = markdown_table(("test", "source", "model", "problem"), failed)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -29,12 +28,8 @@ from transformer_mt.tools.analysis.run_report import ReportedRun, render_report
 from transformer_mt.tools.pages.charts import MAX_SERIES
 from transformer_mt.training.metrics_logger import read_metrics
 
-
-class OpenRun(NamedTuple):
-    """A run of a report with its configuration."""
-
-    config: Config
-    reported: ReportedRun
+OpenRun = tuple[Config, ReportedRun]
+"""A run of a report with its configuration, which tools do not know."""
 
 
 def open_runs(paths: Sequence[Path], checkpoint: str) -> list[OpenRun]:
@@ -83,7 +78,7 @@ def _open_run(folder: RunFolder, config: Config, name: str, checkpoint: str) -> 
     }
     summary = {fact: value for fact, value in summary.items() if value}
     metrics = [*read_metrics(folder.metrics)]
-    return OpenRun(config, ReportedRun(name, folder, config, config.data, summary, record, info, metrics))
+    return config, ReportedRun(name, folder, config, config.data, summary, record, info, metrics)
 
 
 def make_report(
@@ -93,7 +88,7 @@ def make_report(
 
     `files` are source sentences and references that replace the test sets. `load` loads the model of a run folder.
     """
-    configs = {run.reported.folder: run.config for run in runs}
+    configs = {run.folder: config for config, run in runs}
     scorer, notes = make_shared_scorer(configs), list[str]()
     if files is not None:
         sources, references = read_aligned_files(*files)
@@ -103,7 +98,7 @@ def make_report(
         if not sets:
             notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
     first, *_ = configs.items()
-    page = render_report([run.reported for run in runs], sets, load, partial(read_training_targets, *first), notes)
+    page = render_report([run for _, run in runs], sets, load, partial(read_training_targets, *first), notes)
     return page, notes
 
 
