@@ -24,14 +24,8 @@ EXCHANGE_REMEDY = "exchange src_lang and tgt_lang, or the files"
 
 def detect_language(lines: Sequence[str]) -> str | None:
     """Return the most likely ISO 639 code of a text, or None if it has no words."""
-    import py3langid
-
-    sample = lines[:: max(1, len(lines) // SAMPLE_LINES)][:SAMPLE_LINES]
-    if not any(character.isalpha() for line in sample for character in line):
-        return None
-    ranking = cast(list[tuple[str, float]], py3langid.rank("\n".join(sample)))
-    code = ranking[0][0]
-    return None if code == NO_LANGUAGE else WRITTEN_AS.get(code, code)
+    ranking = LanguageDetector.load().rank("\n".join(lines[:: max(1, len(lines) // SAMPLE_LINES)][:SAMPLE_LINES]))
+    return ranking[0][0] if ranking else None
 
 
 def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> bool:

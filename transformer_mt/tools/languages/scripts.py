@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 
 import numpy as np
@@ -52,6 +52,7 @@ LETTERS_PER_SPACE = 20  # text with more letters per space has no spaces between
 # --- letters and languages --------------------------------------------------------------------------------------------
 
 
+@cache
 def find_script(letter: str) -> str:
     """Return the script of a letter, in the words of its Unicode name: LATIN, CYRILLIC, HAN, HANGUL, ..."""
     name = unicodedata.name(letter, "unknown").split("-")[0].split()[0]
@@ -96,8 +97,6 @@ def is_spaced(script: str, n_letters: int, n_gaps: int, n_lines: int) -> bool:
 
 # --- words and characters ---------------------------------------------------------------------------------------------
 
-_find_script = lru_cache(maxsize=None)(find_script)
-
 
 def split_units(text: str) -> list[str]:
     """Split a text into words; each character of a script without spaces, such as Han, is a separate unit."""
@@ -120,7 +119,7 @@ def measure_script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, in
     words = [unit for unit in split_units(text) if any(map(str.isalpha, unit))]
     if text.isascii():
         return float(bool(words) and "LATIN" in scripts), len(words)
-    n_found = sum(any(_find_script(letter) in scripts for letter in word if letter.isalpha()) for word in words)
+    n_found = sum(any(find_script(letter) in scripts for letter in word if letter.isalpha()) for word in words)
     return n_found / max(1, len(words)), len(words)
 
 

@@ -24,15 +24,7 @@ from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
 from transformer_mt.tools.languages.scripts import language_scripts, split_units
 from transformer_mt.tools.quality import signals
-from transformer_mt.tools.quality.corpus_filters import (
-    MIN_LEXICON_PAIRS,
-    DuplicateFilter,
-    NearDuplicateFilter,
-    NearOverlapFilter,
-    OverlapFilter,
-    UnrelatedFilter,
-    hash_side,
-)
+from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, hash_side
 from transformer_mt.tools.quality.duplicates import ComparedSide
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
@@ -45,16 +37,7 @@ from transformer_mt.tools.quality.filter_base import (
 from transformer_mt.tools.quality.filter_pipeline import PairSample, apply_filters
 from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.line_alignment import LineRange
-from transformer_mt.tools.quality.pair_filters import (
-    CopyFilter,
-    LanguageFilter,
-    LengthFilter,
-    NumbersFilter,
-    RatioFilter,
-    RepetitionFilter,
-    ScriptFilter,
-    UrlsFilter,
-)
+from transformer_mt.tools.quality.quality_config import make_filter
 
 NEVER = 2.0  # as a share: no number of pairs has this severity
 
@@ -64,12 +47,16 @@ class CorpusCheck(NamedTuple):
 
     name: str
     message: str  # completes "1,234 pairs ..."
-    finder: Filter  # finds the pairs
     remedy: str  # item of `data.filters`, as YAML
     warning_share: float
     error_share: float = NEVER
+    finder: Filter | None = None  # finds the pairs; None: the remedy, a filter with its defaults
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
     group: str = "content"
+
+    def make_filter(self) -> Filter:
+        """Return the filter that finds the pairs."""
+        return self.finder or make_filter(self.remedy)
 
 
 class FunctionFilter(PairFilter):
@@ -104,80 +91,84 @@ def _different_brackets(src: str, tgt: str) -> str | None:
 _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
 CONTENT_CHECKS = [
-    CorpusCheck("empty", "have an empty side", _in_sides(_is_blank), "length", 0.01, 0.2),
+    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, finder=_in_sides(_is_blank)),
     CorpusCheck(
-        "unrelated",
-        "have sides that are not translations of each other",
-        UnrelatedFilter(),
-        "unrelated",
-        0.02,
-        0.2,
+        "unrelated", "have sides that are not translations of each other", "unrelated", 0.02, 0.2, compares_sides=True
+    ),
+    CorpusCheck("language", "have a side in another language", "language", 0.005, 0.2),
+    CorpusCheck("script", "have a side in another script", "script", 0.005, 0.2),
+    CorpusCheck("copy", "were not translated", "copy", 0.01, 0.2),
+    CorpusCheck("length", "have more than 200 words", "length: {max: 200}", 0.001, finder=make_filter("length", min=0)),
+    CorpusCheck("ratio", "have one side much longer than the other", "ratio", 0.01, 0.2, compares_sides=True),
+    CorpusCheck("numbers", "have different numbers", "numbers", 0.01, 0.2, compares_sides=True),
+    CorpusCheck("urls", "have a URL or e-mail address on one side only", "urls", 0.01, compares_sides=True),
+    CorpusCheck("repetition", "repeat words or phrases", "repetition", 0.005),
+    CorpusCheck(
+        "brackets",
+        "have different brackets",
+        "",
+        0.05,
+        finder=FunctionFilter(finder=_different_brackets),
         compares_sides=True,
-    ),
-    CorpusCheck("language", "have a side in another language", LanguageFilter(), "language", 0.005, 0.2),
-    CorpusCheck("script", "have a side in another script", ScriptFilter(), "script", 0.005, 0.2),
-    CorpusCheck("copy", "were not translated", CopyFilter(), "copy", 0.01, 0.2),
-    CorpusCheck("length", "have more than 200 words", LengthFilter(min=0), "length: {max: 200}", 0.001),
-    CorpusCheck(
-        "ratio", "have one side much longer than the other", RatioFilter(), "ratio", 0.01, 0.2, compares_sides=True
-    ),
-    CorpusCheck("numbers", "have different numbers", NumbersFilter(), "numbers", 0.01, 0.2, compares_sides=True),
-    CorpusCheck(
-        "urls", "have a URL or e-mail address on one side only", UrlsFilter(), "urls", 0.01, compares_sides=True
-    ),
-    CorpusCheck("repetition", "repeat words or phrases", RepetitionFilter(), "repetition", 0.005),
-    CorpusCheck(
-        "brackets", "have different brackets", FunctionFilter(finder=_different_brackets), "", 0.05, compares_sides=True
     ),
     CorpusCheck(
         "mojibake",
         "were decoded with a wrong encoding",
-        _in_sides(signals.has_mojibake),
         "normalize: {mojibake: true}",
         0.001,
         0.2,
+        finder=_in_sides(signals.has_mojibake),
     ),
     CorpusCheck(
-        "control characters", "have control characters", _in_sides(signals.find_control_characters), "normalize", 0.001
+        "control characters",
+        "have control characters",
+        "normalize",
+        0.001,
+        finder=_in_sides(signals.find_control_characters),
     ),
     CorpusCheck(
         "invisible characters",
         "have invisible characters",
-        _in_sides(signals.find_invisible_characters),
         "normalize",
         0.01,
+        finder=_in_sides(signals.find_invisible_characters),
     ),
     CorpusCheck(
         "line separators",
         "have a character that other programs take for a line end",
-        _in_sides(signals.find_line_separators),
         "normalize",
         0.001,
+        finder=_in_sides(signals.find_line_separators),
     ),
-    CorpusCheck("html", "have HTML tags or references", _in_sides(signals.find_html), _DROP_HTML, 0.001),
+    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, finder=_in_sides(signals.find_html)),
 ]
 CHECKS = [
     *CONTENT_CHECKS,
-    CorpusCheck(
-        "held-out text", "are in the validation or a test set", OverlapFilter(), "overlap", 0.001, 0.1, group="overlap"
-    ),
+    CorpusCheck("held-out text", "are in the validation or a test set", "overlap", 0.001, 0.1, group="overlap"),
     CorpusCheck(
         "near held-out text",
         "are similar to text of the validation or a test set",
-        NearOverlapFilter(),
         "near_overlap",
         0.01,
         group="overlap",
     ),
-    CorpusCheck("pair", "repeat an earlier pair", DuplicateFilter(), "duplicate", 0.1, group="duplicates"),
+    CorpusCheck("pair", "repeat an earlier pair", "duplicate", 0.1, group="duplicates"),
+    CorpusCheck("near pair", "are similar to another pair", "near_duplicate", 0.1, group="duplicates"),
     CorpusCheck(
-        "near pair", "are similar to another pair", NearDuplicateFilter(), "near_duplicate", 0.1, group="duplicates"
+        "source",
+        "repeat an earlier source",
+        "duplicate: {of: src}",
+        0.5,
+        finder=make_filter("duplicate", of="src"),
+        group="duplicates",
     ),
     CorpusCheck(
-        "source", "repeat an earlier source", DuplicateFilter(of="src"), "duplicate: {of: src}", 0.5, group="duplicates"
-    ),
-    CorpusCheck(
-        "target", "repeat an earlier target", DuplicateFilter(of="tgt"), "duplicate: {of: tgt}", 0.5, group="duplicates"
+        "target",
+        "repeat an earlier target",
+        "duplicate: {of: tgt}",
+        0.5,
+        finder=make_filter("duplicate", of="tgt"),
+        group="duplicates",
     ),
 ]
 SAMPLE_CHECKS = [check for check in CONTENT_CHECKS if check.name != "unrelated"]
@@ -317,7 +308,7 @@ def run_checks(
             affected, reasons = affected.take(left), [reasons[i] for i in left]
         samples[number].add(affected, reasons)
 
-    filters = [check.finder for check in checks]
+    filters = [check.make_filter() for check in checks]
     for _ in apply_filters(filters, context, observe, workers=workers, removes=False):
         pass
     findings: dict[str, Finding] = {}
@@ -429,13 +420,7 @@ def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
     for start, end in pairwise([*starts, len(corpus)]):
         learned += corpus.rows(start + CHECK_WINDOW, min(end, start + CHECK_WINDOW + LEARNED_LENGTH))
     lexicon = Lexicon.learn(learned)
-    ratios = [
-        [
-            lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False))
-            for src, tgt in corpus.rows(start, start + CHECK_WINDOW)
-        ]
-        for start in starts
-    ]
+    ratios = [[lexicon.compare(*pair) for pair in corpus.rows(start, start + CHECK_WINDOW)] for start in starts]
     is_related = np.array(ratios) > 0  # [windows, lines]
     share = 1 - float(is_related.mean())
     if share > MAX_UNRELATED:

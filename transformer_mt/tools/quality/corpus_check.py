@@ -101,17 +101,15 @@ def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRan
     shown_end = min(line_range.end, line_range.first + 10)
     rows = np.unique(np.linspace(line_range.first, shown_end - 1, 3).astype(int)).tolist()
     examples = [corpus.example(row, "") for row in rows]
+    return _make_finding(f"{name}, {first} to {last}", line_range, len(corpus), examples, hint)
+
+
+def _make_finding(place: str, line_range: LineRange, total: int, examples: Sequence[PairExample], hint: str) -> Finding:
     message, remedy = explain_offset(line_range.offset)
-    return Finding(
-        "alignment",
-        "shifted" if line_range.offset is not None else "unaligned",
-        Severity.ERROR,
-        f"{name}, {first} to {last}: {message}",
-        line_range.end - line_range.first,
-        len(corpus),
-        examples,
-        f"{remedy}{hint}",
-    )
+    name = "unaligned" if line_range.offset is None else "shifted"
+    n_lines = line_range.end - line_range.first
+    details = f"{place}: {message}", n_lines, total, examples, f"{remedy}{hint}"
+    return Finding("alignment", name, Severity.ERROR, *details)
 
 
 def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]:
@@ -123,31 +121,16 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
         n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
         if n_src == n_tgt:
             continue
-        yield Finding(
-            "alignment",
-            "line counts",
-            Severity.ERROR,
-            f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}",
-            abs(n_src - n_tgt),
-            max(n_src, n_tgt),
-        )
+        message = f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}"
+        yield Finding("alignment", "line counts", Severity.ERROR, message, abs(n_src - n_tgt), max(n_src, n_tgt))
         pairs = [*islice(zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False), MAX_DIAGNOSED)]
         if not pairs:
             continue
         ranges = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
         for line_range in [line_range for line_range in ranges if line_range.offset != 0][:1]:
-            message, remedy = explain_offset(line_range.offset)
             rows = range(line_range.first, min(line_range.end, line_range.first + 3))
-            yield Finding(
-                "alignment",
-                "shifted",
-                Severity.ERROR,
-                f"{name}, from {src}:{line_range.first + 1} on: {message}",
-                line_range.end - line_range.first,
-                len(pairs),
-                [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
-                f"{remedy}{hint}",
-            )
+            examples = [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows]
+            yield _make_finding(f"{name}, from {src}:{line_range.first + 1} on", line_range, len(pairs), examples, hint)
 
 
 # --- tokenizers -------------------------------------------------------------------------------------------------------

@@ -123,21 +123,22 @@ class OverlapFilter(Filter):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Hash the held-out sets."""
-        known: dict[tuple[ComparedSide, str], tuple[Hashes, NDArray[np.intp]]] = {}
-        for name, corpus in context.held_out.items():
-            for side in _compared_sides(self.of):
-                hashes, rows = np.unique(_hash_corpus(corpus, side), return_index=True)
-                known[side, name] = hashes, rows
+        known = {
+            side: [
+                (name, *np.unique(_hash_corpus(corpus, side), return_index=True))
+                for name, corpus in context.held_out.items()
+            ]
+            for side in _compared_sides(self.of)
+        }
 
         def apply(block: Block) -> dict[int, str]:
             reasons: dict[int, str] = {}
             for side in _compared_sides(self.of):
                 hashes = hash_side(block.src, block.tgt, side, normalized=True)
-                for (known_side, name), (others, rows) in known.items():
-                    if known_side == side:
-                        for i in np.flatnonzero(np.isin(hashes, others) & has_text(hashes)).tolist():
-                            pair = int(rows[np.searchsorted(others, hashes[i])]) + 1
-                            reasons.setdefault(i, f"{_COMPARED_NAMES[side]} is that of pair {pair:,} of {name}")
+                for name, others, rows in known[side]:
+                    for i in np.flatnonzero(np.isin(hashes, others) & has_text(hashes)).tolist():
+                        pair = int(rows[np.searchsorted(others, hashes[i])]) + 1
+                        reasons.setdefault(i, f"{_COMPARED_NAMES[side]} is that of pair {pair:,} of {name}")
             return dict(sorted(reasons.items()))
 
         return apply
@@ -156,10 +157,7 @@ class NearOverlapFilter(Filter):
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Index the held-out sets."""
         indexes = {
-            (side, name): NearIndex(
-                [*make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)], self.similarity
-            )
-            for name, corpus in context.held_out.items()
+            side: [(name, self._index(corpus, side)) for name, corpus in context.held_out.items()]
             for side in _compared_sides(self.of)
         }
 
@@ -167,15 +165,17 @@ class NearOverlapFilter(Filter):
             reasons: dict[int, str] = {}
             for side in _compared_sides(self.of):
                 texts = [*make_compared_texts(block.src, block.tgt, side)]
-                for (known_side, name), index in indexes.items():
-                    if known_side == side:
-                        found = index.find(texts)
-                        for i, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
-                            similar = f"{_COMPARED_NAMES[side]} is {similarity:.0%} similar"
-                            reasons.setdefault(int(i), f"{similar} to that of pair {other + 1:,} of {name}")
+                for name, index in indexes[side]:
+                    found = index.find(texts)
+                    for i, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
+                        similar = f"{_COMPARED_NAMES[side]} is {similarity:.0%} similar"
+                        reasons.setdefault(int(i), f"{similar} to that of pair {other + 1:,} of {name}")
             return dict(sorted(reasons.items()))
 
         return apply
+
+    def _index(self, corpus: ParallelCorpus, side: ComparedSide) -> NearIndex:
+        return NearIndex([*make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)], self.similarity)
 
 
 def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSide]:

@@ -67,30 +67,17 @@ def find_high_loss_pairs(
 
 def measure_losses(corpus: EncodedCorpus, data: DataConfig, tokenizers: TokenizerPair, score: ScoreTargets) -> Losses:
     """Return the mean negative log-likelihood of each target's tokens and of EOS. [N]."""
+    prefixes: list[list[int]] = [
+        [] if source.tag is None else [tokenizers.src.tag_id(source.tag)] for source in data.train_sources
+    ]
+    source_of_row = np.repeat(np.arange(len(prefixes)), np.diff(corpus.source_bounds()))
     means: list[float] = []
-    for rows, tag in log_progress(_tagged_blocks(corpus, data), "scored", len(corpus)):
-        first = [] if tag is None else [tokenizers.src.tag_id(tag)]
-        sources = [first + corpus.src[row].tolist() for row in rows]
+    blocks = [range(len(corpus))[start : start + BLOCK_PAIRS] for start in range(0, len(corpus), BLOCK_PAIRS)]
+    for rows in log_progress(blocks, "scored", len(corpus)):
+        sources = [prefixes[int(source_of_row[row])] + corpus.src[row].tolist() for row in rows]
         targets = [corpus.tgt[row].tolist() for row in rows]
         means += [-sum(log_probs) / len(log_probs) for log_probs in score(sources, targets)]
     return np.array(means, np.float32)
-
-
-class _TaggedBlock(NamedTuple):
-    """Consecutive rows of one source, with its tag."""
-
-    rows: range
-    tag: str | None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def _tagged_blocks(corpus: EncodedCorpus, data: DataConfig) -> Iterator[_TaggedBlock]:
-    bounds: list[int] = corpus.source_bounds().tolist()
-    for source, (first, end) in zip(data.train_sources, pairwise(bounds), strict=True):
-        for start in range(first, end, BLOCK_PAIRS):
-            yield _TaggedBlock(range(start, min(end, start + BLOCK_PAIRS)), source.tag)
 
 
 def subtract_unigram_losses(losses: Losses, corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
@@ -170,7 +157,7 @@ def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str
     is_misaligned = [*map(bool, reasons)]
     context = FilterContext(corpus, languages, {}, Path(), skip_inapplicable=True)
     for check in CONTENT_CHECKS:
-        for i, reason in check.finder.make_function(context)(block).items():
+        for i, reason in check.make_filter().make_function(context)(block).items():
             if not (check.compares_sides and is_misaligned[i]):
                 reasons[i].append(f"{check.name}: {reason}")
     return ["; ".join(found) or NO_REASON for found in reasons]

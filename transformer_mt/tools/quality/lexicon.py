@@ -24,9 +24,7 @@ SHARED_RARE_WORD = 3.0  # nats: a rare word, such as a name or a number, that bo
 UNSHARED_RARE_WORD = -0.4  # nats: another rare word of the target
 UNSHARED_NUMBER = -1.0  # nats: a number that the other side lacks
 MAX_WORDS = 100  # longer sentences are truncated
-MAX_LINKS = (
-    6_000_000  # pairs of words that are learned from, each 50 bytes of memory; fewer sentences if there are more
-)
+MAX_LINKS = 6_000_000  # pairs of words that are learned from, each 50 bytes; fewer sentences if there are more
 
 _WORD = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^\W{UNSPACED}]+")
 
@@ -76,6 +74,10 @@ class Lexicon:
         known = [ids[word] for word in words if word in ids]
         rare = frozenset(word for word in words if word not in ids or word.isdigit())
         return EncodedSentence(np.array(([0] if is_src else []) + known, np.int32), rare)
+
+    def compare(self, src: str, tgt: str) -> float:
+        """Return the log-likelihood ratio of two sentences."""
+        return self.log_likelihood_ratio(self.encode(src, is_src=True), self.encode(tgt, is_src=False))
 
     def log_likelihood_ratio(self, src: EncodedSentence, tgt: EncodedSentence) -> float:
         """Return how much more probable the target is given the source than without it, as a logarithm in nats.

@@ -131,8 +131,7 @@ def _are_translations(read_pairs: ReadPairs, n_pairs: int) -> bool:
     ratio = 0.0
     for learned, compared in ((lines[::2], lines[1::2]), (lines[1::2], lines[::2])):
         lexicon = Lexicon.learn(learned)
-        encoded = ((lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False)) for src, tgt in compared)
-        ratio += sum(lexicon.log_likelihood_ratio(*pair) for pair in encoded)
+        ratio += sum(lexicon.compare(*pair) for pair in compared)
     return ratio > 0
 
 

@@ -53,6 +53,11 @@ FILTERS: dict[str, type[Filter]] = {
 """The filters by name."""
 
 
+def make_filter(name: str, **options: Any) -> Filter:
+    """Return a filter with some options, and defaults for the others."""
+    return FILTERS[name].model_validate(options)
+
+
 def _filter_name(value: Any) -> str | None:
     """Return the name of a filter in any of its forms, or None if it has no form of a filter."""
     if isinstance(value, Filter):

@@ -20,21 +20,10 @@ from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
-from transformer_mt.tools.quality.corpus_filters import OverlapFilter, UnrelatedFilter
-from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext
+from transformer_mt.tools.quality.filter_base import Block, FilterContext
 from transformer_mt.tools.quality.filter_pipeline import apply_filters
 from transformer_mt.tools.quality.line_alignment import align_lines, match_rows
-from transformer_mt.tools.quality.pair_filters import (
-    CopyFilter,
-    LanguageFilter,
-    LengthFilter,
-    NormalizeFilter,
-    NumbersFilter,
-    RatioFilter,
-    RepetitionFilter,
-    ScriptFilter,
-    UrlsFilter,
-)
+from transformer_mt.tools.quality.quality_config import make_filter
 from transformer_mt.tools.quality.signals import normalize_spaces
 
 REPORT = "repair.json"
@@ -160,19 +149,8 @@ def store_pairs(files: Sequence[FilePair], rows: NDArray[np.int64], path: Path) 
 CHANGES = "changes.tsv"
 MIN_KEPT = 0.5  # of the pairs; a repair that leaves fewer is refused
 
-REPAIR_FILTERS: tuple[Filter, ...] = (
-    NormalizeFilter(mojibake=True),
-    LengthFilter(),
-    RatioFilter(),
-    LanguageFilter(),
-    ScriptFilter(),
-    CopyFilter(),
-    OverlapFilter(),
-    UnrelatedFilter(),
-    NumbersFilter(),
-    UrlsFilter(),
-    RepetitionFilter(),
-)
+DROPPING = "length ratio language script copy overlap unrelated numbers urls repetition"
+REPAIR_FILTERS = (make_filter("normalize", mojibake=True), *map(make_filter, DROPPING.split()))
 """Filters that clean or drop pairs. Duplicates stay: they are correct."""
 
 
