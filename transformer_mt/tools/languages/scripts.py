@@ -85,16 +85,6 @@ def language_scripts(code: str) -> tuple[str, ...] | None:
     return tuple(names) or None
 
 
-def is_spaced(script: str, n_letters: int, n_gaps: int, n_lines: int) -> bool:
-    """Return whether spaces separate words.
-
-    A line of a few letters may be one word, so that only its script tells.
-    """
-    if n_gaps * LETTERS_PER_SPACE >= n_letters:
-        return True
-    return script not in UNSPACED_SCRIPTS and n_letters <= LETTERS_PER_SPACE * n_lines
-
-
 # --- words and characters ---------------------------------------------------------------------------------------------
 
 
@@ -103,11 +93,6 @@ def split_units(text: str) -> list[str]:
     if text.isascii() or max(text) < _FIRST_UNSPACED:
         return text.split()
     return _UNIT.findall(text)
-
-
-def count_letters(text: str) -> int:
-    """Return the number of letters."""
-    return sum(map(str.isalpha, text))
 
 
 def measure_script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, int]:
@@ -193,15 +178,17 @@ def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
     for letter, count in letters.items():
         scripts[find_script(letter)] += count
     script = scripts.most_common(1)[0][0] if scripts else "none"
-    n_gaps = sum(len(text.split()) - 1 for text in sample)
-    spaced = is_spaced(script, sum(letters.values()), n_gaps, len(sample))
-    units = np.frombuffer(side.n_words if spaced else side.n_characters, np.int32)
+    n_letters, n_gaps = sum(letters.values()), sum(len(text.split()) - 1 for text in sample)
+    is_spaced = n_gaps * LETTERS_PER_SPACE >= n_letters
+    if script not in UNSPACED_SCRIPTS and n_letters <= LETTERS_PER_SPACE * len(sample):
+        is_spaced = True  # a line of a few letters may be one word, so that only its script tells
+    units = np.frombuffer(side.n_words if is_spaced else side.n_characters, np.int32)
     return SideStatistics(
         sample=sample,
         script=script,
-        is_spaced=spaced,
+        is_spaced=is_spaced,
         n_characters=sum(count >= MIN_CHARACTER_COUNT for count in characters.values()),
-        unit="words" if spaced else "characters",
+        unit="words" if is_spaced else "characters",
         n_units=int(units.sum()),
         lengths={p: int(np.percentile(units, p)) if len(units) else 0 for p in (50, 95, 100)},
     )

@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,10 +59,8 @@ class CorpusCheck(NamedTuple):
         return self.finder or make_filter(self.remedy)
 
 
-class FunctionFilter(PairFilter):
+class FunctionFilter(PairFilter, name="function"):
     """A filter that is a function of source and target, for checks that are no filter of `data.filters`."""
-
-    name: ClassVar[str] = "function"
 
     finder: Callable[[str, str], str | None]
 

@@ -42,10 +42,9 @@ MIN_LEXICON_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
 
-class DuplicateFilter(Filter):
+class DuplicateFilter(Filter, name="duplicate"):
     """Remove repeated pairs, sources or targets. The first one is kept."""
 
-    name: ClassVar[str] = "duplicate"
     is_stateful: ClassVar[bool] = True
 
     of: ComparedSide = "pair"
@@ -65,13 +64,12 @@ class DuplicateFilter(Filter):
         return apply
 
 
-class NearDuplicateFilter(Filter):
+class NearDuplicateFilter(Filter, name="near_duplicate"):
     """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
 
     Similarity is the share of runs of four bytes that two texts have in common, without case, spaces and punctuation.
     """
 
-    name: ClassVar[str] = "near_duplicate"
     needs_all_pairs: ClassVar[bool] = True
     is_stateful: ClassVar[bool] = True
 
@@ -113,10 +111,8 @@ class NearDuplicateFilter(Filter):
         return apply
 
 
-class OverlapFilter(Filter):
+class OverlapFilter(Filter, name="overlap"):
     """Remove training pairs that occur in the validation set or a test set, without case, spaces and punctuation."""
-
-    name: ClassVar[str] = "overlap"
 
     of: Literal["any", "pair", "src", "tgt"] = "any"
     """what must be equal: any (source or target), pair, src or tgt"""
@@ -144,10 +140,8 @@ class OverlapFilter(Filter):
         return apply
 
 
-class NearOverlapFilter(Filter):
+class NearOverlapFilter(Filter, name="near_overlap"):
     """Remove training pairs that are similar to text of the validation set or a test set, but not equal to it."""
-
-    name: ClassVar[str] = "near_overlap"
 
     of: Literal["any", "pair", "src", "tgt"] = "any"
     """what must be similar: any (source or target), pair, src or tgt"""
@@ -201,10 +195,8 @@ def has_text(hashes: Hashes) -> NDArray[np.bool_]:
     return hashes != hash_texts([""])
 
 
-class UnrelatedFilter(PairFilter):
+class UnrelatedFilter(PairFilter, name="unrelated"):
     """Remove pairs whose sides are not translations of each other, by lexicons that are learned from the corpus."""
-
-    name: ClassVar[str] = "unrelated"
 
     min: float = -0.3
     """minimum log-likelihood ratio, in nats per target word, of a translation against unrelated text"""

@@ -123,6 +123,11 @@ class Filter(Section):
     """Whether the function must see all pairs in order."""
     _location: FilterLocation | None = PrivateAttr(default=None)
 
+    def __init_subclass__(cls, name: str = "") -> None:
+        """Set the name in a file. Base classes have none."""
+        super().__init_subclass__()
+        cls.name = name
+
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return the function that is applied to the blocks in order. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError

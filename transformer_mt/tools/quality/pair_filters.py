@@ -15,7 +15,6 @@ from transformer_mt.evaluation.degenerate import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import (
     SCRIPTS,
-    count_letters,
     language_scripts,
     measure_script_share,
     split_units,
@@ -42,10 +41,9 @@ from transformer_mt.tools.quality.signals import (
 )
 
 
-class NormalizeFilter(Filter):
+class NormalizeFilter(Filter, name="normalize"):
     """Change the text of training pairs, without removing any."""
 
-    name: ClassVar[str] = "normalize"
     removes: ClassVar[bool] = False
 
     nfc: bool = True
@@ -88,10 +86,8 @@ class NormalizeFilter(Filter):
         return apply
 
 
-class LengthFilter(PairFilter):
+class LengthFilter(PairFilter, name="length"):
     """Remove pairs with a side that is too short or too long."""
-
-    name: ClassVar[str] = "length"
 
     min: int = Field(default=1, ge=0)
     """minimum words of each side; characters where a script has no spaces"""
@@ -113,13 +109,11 @@ class LengthFilter(PairFilter):
         return None
 
 
-class RatioFilter(PairFilter):
+class RatioFilter(PairFilter, name="ratio"):
     """Remove pairs with one side much longer than the other.
 
     Lengths are in characters, relative to the median of the corpus, so that scripts are comparable.
     """
-
-    name: ClassVar[str] = "ratio"
 
     max: float = Field(default=3.0, gt=1.0)
     """how many times longer one side may be than the other, relative to the median lengths of the corpus"""
@@ -135,10 +129,8 @@ class RatioFilter(PairFilter):
         return find_reason
 
 
-class LanguageFilter(PairFilter):
+class LanguageFilter(PairFilter, name="language"):
     """Remove pairs with a side that is clearly in another language. A side in doubt is kept."""
-
-    name: ClassVar[str] = "language"
 
     src: Annotated[str, AfterValidator(check_language)] | None = None
     """language of the source; null: data.src_lang"""
@@ -170,7 +162,7 @@ class LanguageFilter(PairFilter):
 
         @lru_cache(maxsize=10_000)
         def other_language(text: str, expected: str) -> str | None:
-            if count_letters(text) < self.min_letters:
+            if sum(map(str.isalpha, text)) < self.min_letters:
                 return None
             return detector.find_other_language(text, expected, self.min_probability)
 
@@ -193,10 +185,8 @@ def _check_script(value: str) -> str:
 Script = Annotated[str, AfterValidator(_check_script)]
 
 
-class ScriptFilter(PairFilter):
+class ScriptFilter(PairFilter, name="script"):
     """Remove pairs with a side whose words are nearly all in another script."""
-
-    name: ClassVar[str] = "script"
 
     src: Script | None = None
     """script of the source, such as Latin, Cyrillic or Han; null: the scripts of data.src_lang"""
@@ -228,10 +218,8 @@ class ScriptFilter(PairFilter):
         return find_reason
 
 
-class CopyFilter(PairFilter):
+class CopyFilter(PairFilter, name="copy"):
     """Remove pairs that were not translated."""
-
-    name: ClassVar[str] = "copy"
 
     max: float = Field(default=0.8, ge=0.0, lt=1.0)
     """maximum share of words that both sides have in common"""
@@ -244,10 +232,8 @@ class CopyFilter(PairFilter):
         return f"{share:.0%} of the words are the same" if share > self.max and n_words >= self.min_words else None
 
 
-class NumbersFilter(PairFilter):
+class NumbersFilter(PairFilter, name="numbers"):
     """Remove pairs whose numbers differ. Separators and small numbers, which texts often spell, do not count."""
-
-    name: ClassVar[str] = "numbers"
 
     min: float = Field(default=0.5, gt=0.0, le=1.0)
     """minimum share of numbers that the other side has too"""
@@ -258,10 +244,8 @@ class NumbersFilter(PairFilter):
         return f"only {share:.0%} of the numbers agree" if share is not None and share < self.min else None
 
 
-class UrlsFilter(PairFilter):
+class UrlsFilter(PairFilter, name="urls"):
     """Remove pairs with URLs or e-mail addresses on one side only."""
-
-    name: ClassVar[str] = "urls"
 
     exact: bool = False
     """remove also pairs whose addresses differ, such as en.example.org and de.example.org"""
@@ -275,10 +259,8 @@ class UrlsFilter(PairFilter):
         return f"only one side has {next(iter(missing))}"
 
 
-class RepetitionFilter(PairFilter):
+class RepetitionFilter(PairFilter, name="repetition"):
     """Remove pairs with a side that repeats a word or phrase, and the other side does not."""
-
-    name: ClassVar[str] = "repetition"
 
     max: float = Field(default=0.5, gt=0.0, lt=1.0)
     """maximum share of the most frequent word, or of repeated phrases of three words (characters in a short text)"""
@@ -302,10 +284,8 @@ def _check_pattern(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
-class RegexFilter(PairFilter):
+class RegexFilter(PairFilter, name="regex"):
     r"""Remove pairs by a regular expression of the package `regex`, which knows classes such as \p{Han}."""
-
-    name: ClassVar[str] = "regex"
 
     side: Literal["src", "tgt", "both", "any"] = "any"
     """sides to search: src, tgt, both (both must match) or any (one must match)"""

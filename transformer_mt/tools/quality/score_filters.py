@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.text_files import read_file_state, read_lines
@@ -57,10 +57,9 @@ class ScoredFilter(Filter):
                 raise self.make_error(f'{origin}: line {number:,} is not a number: "{line[:40]}"', key) from None
 
 
-class ScoreFilter(ScoredFilter):
+class ScoreFilter(ScoredFilter, name="score"):
     """Remove pairs by a file of scores, one line for each pair of data.train in the order of its files."""
 
-    name: ClassVar[str] = "score"
     is_stateful: ClassVar[bool] = True
 
     file: PathName
@@ -99,14 +98,19 @@ class ScoreFilter(ScoredFilter):
         return apply
 
 
-class CommandFilter(ScoredFilter):
+def _check_command(command: str) -> str:
+    if "\0" in command:
+        raise ValueError("a command cannot contain a zero byte")
+    return command
+
+
+class CommandFilter(ScoredFilter, name="command"):
     """Remove pairs by the scores of a command, which reads lines `source<tab>target` and writes a number for each."""
 
-    name: ClassVar[str] = "command"
     needs_all_pairs: ClassVar[bool] = True
     is_stateful: ClassVar[bool] = True
 
-    run: str = Field(min_length=1)
+    run: Annotated[str, Field(min_length=1), AfterValidator(_check_command)]
     """shell command, started once; it reads `source<tab>target` lines and writes one number per line; required"""
 
     _may_run: bool = PrivateAttr(default=False)

@@ -73,13 +73,14 @@ def write_correction_data(
     """
     replayed = sample_sources(REPLAY, train, old, old.train_sources, N_REPLAY)
     held_out = sample_sources("validation", validation, old, old.validation_sources, N_VALIDATION)
-    copies = [*corrections] * count_copies(corrections)
+    correction_files = _render_files(CORRECTIONS, [*corrections] * count_copies(corrections))
     if not folder.exists():
         with atomic_new_folder(folder) as temporary:
-            write_pairs(temporary / CORRECTIONS, copies)
-            for sample in (*replayed, *held_out):
-                write_pairs(temporary / sample.name, sample.text)
-    elif not files_contain_pairs(folder / CORRECTIONS, copies):
+            sampled = (_render_files(sample.name, sample.text) for sample in (*replayed, *held_out))
+            for files in (correction_files, *sampled):
+                for name, text in files.items():
+                    (temporary / name).write_text(text, encoding="utf-8", newline="\n")
+    elif any((folder / name).read_text(encoding="utf-8") != text for name, text in correction_files.items()):
         raise UserError(f"{folder}: was made from other corrections; remove it and its run, or pass another --name")
 
     def source(name: str, **keys: Any) -> dict[str, Any]:
@@ -136,18 +137,7 @@ def count_copies(corrections: Sequence[Pair]) -> int:
     return max(1, round(BATCH_TOKENS / (TOKENS_PER_WORD * n_words)))
 
 
-def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Write both sides of some pairs as `path.src` and `path.tgt`."""
-    for side, text in zip(("src", "tgt"), render_sides(pairs), strict=True):
-        path.with_name(f"{path.name}.{side}").write_text(text, encoding="utf-8", newline="\n")
-
-
-def files_contain_pairs(path: Path, pairs: Iterable[Pair]) -> bool:
-    """Return whether `path.src` and `path.tgt` contain these pairs."""
-    files = (path.with_name(f"{path.name}.{side}") for side in ("src", "tgt"))
-    return [file.read_text(encoding="utf-8") for file in files] == render_sides(pairs)
-
-
-def render_sides(pairs: Iterable[Pair]) -> list[str]:
-    """Return the text of both sides, with one line per sentence."""
-    return ["".join(f"{text}\n" for text in side) for side in zip(*pairs, strict=True)]
+def _render_files(name: str, pairs: Iterable[Pair]) -> dict[str, str]:
+    """Return the text of the files `name.src` and `name.tgt`, with one line per sentence."""
+    sides = zip(("src", "tgt"), zip(*pairs, strict=True), strict=True)
+    return {f"{name}.{side}": "".join(f"{text}\n" for text in texts) for side, texts in sides}

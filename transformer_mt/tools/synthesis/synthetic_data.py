@@ -18,7 +18,7 @@ from transformer_mt.config.rendering import render_scalar
 from transformer_mt.data.data_config import DataConfig, TrainSource, primary_language
 from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.translator import Translation, Translator
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
 from transformer_mt.evaluation.metrics import compute_sentence_chrf
@@ -35,12 +35,6 @@ DROP_REASONS = {
     ROUND_TRIP: "the translation back differs too much from the line",
 }
 """Reasons to drop a line, each with its meaning or advice."""
-_SUFFIXES = ("", "_column", "_lang")
-SWAPPED_KEYS = {
-    **{f"src{suffix}": f"tgt{suffix}" for suffix in _SUFFIXES},
-    **{f"tgt{suffix}": f"src{suffix}" for suffix in _SUFFIXES},
-}
-"""Keys of a source of training pairs whose values change places for the other direction."""
 
 
 @dataclass(frozen=True)
@@ -147,20 +141,19 @@ class CandidateMaker:
 
     def make(self, texts: Sequence[str], first_number: int) -> list[Candidate]:
         """Translate some consecutive lines. The number of the first one, counted from 1, seeds the sampling."""
-        lengths = [len(ids) if text.strip() else 0 for text, ids in zip(texts, self._encode(texts), strict=True)]
+        ids = self.translator.tokenizers.src.encode(texts)
+        lengths = [len(found) if text.strip() else 0 for text, found in zip(texts, ids, strict=True)]
         reasons = (TOO_LONG if n_tokens else "blank" for n_tokens in lengths)
         candidates = [Candidate(text, drop_reason=reason) for text, reason in zip(texts, reasons, strict=True)]
         chosen = [i for i, n_tokens in enumerate(lengths) if 0 < n_tokens <= self.max_tokens]
         line_numbers = [first_number + i for i in chosen]
         found = self.translator.n_best([texts[i] for i in chosen], line_numbers=line_numbers, n_best=1)
         for i, (best, *_) in zip(chosen, found, strict=True):
-            candidates[i] = Candidate(texts[i], best.text, find_fault(texts[i], best))
+            faults = find_degenerate([texts[i]], [best.text], [best.finished]).rows
+            candidates[i] = Candidate(texts[i], best.text, next(iter(faults), None))
         if self.back is not None:
             self._translate_back(self.back, candidates, first_number)
         return candidates
-
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.translator.tokenizers.src.encode(texts)
 
     def _translate_back(self, back: Translator, candidates: list[Candidate], first_number: int) -> None:
         """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
@@ -172,11 +165,6 @@ class CandidateMaker:
             chrf = round(score, 2)
             reason = ROUND_TRIP if chrf < self.min_chrf else None
             candidates[i] = replace(candidates[i], chrf=chrf, drop_reason=reason)
-
-
-def find_fault(text: str, translation: Translation) -> str | None:
-    """Return why a translation is certainly bad, or None."""
-    return next(iter(find_degenerate([text], [translation.text], [translation.finished]).rows), None)
 
 
 # --- the new training text --------------------------------------------------------------------------------------------
@@ -234,7 +222,7 @@ def render_training_data(run: RunFolder, direction: Direction, folder: Path) -> 
         keys = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight", "repeat"})
         names.append(keys.pop("name", "parallel"))
         if direction.is_backtranslation:
-            keys = {SWAPPED_KEYS.get(key, key): value for key, value in keys.items()}
+            keys = {_swap_side(key): value for key, value in keys.items()}
         ordered = {key: keys[key] for key in TrainSource.model_fields if key in keys}
         lines.append(_render_item({"name": names[-1], **ordered}))
     name = "synthetic"
@@ -243,6 +231,13 @@ def render_training_data(run: RunFolder, direction: Direction, folder: Path) -> 
     src, tgt = map(str, direction.files(folder))
     lines.append(_render_item({"name": name, "src": src, "tgt": tgt}))
     return "\n".join(lines)
+
+
+def _swap_side(key: str) -> str:
+    """Return the key of the other side, such as tgt_column for src_column."""
+    side, separator, rest = key.partition("_")
+    other = {"src": "tgt", "tgt": "src"}.get(side, side)
+    return f"{other}{separator}{rest}"
 
 
 def _render_item(keys: dict[str, object]) -> str:
