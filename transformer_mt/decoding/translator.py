@@ -253,25 +253,15 @@ class Translator:
     def encode(
         self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
     ) -> list[list[int]]:
-        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
-        return self.cut_and_tag(self.tokenizers.src.encode(texts), tags, line_numbers)
+        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line.
 
-    def cut_and_tag(
-        self,
-        sources: list[list[int]],
-        tags: Sequence[str | None] | None = None,
-        line_numbers: Sequence[int] | None = None,
-    ) -> list[list[int]]:
-        """Cut long sources, and insert the ids of their tags before them. `line_numbers` are for warnings; None: none.
-
-        `tags` has the tag of each source; None: all have `decoding.tag`.
+        `tags` has the tag of each text; None: all have `decoding.tag`.
         """
-        limit = self.max_source_tokens
-        for i, ids in enumerate(sources):
+        sources, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
+        for number, ids in zip(line_numbers, sources, strict=True):
             if len(ids) > limit:
-                if line_numbers is not None:
-                    message = f"{name_line(line_numbers[i])} has {len(ids)} tokens and was cut to {limit}"
-                    warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
+                message = f"{name_line(number)} has {len(ids)} tokens and was cut to {limit}"
+                warnings.warn(TruncatedSourceWarning(message), stacklevel=3)
                 del ids[limit:]
         first = self.tag_ids(tags, len(sources))
         return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]

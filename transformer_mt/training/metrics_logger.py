@@ -46,66 +46,6 @@ those of its step again. The folder itself has hyper-parameters, images and text
 HPARAMS_FILE = "events.hparams.tfevents"  # sorts before "events.out": TensorBoard follows only the last file
 
 
-class EventWriter:
-    """Appends events to a folder, training and validation curves to its sub-folders.
-
-    TensorBoard hides older events of the steps from `purge_steps` on, by sub-folder. The default is 0, because it
-    ignores the first such mark of a folder.
-    """
-
-    def __init__(self, folder: Path, purge_steps: Mapping[str, int]) -> None:
-        self._folder, self._purge_steps = folder, purge_steps
-        self._writers: dict[str, Any] = {}  # by sub-folder
-
-    def _writer(self, part: str = "") -> Any:
-        if part not in self._writers:
-            self._writers[part] = SummaryWriter(str(self._folder / part), purge_step=self._purge_steps.get(part, 0))
-        return self._writers[part]
-
-    def write_scalar(self, name: str, value: float, step: int) -> None:
-        """Write a point of a curve."""
-        part, tag = locate_chart(name)
-        self._writer(part).add_scalar(tag, value, step)
-
-    def write_text(self, name: str, markdown: str, step: int) -> None:
-        """Write Markdown text."""
-        writer = self._writer()
-        plugin: Any = text_summary
-        writer.file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)  # add_text would append to the tag
-
-    def write_image(self, name: str, image: Pixels, step: int) -> None:
-        """Write an image."""
-        self._writer().add_image(FIGURES + name, image, step, dataformats="HWC")
-
-    def write_hparams(self, values: Mapping[str, object]) -> None:
-        """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        event: Any = event_pb2
-        shown = {name: value for name, value in values.items() if not name.startswith("best/") or name in BEST_SCORES}
-        # only the session, because TensorBoard would show the columns of one arbitrary experiment for all runs
-        _, session, _ = cast(Any, hparams)({name: _as_hparam(value) for name, value in shown.items()}, {})
-        now = time.time()
-        entries = [
-            event.Event(wall_time=now, file_version="brain.Event:2"),
-            event.Event(wall_time=now, summary=session),
-        ]
-        with atomic_file(self._folder / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
-            writer: Any = RecordWriter(file)
-            for entry in entries:
-                writer.write(entry.SerializeToString())
-            writer.flush()
-
-    def flush(self) -> None:
-        """Write buffered events to the files."""
-        for writer in self._writers.values():
-            writer.flush()
-
-    def close(self) -> None:
-        """Close the files."""
-        for writer in self._writers.values():
-            writer.close()
-
-
 def locate_chart(name: str) -> tuple[str, str]:
     """Return the sub-folder and the tag of a metric: `valid/bleu` -> `valid`, `headline/bleu`."""
     part, _, quantity = name.partition("/")
@@ -153,7 +93,7 @@ class MetricsLogger:
 
     def __init__(self, run: RunFolder, hparams: Mapping[str, object], last_step: int | None) -> None:
         self.run, self.hparams, self.last_step = run, hparams, last_step
-        self._events: EventWriter | None = None
+        self._writers: dict[str, Any] = {}  # by sub-folder of the events
         self._purge_steps: dict[str, int] = {}
         self._bar: Any = None
         self._first_step = 0
@@ -166,11 +106,11 @@ class MetricsLogger:
         self.close()
 
     def close(self) -> None:
-        """Close the bar and the event file. The next entry opens new ones."""
-        for output in (self._bar, self._events):
+        """Close the bar and the event files. The next entry opens new ones."""
+        for output in (self._bar, *self._writers.values()):
             if output is not None:
                 output.close()
-        self._bar = self._events = None
+        self._bar, self._writers = None, {}
 
     def start(self, step: int, log_every: int) -> None:
         """Show the progress bar after a completed step, unless it is shown. Without a terminal, say when lines come."""
@@ -222,29 +162,30 @@ class MetricsLogger:
 
     def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars by name to metrics.jsonl and TensorBoard, which shows the best scores as hyper-parameters."""
-        events = self._open_events()
         for name, value in scalars.items():
             if not name.startswith(BEST):
-                events.write_scalar(name, value, step)
+                part, tag = locate_chart(name)
+                self._writer(part).add_scalar(tag, value, step)
         values = {name: value if math.isfinite(value) else str(value) for name, value in scalars.items()}
         append_text(self.run.metrics, json.dumps({"step": step, **values}) + "\n")
         if any(name.startswith(BEST) for name in scalars):
-            self._write_hparams(events)
+            self._write_hparams()
 
     def log_markdown(self, step: int, name: str, markdown: str) -> None:
         """Write Markdown text to TensorBoard."""
-        self._open_events().write_text(name, markdown, step)
+        plugin: Any = text_summary  # `add_text` would append to the tag
+        self._writer().file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)
 
     def log_figures(self, step: int, draw: Callable[[], Mapping[str, Pixels]]) -> None:
         """Draw images and write them by name to TensorBoard."""
         for name, image in draw().items():
-            self._open_events().write_image(name, image, step)
+            self._writer().add_image(FIGURES + name, image, step, dataformats="HWC")
         self.flush()
 
     def flush(self) -> None:
-        """Write buffered events to the file."""
-        if self._events is not None:
-            self._events.flush()
+        """Write buffered events to the files."""
+        for writer in self._writers.values():
+            writer.flush()
 
     def truncate(self, step: int, *, is_scored: bool) -> None:
         """Remove all entries after a checkpoint, because a resumed run records them again.
@@ -256,17 +197,35 @@ class MetricsLogger:
         _truncate_metrics(self.run.metrics, step, is_scored)
         self._purge_steps = {"train": step + 1, "valid": step + is_scored, "test": step, "": step + is_scored}
 
-    def _open_events(self) -> EventWriter:
-        if self._events is None:
-            self._events = EventWriter(self.run.tensorboard, self._purge_steps)
-            self._write_hparams(self._events)
-        return self._events
+    def _writer(self, part: str = "") -> Any:
+        """Return the writer of a sub-folder: training and validation curves have one each.
 
-    def _write_hparams(self, events: EventWriter) -> None:
+        TensorBoard hides older events of the steps from `purge_step` on. The default is 0, because it ignores the first
+        such mark of a folder.
+        """
+        if not self._writers:
+            self._write_hparams()
+        if part not in self._writers:
+            folder = str(self.run.tensorboard / part)
+            self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 0))
+        return self._writers[part]
+
+    def _write_hparams(self) -> None:
+        """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
         best: dict[str, object] = {}
         for entry in read_metrics(self.run.metrics):
-            best |= {name: value for name, value in entry.items() if name.startswith(BEST)}
-        events.write_hparams({**self.hparams, **best})
+            best |= {name: value for name, value in entry.items() if name in BEST_SCORES}
+        # only the session, because TensorBoard would show the columns of one arbitrary experiment for all runs
+        values = {name: _as_hparam(value) for name, value in {**self.hparams, **best}.items()}
+        _, session, _ = cast(Any, hparams)(values, {})
+        event: Any = event_pb2
+        now = time.time()
+        self.run.tensorboard.mkdir(parents=True, exist_ok=True)
+        with atomic_file(self.run.tensorboard / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
+            writer: Any = RecordWriter(file)
+            for content in ({"file_version": "brain.Event:2"}, {"summary": session}):
+                writer.write(event.Event(wall_time=now, **content).SerializeToString())
+            writer.flush()
 
     def _time_left(self, step: int) -> str:
         if self.last_step is None or step <= self._first_step:
