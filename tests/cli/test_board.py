@@ -26,8 +26,8 @@ JSON = {"Content-Type": "application/json"}
 def test_a_busy_port_is_refused(tmt: Tmt) -> None:
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
-        assert_user_error(tmt("board", "--port", port), f"board: --port {port}: Address already in use; choose another")
-    assert_user_error(tmt("board", "--port", 99999), "board: --port 99999: choose a port from 0")
+        assert_user_error(tmt("board", "--port", port), f"board: --port {port}: ", "choose another")
+    assert_user_error(tmt("board", "--port", 99999), "--port: 99999: pass a whole number from 0")
 
 
 def test_a_run_without_curves_and_a_folder_without_runs_are_refused(tmp_path: Path, tmt: Tmt) -> None:

@@ -132,7 +132,7 @@ def test_the_findings_are_printed_although_the_page_cannot_be_written(run_copy: 
     name = "x" * 240  # too long with the suffix of a temporary file
     done = tmt("check", "tiny.yaml", "--html", name)
     assert "sentence pairs: 50 in train" in done.stdout
-    assert_user_error(done, f"--html {name}: cannot be written")
+    assert_user_error(done, name)
 
 
 def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
@@ -153,8 +153,8 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         (("tiny.yaml", "--html", "tiny.yaml"), "tiny.yaml: is an input, and --html tiny.yaml would overwrite it"),
         (("tiny.yaml", "--html", "./valid.de"), "valid.de: is an input, and --html valid.de would overwrite it"),
         (("tiny.yaml", "--show-removed", "ratio", "--json"), "--show-removed prints lines of text; leave out --json"),
-        (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst writes no page; leave out --html"),
-        (("tiny.yaml", "--write", "new", "--html", "x.html"), "--write repairs instead of checking; leave out --html"),
+        (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst has output of its own; leave out --html"),
+        (("tiny.yaml", "--write", "new", "--html", "x.html"), "--write has output of its own; leave out --html"),
         (("tiny.yaml", "--workers", "0"), "--workers: 0: pass at least 1 process"),
     ],
 )

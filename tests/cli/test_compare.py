@@ -188,7 +188,7 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
         ("a.de runs/tiny --ref valid.de", "pass its source sentences as --src F"),
         ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
         ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text are only for files"),
-        ("a.de b.de --ref valid.de --show -1", "--show -1: give a number of sentences"),
+        ("a.de b.de --ref valid.de --show -1", "--show: -1: pass a whole number"),
         ("a.de b.de --ref valid.de --length-penalty 2 --device cpu", "leave out --device, --length-penalty"),
         ("a.de runs/tiny --ref valid.de --src valid.en --beam 0", "decoding.beam"),
     ],

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transformer_mt.cli.formats import Format, OutputKind
+from transformer_mt.cli.line_output import Format, OutputKind
 from transformer_mt.decoding.translator import Translation
 
 ONE = Translation("ein\tHund", -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)])

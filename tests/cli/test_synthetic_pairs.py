@@ -131,7 +131,7 @@ def test_the_round_trip_is_recorded_and_filters(
         (["--mono", "missing"], "missing: no such file"),
         (["--mono", "mono.en", "--mono", "empty"], "empty: holds no text"),
         (["--mono", "mono.en", "--min-chrf", "50"], "--min-chrf needs --round-trip"),
-        (["--mono", "mono.en", "--round-trip", "RUN", "--min-chrf", "101"], "--min-chrf 101: pass a number"),
+        (["--mono", "mono.en", "--round-trip", "RUN", "--min-chrf", "101"], "--min-chrf: 101: pass a number"),
         (["--mono", "mono.en", "--round-trip", "RUN"], "translates en to de, and the way back is de to en"),
         (["--mono", "mono.en", "--round-trip", "no-run"], "no-run: no such run folder"),
         (["--mono", "mono.en", "--top-k", "5"], "backtranslate: --top-k needs --sample"),

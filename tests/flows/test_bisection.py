@@ -192,7 +192,7 @@ def test_mistakes_are_explained_before_any_training(in_tiny: Path, tmp_path: Pat
     assert_user_error(tmt(*command, "data.validation=null"), "data.validation of GOOD is not set")
     assert_user_error(tmt(*command, "train.max_steps=null", "train.max_epochs=1"), "--steps N")
     assert_user_error(tmt(*command, "schedule.kind=wsd", "--steps", 4), "tiny cannot train for 4 steps", "--steps")
-    assert_user_error(tmt(*command, "--steps", 0), "--steps 0")
+    assert_user_error(tmt(*command, "--steps", 0), "--steps: 0")
     assert_user_error(tmt("bisect", GOOD, "none.yaml"), "none.yaml: no such run folder and no such YAML file")
     assert not (tmp_path / "work").exists()
 

@@ -85,7 +85,7 @@ def test_changed_text_is_refused(here: Path, tmt: Tmt) -> None:
     ("arguments", "message"),
     [
         (("tiny.yaml", "--worst", "5"), "tiny.yaml is a configuration; pass the folder of a run"),
-        (("runs/tiny", "--worst", "0"), "--worst 0: pass at least 1 pair"),
+        (("runs/tiny", "--worst", "0"), "--worst: 0: pass a whole number"),
     ],
 )
 def test_wrong_arguments_are_refused(here: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:

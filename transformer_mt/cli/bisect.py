@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command, option, positional
-from transformer_mt.cli.options import json_flag, load_run_or_config, overrides_argument
+from transformer_mt.cli.options import json_flag, load_run_or_config, number, overrides_argument
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.config.rendering import Difference
@@ -40,6 +39,7 @@ class Bisect(Command):
         "steps of each training (default: a quarter of the shorter one, or twice the longer warm-up if that is more)",
         metavar="N",
         flag="--steps",
+        parse=number(1),
     )
     work: Path | None = option("folder for the trainings (default: runs/bisect-GOOD-BAD)", metavar="DIR")
     json: bool = json_flag()
@@ -48,8 +48,6 @@ class Bisect(Command):
         """Run `tmt bisect`. The exit status is 1 if no culprit is verified."""
         from transformer_mt.flows.bisect import bisect
 
-        if self.n_steps is not None and self.n_steps < 1:
-            raise UserError(f"bisect: --steps {self.n_steps}: give a number of steps from 1 on")
         good, bad = (load_run_or_config(path, self.overrides, trains_again=True)[0] for path in (self.good, self.bad))
         result = bisect(good, bad, self.work or Path("runs") / f"bisect-{good.name}-{bad.name}", self.n_steps)
         if self.json:

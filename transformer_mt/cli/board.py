@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
@@ -14,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 from transformer_mt.cli.command import Command, option, positional
+from transformer_mt.cli.options import number
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
 HOST = "localhost"
-MAX_PORT = 65535
 MAX_SHOWN = 100  # validations with a figure and texts (TensorBoard: 10)
 
 
@@ -30,11 +28,12 @@ class Board(Command):
 
     runs: tuple[Path, ...] = positional("run folders to show (default: all in --runs-dir)", metavar="RUN", default=())
     runs_dir: Path = option("folder that holds the runs (default: runs)", default=Path("runs"), metavar="DIR")
-    port: int = option("port on this machine (default: 6006; 0: any free one)", default=6006, metavar="N")
+    port: int = option(
+        "port on this machine (default: 6006; 0: any free one)", default=6006, metavar="N", parse=number(0, 65535)
+    )
 
     def execute(self) -> None:
         """Run `tmt board` until a signal ends it."""
-        _check_port(self.port)
         with linked_log_folder(self.runs, self.runs_dir) as folder, suppress(KeyboardInterrupt):
             address = start_tensorboard(folder, self.port)
             log(f"TensorBoard shows {', '.join(map(str, self.runs)) or folder} at {address}")
@@ -50,7 +49,10 @@ def start_tensorboard(folder: Path, port: int) -> str:
     argv = ["tensorboard", "--logdir", str(folder), "--host", HOST, "--port", str(port)]
     board.configure(argv=[*argv, "--samples_per_plugin", f"images={MAX_SHOWN},text={MAX_SHOWN}"])
     with redirect_stderr(StringIO()):  # a notice about its data server; errors are exceptions
-        return board.launch()
+        try:
+            return board.launch()
+        except program.TensorBoardServerException as error:
+            raise UserError(f"board: --port {port}: {error}; choose another one, for example {port + 1}") from None
 
 
 @contextmanager
@@ -83,14 +85,3 @@ def _unique_names(runs: Sequence[Path]) -> list[str]:
         raise UserError("board: a run is given twice")
     names = [path.name for path in paths]
     return names if len({*names}) == len(names) else [str(path).strip("/").replace("/", "-") for path in paths]
-
-
-def _check_port(port: int) -> None:
-    if not 0 <= port <= MAX_PORT:
-        raise UserError(f"board: --port {port}: choose a port from 0 (any free one) to {MAX_PORT}")
-    try:
-        with socket.create_server((HOST, port)):
-            pass
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error
-        raise UserError(f"board: --port {port}: {reason}; choose another one, for example {port + 1}") from None

@@ -17,6 +17,7 @@ from transformer_mt.cli.options import (
     collect_overrides,
     json_flag,
     load_translator,
+    number,
     run_argument,
 )
 from transformer_mt.cli.table import print_table, print_text
@@ -45,7 +46,12 @@ class Calibrate(Command):
         "fit on all pairs of above, and compute the figures from the lines of this file", metavar="F2"
     )
     test_ref: Path | None = option("references of --test-src", metavar="G2")
-    min_chrf: float = option("lowest sentence-level chrF of an acceptable translation (60)", default=60.0, metavar="X")
+    min_chrf: float = option(
+        "lowest sentence-level chrF of an acceptable translation (60)",
+        default=60.0,
+        metavar="X",
+        parse=number(0.01, 100, float),
+    )
     json: bool = json_flag()
     loading: LoadingOptions = group(LoadingOptions)
     search: SearchOptions = group(SearchOptions)
@@ -55,7 +61,9 @@ class Calibrate(Command):
         """Run `tmt calibrate`."""
         from transformer_mt.config import root as configuration
 
-        _check_arguments(self)
+        for first, second in ((self.src, self.ref), (self.test_src, self.test_ref)):
+            if (first is None) != (second is None):
+                raise UserError("calibrate: --src and --ref go together, and so do --test-src and --test-ref")
         from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
         from transformer_mt.flows.evaluation import read_validation_set
         from transformer_mt.runs.folder import RunFolder
@@ -90,17 +98,6 @@ class Calibrate(Command):
             same = ", with the same options" if is_changed else ""
             command = f"tmt translate {quote(str(folder.path))} --confidence"
             print_text(f"{folder.calibration} is written; next: {command}{same}")
-
-
-def _check_arguments(args: Calibrate) -> None:
-    for first, second, flags in (
-        (args.src, args.ref, "--src and --ref"),
-        (args.test_src, args.test_ref, "--test-src and --test-ref"),
-    ):
-        if (first is None) != (second is None):
-            raise UserError(f"calibrate: {flags} go together")
-    if not 0 < args.min_chrf <= 100:  # nan too
-        raise UserError(f"calibrate: --min-chrf {args.min_chrf:g}: pass a chrF above 0 and up to 100")
 
 
 def _show(calibration: Calibration, bins: Sequence[ReliabilityBin]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt.cli.command import Command, group, option
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import RunOrConfigOptions, json_flag, list_files, process_count
+from transformer_mt.cli.options import RunOrConfigOptions, json_flag, list_files, number
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
@@ -53,6 +53,7 @@ class Check(Command):
     worst: int | None = option(
         "list the N training pairs of a RUN with the highest excess loss under its model, with a likely reason",
         metavar="N",
+        parse=number(1),
         is_exclusive=True,
     )
     show_removed: str | None = option(
@@ -64,18 +65,16 @@ class Check(Command):
         metavar="FOLDER",
         is_exclusive=True,
     )
-    workers: int = option("processes (default: 1)", default=1, metavar="N", parse=process_count)
+    workers: int = option("processes (default: 1)", default=1, metavar="N", parse=number(1))
 
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
         config, run = self.data.load(is_named_file=True)
         config.allow_commands()
-        if self.show_removed is not None and (self.json or self.html is not None):
-            raise UserError("check: --show-removed prints lines of text; leave out --json and --html")
-        if self.worst is not None and self.html is not None:
-            raise UserError("check: --worst writes no page; leave out --html")
-        if self.write is not None and self.html is not None:
-            raise UserError("check: --write repairs instead of checking; leave out --html")
+        actions = {"--show-removed": self.show_removed, "--worst": self.worst, "--write": self.write}
+        action = next((name for name, value in actions.items() if value is not None), None)
+        if action and (self.html is not None or (self.json and action == "--show-removed")):
+            raise UserError(f"check: {action} has output of its own; leave out --html{' and --json' * (not self.json)}")
         if self.show_removed is not None:
             from transformer_mt.flows.prepare import iterate_affected_pairs
             from transformer_mt.tools.quality.signals import normalize_spaces
@@ -89,10 +88,7 @@ class Check(Command):
         if self.write is not None:
             write_repaired(self, self.write, config)
             return
-        try:
-            check_output(self.html, self.data.run_or_config, *map(Path, list_files(config.data)), option="--html")
-        except UserError as error:
-            raise UserError(f"--html {error}") from None
+        check_output(self.html, self.data.run_or_config, *map(Path, list_files(config.data)), option="--html")
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import check_corpus
 
@@ -106,10 +102,7 @@ class Check(Command):
         if self.html is not None:
             from transformer_mt.tools.quality.corpus_check import render_html
 
-            try:
-                write_text(self.html, render_html(report))
-            except OSError as error:
-                raise UserError(f"--html {self.html}: cannot be written: {error.strerror}") from None
+            write_text(self.html, render_html(report))
             print(
                 make_visible(f"\nthe page is {self.html}", keep=LAYOUT),
                 file=sys.stderr if self.json else sys.stdout,
@@ -120,8 +113,6 @@ class Check(Command):
 
 def show_high_loss_pairs(args: Check, n_pairs: int, config: Config, run: RunFolder | None) -> None:
     """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
-    if n_pairs < 1:
-        raise UserError(f"check: --worst {n_pairs}: pass at least 1 pair")
     if run is None:
         raise UserError(
             f"check: --worst: {args.data.run_or_config} is a configuration; pass the folder of a run, whose model "

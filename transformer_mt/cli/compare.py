@@ -20,6 +20,7 @@ from transformer_mt.cli.options import (
     collect_overrides,
     json_flag,
     load_translator,
+    number,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_aligned_files, read_lines
@@ -57,7 +58,7 @@ class Compare(Command):
     train: Path | None = option(
         "target text in which to count word frequencies (default: training text of the first run)", metavar="F"
     )
-    show: int = option("print the N sentences that differ most (5)", default=5, metavar="N")
+    show: int = option("print the N sentences that differ most (5)", default=5, metavar="N", parse=number(0))
     json: bool = json_flag()
     loading: LoadingOptions = group(LoadingOptions)
     text_kind: TextKindOfSystems = group(TextKindOfSystems)
@@ -79,8 +80,6 @@ def _check_arguments(args: Compare) -> None:
     for path in args.systems:
         if not path.exists():
             raise UserError(f"{path}: no such run folder and no such file (looked in {Path.cwd()})")
-    if args.show < 0:
-        raise UserError(f"compare: --show {args.show}: give a number of sentences, 0 for none")
     if any(path.is_dir() for path in args.systems):
         if args.src is None:
             raise UserError("compare: a run has to translate; pass its source sentences as --src F")

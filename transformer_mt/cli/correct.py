@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from transformer_mt.cli.command import Command, option
-from transformer_mt.cli.options import json_flag, run_argument, tag_option
+from transformer_mt.cli.options import json_flag, number, run_argument, tag_option
 from transformer_mt.cli.table import print_text
 from transformer_mt.errors import UserError
 
@@ -29,8 +29,10 @@ class Correct(Command):
         "table of sources and corrected translations (.tsv, .csv, .jsonl or .parquet)", metavar="F", is_required=True
     )
     name: str | None = option("name of the new run (default: RUN-corrected)", metavar="NAME")
-    max_steps: int = option("maximum number of steps (200)", default=200, metavar="N", flag="--steps")
-    max_bleu_drop: float = option("BLEU that the validation pairs may lose (1.5)", default=1.5, metavar="X")
+    max_steps: int = option("maximum number of steps (200)", default=200, metavar="N", flag="--steps", parse=number(2))
+    max_bleu_drop: float = option(
+        "BLEU that the validation pairs may lose (1.5)", default=1.5, metavar="X", parse=number(0, kind=float)
+    )
     tag: str | None = tag_option()
     json: bool = json_flag()
 
@@ -40,8 +42,6 @@ class Correct(Command):
         from transformer_mt.flows.correct import correct_run
         from transformer_mt.runs.folder import RunFolder
 
-        if self.max_steps < 2 or not self.max_bleu_drop >= 0:  # nan too
-            raise UserError("correct: --steps must be 2 or more, and --max-bleu-drop 0 or more")
         old = RunFolder.open(self.run)
         name = self.name or f"{old.path.resolve().name}-corrected"
         try:

@@ -24,6 +24,7 @@ from transformer_mt.cli.options import (
     ensemble_option,
     json_flag,
     load_translator,
+    number,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_aligned_files
@@ -67,7 +68,7 @@ class Evaluate(Command):
         "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails", metavar="F"
     )
     json: bool = json_flag()
-    show: int | None = option("print the first N translations", metavar="N")
+    show: int | None = option("print the first N translations", metavar="N", parse=number(0))
     output: Path | None = option("write the translations to this file, one per line", metavar="OUT")
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
@@ -137,8 +138,6 @@ def _check_arguments(args: Evaluate) -> None:
             raise UserError("evaluate: --hyp and --ref go together")
         if not args.files.tgt_lang and args.files.text == "moses":
             raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
-    if args.show is not None and args.show < 0:
-        raise UserError(f"evaluate: --show {args.show}: give a number of translations, 0 for none")
     if args.json and args.show:
         raise UserError("evaluate: --show and --json do not go together; --output G writes the translations")
 

@@ -23,7 +23,6 @@ from transformer_mt.cli.options import (
     run_argument,
 )
 from transformer_mt.cli.table import align, print_text
-from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import format_probability, label_piece, log, make_visible
 
@@ -62,10 +61,7 @@ class Explain(Command):
         """Run `tmt explain`."""
         text = decode_argument(self.text)
         reference = None if self.reference is None else decode_argument(self.reference)
-        try:
-            check_output(self.html)
-        except UserError as error:
-            raise UserError(f"--html {error}") from None
+        check_output(self.html, option="--html")
         from transformer_mt.tools.analysis.explanation import explain
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
@@ -83,10 +79,7 @@ class Explain(Command):
             from transformer_mt.tools.analysis.explanation_page import render_html
 
             subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
-            try:
-                write_text(self.html, render_html(explanation, reasons, f"{subtitle}, {translator.config.method}"))
-            except OSError as error:
-                raise UserError(f"--html {self.html}: cannot be written: {error.strerror}") from None
+            write_text(self.html, render_html(explanation, reasons, f"{subtitle}, {translator.config.method}"))
             (log if self.json else print_text)(f"\nthe page is {self.html}")
 
 

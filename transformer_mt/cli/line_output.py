@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,13 +17,17 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Literal
 
 from transformer_mt.cli.line_input import WINDOW_LINES, Line, group_windows
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log
 
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translation
+
+OutputKind = Literal["text", "tsv", "json"]
 Settings = dict[str, str]
 """Names and values of all settings that affect the output lines."""
 ProcessWindow = Callable[[Sequence[Line], int], str]
@@ -207,21 +212,91 @@ def _keep_finished_lines(output: LineOutput, part: Path, record: Path) -> None:
 
 
 def check_output(path: Path | None, *inputs: Path | None, option: str = "--output") -> None:
-    """Raise `UserError` for an output that cannot be written, or that is one of the input files.
-
-    `option` is the one that names the output.
-    """
+    """Raise `UserError` for an output, named by `option`, that cannot be written, or that is one of the input files."""
     if path is None:
         return
-    if path.is_dir():
-        raise UserError(f"{path}: is a directory; pass a file")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise UserError(f"{path}: cannot be written: you may not write to its folder")
-    if path.suffix == ".gz":
-        raise UserError(f"{path}: output is not compressed; leave out .gz, or pipe standard output to gzip")
+    folder = path.absolute().parent
+    for is_wrong, problem in (
+        (path.is_dir(), "is a directory; pass a file"),
+        (not folder.is_dir(), f"there is no folder {folder}"),
+        (not os.access(folder, os.W_OK), "cannot be written: you may not write to its folder"),
+        (path.suffix == ".gz", "output is not compressed; leave out .gz, or pipe standard output to gzip"),
+    ):
+        if is_wrong:
+            raise UserError(f"{option} {path}: {problem}")
     for source in filter(None, inputs):
         with suppress(FileNotFoundError):
             if path.samefile(source):
                 raise UserError(f"{source}: is an input, and {option} {path} would overwrite it; choose another name")
+
+
+# --- formats of translations ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Format:
+    """The output format for the translations of one line.
+
+    text: `n_best` lines, padded with empty lines. `scores` adds the log-probability and its mean per token before the
+    text, and `alignments` adds the alignment after it, separated by tabs.
+    tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
+    A confidence, if there is one, is the column before the text, and before it the origin with a translation memory.
+    json: one object.
+    """
+
+    kind: OutputKind = "text"
+    n_best: int = 1
+    scores: bool = False
+    alignments: bool = False
+    has_memory: bool = False  # some translations may be from a translation memory
+
+    def lines(self, number: int, source: str, translations: Sequence[Translation]) -> list[str]:
+        """Return the output lines for line `number` of the input. `translations` are sorted, the best first."""
+        if self.kind == "json":
+            return [json.dumps(self._to_object(number, source, translations), ensure_ascii=False)]
+        lines: list[str] = []
+        for rank, translation in enumerate(translations, start=1):
+            columns = [str(number), str(rank)] if self.kind == "tsv" else []
+            if self.kind == "tsv" or self.scores:
+                columns += score_columns(translation)
+            if self.has_memory and self.kind == "tsv":
+                columns.append("memory" if translation.from_memory else "model")
+            if translation.confidence is not None:
+                columns.append(f"{translation.confidence:.4f}")
+            columns.append(translation.text.replace("\t", " ") if columns or self.alignments else translation.text)
+            if self.alignments:
+                columns.append(format_alignment(translation))
+            lines.append("\t".join(columns))
+        return lines + [""] * (self.n_best - len(lines) if self.kind == "text" else 0)
+
+    def _to_object(self, number: int, source: str, translations: Sequence[Translation]) -> dict[str, object]:
+        objects = [
+            {
+                "text": translation.text,
+                "score": _finite_or_none(translation.score),
+                "score_per_token": _finite_or_none(translation.score_per_token),
+                "finished": translation.finished,
+                "tokens": translation.tokens,
+                "token_scores": translation.token_scores,
+                **({} if translation.confidence is None else {"confidence": translation.confidence}),
+                **({"memory": translation.from_memory} if self.has_memory else {}),
+                **({"alignment": format_alignment(translation)} if self.alignments else {}),
+            }
+            for translation in translations
+        ]
+        return {"line": number, "source": source, "translations": objects}
+
+
+def format_alignment(translation: Translation) -> str:
+    """Return the word alignment in Pharaoh format: `0-0 1-2`, source word - target word, counted from 0."""
+    return " ".join(f"{source}-{target}" for source, target in translation.alignment or [])
+
+
+def score_columns(translation: Translation) -> list[str]:
+    """Return the log-probability and its mean per token."""
+    return [f"{translation.score:.4f}", f"{translation.score_per_token:.4f}"]
+
+
+def _finite_or_none(score: float) -> float | None:
+    """Return None for minus infinity, which JSON cannot represent."""
+    return None if score == -math.inf else score

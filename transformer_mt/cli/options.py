@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from transformer_mt.cli.command import OptionGroup, collect_given, flag, list_given_flags, option, positional
+from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
 
@@ -119,16 +120,20 @@ def errors_option() -> Errors:
     return option(help, default="strict")
 
 
-def workers_option(help: str) -> int | None:
-    """Declare the number of processes."""
-    return option(help, metavar="N", parse=process_count)
+def number(low: float, high: float = math.inf, kind: type[int] | type[float] = int) -> Parse:
+    """Return a function that parses a number from `low` to `high`."""
 
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            limit = f" to {high:g}" if high < math.inf else ""
+            raise argparse.ArgumentTypeError(f"{text}: pass a {'whole ' * (kind is int)}number from {low:g}{limit}")
+        return value
 
-def process_count(text: str) -> int:
-    """Parse a number of processes."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: pass at least 1 process")
-    return int(text)
+    return parse
 
 
 def language(text: str) -> str:

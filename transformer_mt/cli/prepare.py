@@ -8,8 +8,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.cli.command import Command, group
-from transformer_mt.cli.options import ConfigOptions, workers_option
+from transformer_mt.cli.command import Command, group, option
+from transformer_mt.cli.options import ConfigOptions, number
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.system.files import format_bytes
 from transformer_mt.system.log import log
@@ -30,8 +30,10 @@ class Prepare(Command):
     EXAMPLE: ClassVar[str] = "tmt prepare mine.yaml --workers 8"
 
     config: ConfigOptions = group(ConfigOptions)
-    workers: int | None = workers_option(
-        "processes that filter and encode (default: one per core); the result does not depend on it"
+    workers: int | None = option(
+        "processes that filter and encode (default: one per core); the result does not depend on it",
+        metavar="N",
+        parse=number(1),
     )
 
     def execute(self) -> None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer_mt import __version__
 from transformer_mt.cli import line_input
 from transformer_mt.cli.command import Command, group, option
-from transformer_mt.cli.formats import Format, OutputKind, score_columns
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, check_output, process_lines
+from transformer_mt.cli.line_output import Format, OutputKind, Settings, check_output, process_lines, score_columns
 from transformer_mt.cli.options import (
     LoadingOptions,
     OutputOptions,

@@ -20,6 +20,7 @@ from transformer_mt.cli.options import (
     SearchOptions,
     SplitWhen,
     collect_overrides,
+    number,
     split_sentences_option,
 )
 from transformer_mt.errors import UserError
@@ -47,34 +48,6 @@ def origin(text: str) -> str:
     return f"{parts.scheme}://{host}"
 
 
-def positive(text: str) -> int:
-    """Parse a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: pass a whole number from 1")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: pass a number") from None
-
-
-def positive_number(text: str) -> float:
-    """Parse a number above 0."""
-    if not 0 < (number := _number(text)) < 1e6:
-        raise argparse.ArgumentTypeError(f"{text}: pass a number above 0")
-    return number
-
-
-def not_negative_number(text: str) -> float:
-    """Parse a number from 0."""
-    if not 0 <= (number := _number(text)) < 1e6:
-        raise argparse.ArgumentTypeError(f"{text}: pass a number from 0")
-    return number
-
-
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions(OptionGroup):
     """Limits of requests."""
@@ -85,19 +58,19 @@ class LimitOptions(OptionGroup):
         "characters of a request, and of a line of a stream (10000); more: status 413",
         default=10_000,
         metavar="N",
-        parse=positive,
+        parse=number(1),
     )
     max_requests: int = option(
-        "requests that run or wait (128); more: status 429", default=128, metavar="N", parse=positive
+        "requests that run or wait (128); more: status 429", default=128, metavar="N", parse=number(1)
     )
     timeout: float = option(
         "seconds for the translation of a request (60); then it stops with status 504",
         default=60.0,
         metavar="SECONDS",
-        parse=positive_number,
+        parse=number(0.001, 1e6, float),
     )
     max_connections: int = option(
-        "open connections (1000); more: status 503", default=1000, metavar="N", parse=positive
+        "open connections (1000); more: status 503", default=1000, metavar="N", parse=number(1)
     )
 
 
@@ -130,9 +103,9 @@ class BatchingOptions(OptionGroup):
         "milliseconds that a request waits for others, to be translated with them (3)",
         default=3.0,
         metavar="MS",
-        parse=not_negative_number,
+        parse=number(0, 1e6, float),
     )
-    batch_lines: int = option("maximum lines of a batch (64; 1: no batching)", default=64, metavar="N", parse=positive)
+    batch_lines: int = option("maximum lines of a batch (64; 1: no batching)", default=64, metavar="N", parse=number(1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +129,7 @@ class Serve(Command):
     reload_every: float | None = option(
         "look for another checkpoint at this interval, and load it without a pause",
         metavar="SECONDS",
-        parse=positive_number,
+        parse=number(0.001, 1e6, float),
     )
     split_sentences: SplitWhen = split_sentences_option()
     loading: LoadingOptions = group(LoadingOptions)

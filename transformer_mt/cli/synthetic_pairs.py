@@ -35,6 +35,7 @@ from transformer_mt.cli.options import (
     errors_option,
     json_flag,
     load_translator,
+    number,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
@@ -86,7 +87,9 @@ class RoundTripOptions(OptionGroup):
         metavar="RUN2",
     )
     min_chrf: float | None = option(
-        f"drop pairs whose translation back has a lower chrF ({MIN_CHRF:g}); 0: only record it", metavar="X"
+        f"drop pairs whose translation back has a lower chrF ({MIN_CHRF:g}); 0: only record it",
+        metavar="X",
+        parse=number(0, 100, float),
     )
     round_trip_tag: str | None = option("tag for RUN2, if it was trained with tags", metavar="TAG")
 
@@ -168,8 +171,6 @@ def _check_arguments(args: MakePairs) -> None:
     if back.round_trip is None:
         for name in list_given_flags(back):
             raise UserError(f"{args.NAME}: {name} needs --round-trip RUN2")
-    elif back.min_chrf is not None and not 0 <= back.min_chrf <= 100:
-        raise UserError(f"{args.NAME}: --min-chrf {back.min_chrf:g}: pass a number from 0 to 100")
     _check_output(args.files.output)
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
 from transformer_mt.cli import line_input
 from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
-from transformer_mt.cli.formats import Format, OutputKind
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, check_output, process_lines
+from transformer_mt.cli.line_output import Format, OutputKind, Settings, check_output, open_output, process_lines
 from transformer_mt.cli.options import (
     LoadingOptions,
     OutputOptions,
@@ -28,11 +26,10 @@ from transformer_mt.cli.options import (
     split_sentences_option,
 )
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine
+    from transformer_mt.decoding.line_splitting import TranslatedLine
     from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
     from transformer_mt.tools.analysis.confidence import Calibration
     from transformer_mt.tools.markup.elements import MarkedText
@@ -157,6 +154,11 @@ class Translate(Command):
     search: SearchOptions = group(SearchOptions)
     sampling: SamplingOptions = group(SamplingOptions)
 
+    def collect_overrides(self) -> dict[str, Any]:
+        """Return the given options as keys of section `decoding`."""
+        groups = (self.search, self.sampling, self.markup)
+        return collect_overrides(*groups, n_best=self.n_best, glossary=self.terminology.glossary)
+
     def execute(self) -> None:
         """Run `tmt translate`."""
         _check_arguments(self)
@@ -175,27 +177,7 @@ class Translate(Command):
         )
         self.sampling.check(self.search, "translate", translator.config.sample)
         progress = ProgressReport("translated")
-        calibration = None
-        if self.lines.confidence:
-            from transformer_mt.tools.analysis.confidence import load_calibration
-
-            calibration = load_calibration(translator)
-        line_translator = LineTranslator(
-            provenance,
-            translator,
-            self.lines.split_sentences,
-            Format(
-                self.lines.format,
-                translator.config.n_best,
-                self.lines.scores,
-                self.lines.alignments,
-                self.terminology.memory is not None,
-            ),
-            progress,
-            calibration,
-            _find_glossary(translator),
-            _load_memory(self.terminology.memory, provenance),
-        )
+        line_translator = LineTranslator(self, provenance, translator, progress)
         process_lines(
             lines,
             line_translator.translate,
@@ -205,7 +187,8 @@ class Translate(Command):
             is_interactive=is_interactive,
             progress=progress,
         )
-        line_translator.terms.log()
+        if line_translator.n_terms:
+            log_rank0(f"tmt: terms used: {line_translator.n_used_terms:,} of {line_translator.n_terms:,}")
 
 
 def _check_arguments(args: Translate) -> None:
@@ -229,15 +212,9 @@ def _check_arguments(args: Translate) -> None:
     line_input.check_same_length(args.lines.input, args.lines.prefix, args.lines.errors)
 
 
-def _collect_overrides(args: Translate) -> dict[str, Any]:
-    groups = (args.search, args.sampling, args.markup)
-    return collect_overrides(*groups, n_best=args.n_best, glossary=args.terminology.glossary)
-
-
 def _load_run(args: Translate, few_texts: bool) -> tuple[ModelProvenance, Translator]:
-    translator = load_translator(
-        args.run, args.loading, _collect_overrides(args), ensemble=args.ensemble, few_texts=few_texts
-    )
+    options = args.collect_overrides()
+    translator = load_translator(args.run, args.loading, options, ensemble=args.ensemble, few_texts=few_texts)
     from transformer_mt.decoding.translator import ModelProvenance
 
     return ModelProvenance.of_translator(translator), translator
@@ -249,18 +226,9 @@ def _load_ctranslate2(args: Translate) -> tuple[ModelProvenance, Translator]:
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
     scores = args.lines.scores or args.lines.format != "text"  # the engine computes them only if they are written
-    options = {**collect_given(args.loading), **_collect_overrides(args)}
+    options = {**collect_given(args.loading), **args.collect_overrides()}
     translator = ctranslate2_engine.load_translator(args.run, scores=scores, **options)
     return ctranslate2_engine.read_provenance(args.run, translator.precision), translator
-
-
-def _find_glossary(translator: Translator) -> Glossary | None:
-    """Return the glossary of a translator, if it has one."""
-    if translator.config.glossary is None:
-        return None
-    from transformer_mt.tools.markup.stages import read_glossary
-
-    return read_glossary(translator.config.glossary)
 
 
 def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
@@ -275,39 +243,44 @@ def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationM
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class TermCount:
-    """Number of terms in the sources, and of those that the best translations use."""
-
-    needed: int = 0
-    used: int = 0
-
-    def log(self) -> None:
-        """Print the numbers if there was a term."""
-        if self.needed:
-            log_rank0(f"tmt: terms used: {self.used:,} of {self.needed:,}")
-
-
-@dataclass(frozen=True)
 class LineTranslator:
     """Translates windows of lines, long lines sentence by sentence, and formats the translations."""
 
-    provenance: ModelProvenance
-    translator: Translator
-    split_sentences: SplitWhen
-    format: Format
-    progress: ProgressReport
-    calibration: Calibration | None = None  # None: without confidences
-    glossary: Glossary | None = None
-    memory: TranslationMemory | None = None
-    terms: TermCount = field(default_factory=TermCount)
+    def __init__(
+        self, args: Translate, provenance: ModelProvenance, translator: Translator, progress: ProgressReport
+    ) -> None:
+        """`progress` is updated inside of a window."""
+        from transformer_mt.decoding.line_splitting import ChunkedTranslator
+
+        self.args, self.provenance, self.translator, self.progress = args, provenance, translator, progress
+        self.glossary: Glossary | None = None
+        self.calibration: Calibration | None = None  # None: without confidences
+        self.n_terms, self.n_used_terms = 0, 0  # in the sources, and of those in the best translations
+        if translator.config.glossary is not None:
+            from transformer_mt.tools.markup.stages import read_glossary
+
+            self.glossary = read_glossary(translator.config.glossary)
+        if args.lines.confidence:
+            from transformer_mt.tools.analysis.confidence import load_calibration
+
+            self.calibration = load_calibration(translator)
+        self.memory = _load_memory(args.terminology.memory, provenance)
+        look_up = self.memory and self.memory.look_up
+        self.chunked = ChunkedTranslator.make(translator, provenance, args.lines.split_sentences, look_up)
+        self.format = Format(
+            args.lines.format,
+            translator.config.n_best,
+            args.lines.scores,
+            args.lines.alignments,
+            self.memory is not None,
+        )
 
     def settings(self) -> Settings:
         """Return all settings that affect the translations. `--resume` compares them."""
         return {
             "tmt": __version__,
             **self.provenance.identity,
-            "--split-sentences": self.split_sentences,
+            "--split-sentences": self.args.lines.split_sentences,
             "--format": self.format.kind,
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
@@ -320,7 +293,7 @@ class LineTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
-        translated = self._chunked.translate(
+        translated = self.chunked.translate(
             [line.src for line in window],
             [line.tgt for line in window],
             line_numbers,
@@ -352,15 +325,8 @@ class LineTranslator:
 
         source = source if isinstance(source, MarkedText) else MarkedText.from_text(source)
         used, needed = self.glossary.count_used(source, get_marked_text(best))
-        self.terms.used += used
-        self.terms.needed += needed
-
-    @cached_property
-    def _chunked(self) -> ChunkedTranslator:
-        from transformer_mt.decoding.line_splitting import ChunkedTranslator
-
-        look_up = self.memory and self.memory.look_up
-        return ChunkedTranslator.make(self.translator, self.provenance, self.split_sentences, look_up)
+        self.n_used_terms += used
+        self.n_terms += needed
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -443,12 +409,6 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
         translated = adapt_translator(chunked).translate(
             lines, [""] * len(lines), document.line_numbers(), on_lines=progress.update
         )
-    _write(target.resolve(), fill_document(document, translated))
+    with open_output(target) as file:
+        file.write((), fill_document(document, translated))
     log(f"tmt: translated {len(lines):,} segments of {source} to {target}")
-
-
-def _write(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():  # a device or a named pipe cannot be replaced
-        path.write_bytes(text.encode())
-    else:
-        write_text(path, text)
