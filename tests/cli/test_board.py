@@ -23,10 +23,12 @@ from transformer_mt.errors import UserError
 JSON = {"Content-Type": "application/json"}
 
 
-def test_a_busy_port_is_refused(tmt: Tmt) -> None:
+def test_a_busy_port_is_refused(tiny_run: Path, tmt: Tmt) -> None:
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
-        assert_user_error(tmt("board", "--port", port), f"board: --port {port}: ", "choose another")
+        command = [sys.executable, "-m", "transformer_mt", "board", str(tiny_run), "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert_user_error(done, f"board: --port {port}: ", "choose another")
     assert_user_error(tmt("board", "--port", 99999), "--port: 99999: pass a whole number from 0")
 
 

@@ -113,7 +113,7 @@ def test_the_next_command_needs_the_same_options(run_copy: Path, pairs: list[str
 
 def test_wrong_arguments_are_refused(tiny_run: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("calibrate", tiny_run, "--src", "x"), "--src and --ref go together")
-    assert_user_error(tmt("calibrate", tiny_run, "--test-ref", "x"), "--test-src and --test-ref go together")
+    assert_user_error(tmt("calibrate", tiny_run, "--test-ref", "x"), "--test-src and --test-ref")
     assert_user_error(tmt("calibrate", tiny_run, "--min-chrf", "0"), "--min-chrf: 0")
     assert_user_error(tmt("calibrate", tiny_run, "--min-chrf", "nan"), "--min-chrf: nan")
 

@@ -152,10 +152,13 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         (("tiny.yaml", "--html", "."), "--html .: is a directory; pass a file"),
         (("tiny.yaml", "--html", "tiny.yaml"), "tiny.yaml: is an input, and --html tiny.yaml would overwrite it"),
         (("tiny.yaml", "--html", "./valid.de"), "valid.de: is an input, and --html valid.de would overwrite it"),
-        (("tiny.yaml", "--show-removed", "ratio", "--json"), "--show-removed prints lines of text; leave out --json"),
+        (
+            ("tiny.yaml", "--show-removed", "ratio", "--json"),
+            "--show-removed has output of its own",
+        ),
         (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst has output of its own; leave out --html"),
         (("tiny.yaml", "--write", "new", "--html", "x.html"), "--write has output of its own; leave out --html"),
-        (("tiny.yaml", "--workers", "0"), "--workers: 0: pass at least 1 process"),
+        (("tiny.yaml", "--workers", "0"), "--workers: 0: pass a whole number from 1"),
     ],
 )
 def test_wrong_arguments_are_refused(

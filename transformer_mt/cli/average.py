@@ -135,18 +135,18 @@ def _validate(
     Raises `UserError` if the validation pairs have changed. Their scores are not comparable, and they may be training
     pairs.
     """
-    from transformer_mt.flows import prepare as data
     from transformer_mt.flows.evaluation import Validator
+    from transformer_mt.flows.prepare import encode_validation, load_split
     from transformer_mt.system.device import configure_process, resolve_machine
     from transformer_mt.training.distributed import Ranks
 
     try:
-        pairs = data.load_split(config, "validation")
+        pairs = load_split(config, "validation")
     except UserError as error:
         raise UserError(f"average: cannot read the validation pairs to score the mean:\n{error}") from None
     if pairs.fingerprint != run.read_metadata()["sha256"]["validation"]:
         raise UserError(f"average: the validation pairs of {run.path} have changed since its training; restore them")
-    corpus = data.encode_validation(config, pairs, tokenizers)
+    corpus = encode_validation(config, pairs, tokenizers)
     machine = resolve_machine(args.device.device or "auto", config.precision, args.device.threads or "auto")
     configure_process(machine)
     model.to(machine.device)

@@ -52,7 +52,7 @@ def start_tensorboard(folder: Path, port: int) -> str:
         try:
             return board.launch()
         except program.TensorBoardServerException as error:
-            raise UserError(f"board: --port {port}: {error}; choose another one, for example {port + 1}") from None
+            raise UserError(f"board: --port {port}: {error}; choose another one") from None
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformer_mt.cli.command import Command, group, option
+from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.options import RunOrConfigOptions, json_flag, list_files, number
+from transformer_mt.cli.options import json_flag, list_files, load_run_or_config, number, overrides_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
@@ -47,7 +47,8 @@ class Check(Command):
 
     EXAMPLE: ClassVar[str] = "tmt check mine.yaml --html report.html"
 
-    data: RunOrConfigOptions = group(RunOrConfigOptions)
+    run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
+    overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
     html: Path | None = option("also write the findings, with examples and histograms, as one page", metavar="FILE")
     worst: int | None = option(
@@ -69,7 +70,7 @@ class Check(Command):
 
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
-        config, run = self.data.load(is_named_file=True)
+        config, run = load_run_or_config(self.run_or_config, self.overrides, is_named_file=True)
         config.allow_commands()
         actions = {"--show-removed": self.show_removed, "--worst": self.worst, "--write": self.write}
         action = next((name for name, value in actions.items() if value is not None), None)
@@ -88,7 +89,7 @@ class Check(Command):
         if self.write is not None:
             write_repaired(self, self.write, config)
             return
-        check_output(self.html, self.data.run_or_config, *map(Path, list_files(config.data)), option="--html")
+        check_output(self.html, self.run_or_config, *map(Path, list_files(config.data)), option="--html")
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import check_corpus
 
@@ -115,7 +116,7 @@ def show_high_loss_pairs(args: Check, n_pairs: int, config: Config, run: RunFold
     """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
     if run is None:
         raise UserError(
-            f"check: --worst: {args.data.run_or_config} is a configuration; pass the folder of a run, whose model "
+            f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run, whose model "
             "scores its training pairs"
         )
     from transformer_mt.flows.check import list_high_loss_pairs
@@ -214,11 +215,11 @@ def show(report: CorpusReport) -> None:
 
 def _show_verdict(report: CorpusReport, args: Check) -> None:
     """Print what the findings mean, and the commands that continue."""
-    given = " ".join(map(quote, (str(args.data.run_or_config), *args.data.overrides)))
+    given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
     if report.severity > Severity.OK and not report.has_wrong_languages:
         commands.append((f"  tmt check {given} --write FOLDER", "# write a repaired copy"))
-    if report.severity < Severity.ERROR and not args.data.run_or_config.is_dir():
+    if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours, memory and disk"))
     print_text(f"\nverdict: {report.verdict}{'; next:' if commands else ''}")
     if commands:

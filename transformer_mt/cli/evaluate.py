@@ -33,9 +33,9 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.evaluation.behaviour_tests import BehaviourResult, BehaviourTest
+    from transformer_mt.evaluation.behaviour_tests import BehaviourResult
     from transformer_mt.evaluation.degenerate import Sample
-    from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore
+    from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, Scorer
     from transformer_mt.runs.folder import RunFolder
 
 
@@ -77,7 +77,7 @@ class Evaluate(Command):
 
     def execute(self) -> None:
         """Run `tmt evaluate`."""
-        from transformer_mt.evaluation.behaviour_tests import load_behaviour_tests
+        from transformer_mt.evaluation.behaviour_tests import check_translations, load_behaviour_tests
 
         _check_arguments(self)
         tests = load_behaviour_tests(self.expect) if self.expect else ()
@@ -86,38 +86,25 @@ class Evaluate(Command):
             overrides = collect_overrides(self.search, n_best=1)
             translator = load_translator(self.run, self.loading, overrides, ensemble=self.ensemble)
         header, evaluations = _evaluate_run(self, translator) if translator else _evaluate_file(self)
-        if self.json:
-            scores: dict[str, Any] = {
-                "test_sets": {evaluation.name: evaluation.to_json() for evaluation in evaluations}
-            }
-        else:
-            scores = {}
-            for evaluation in evaluations:
+        sets: dict[str, Any] = {}
+        for evaluation in evaluations:
+            sets[evaluation.name] = evaluation.to_json()
+            if not self.json:
                 evaluation.show(self.show or 0)
-        results = run_behaviour_tests(translator, tests) if translator else []
+        results: list[BehaviourResult] = []
+        if translator and tests:
+            tags = [test.tag or translator.config.tag for test in tests]
+            results = check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
         if self.json:
             expect = {"expect": [result._asdict() for result in results]} if tests else {}
-            print(json.dumps({"tmt": __version__, **header, **scores, **expect}, ensure_ascii=False, indent=1))
+            report = {"tmt": __version__, **header, "test_sets": sets, **expect}
+            print(json.dumps(report, ensure_ascii=False, indent=1))
         elif results:
-            show_test_results(results)
-        if any(result.problem for result in results):
+            rows = [(each.title, each.translation, each.problem or "passes") for each in results]
+            print_table(("test", "translation", "problem"), rows)
+            print_text(f"{sum(not each.problem for each in results)} of {len(results)} behaviour tests pass")
+        if any(each.problem for each in results):
             sys.exit(1)
-
-
-def run_behaviour_tests(translator: Translator, tests: Sequence[BehaviourTest]) -> list[BehaviourResult]:
-    """Translate the behaviour tests, and check the translations."""
-    from transformer_mt.evaluation.behaviour_tests import check_translations
-
-    tags = [test.tag or translator.config.tag for test in tests]
-    return check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
-
-
-def show_test_results(results: Sequence[BehaviourResult]) -> None:
-    """Print a table of behaviour tests, and how many pass."""
-    rows = [("fail" if test.problem else "pass", test.title, test.translation, test.problem or "") for test in results]
-    print_table(("", "test", "translation", "problem"), rows)
-    n_failed = sum(test.problem is not None for test in results)
-    print_text(f"{len(results) - n_failed} of {len(results)} behaviour tests pass")
 
 
 def _check_arguments(args: Evaluate) -> None:
@@ -212,7 +199,7 @@ def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any
     run = translator.members[0].folder
     config = configuration.load_run(run)
     scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
-    test_sets = _read_test_sets(args, run, config)
+    test_sets = _read_test_sets(args, run, config, scorer)
     first, *others = translator.members
     header = {
         "run": str(run.path),
@@ -228,17 +215,16 @@ def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any
     return header, (_evaluate_test_set(args, test_set, translator) for test_set in test_sets)
 
 
-def _read_test_sets(args: Evaluate, run: RunFolder, config: Config) -> list[EvaluationSet]:
+def _read_test_sets(args: Evaluate, run: RunFolder, config: Config, scorer: Scorer) -> list[EvaluationSet]:
     """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
-    from transformer_mt.evaluation.metrics import EvaluationSet, Scorer
-    from transformer_mt.flows import prepare as data
+    from transformer_mt.evaluation.metrics import EvaluationSet
     from transformer_mt.flows.evaluation import make_evaluation_set
+    from transformer_mt.flows.prepare import load_split
 
     if args.src and args.ref:
-        scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         sources, references = read_aligned_files(args.src, args.ref)
         return [EvaluationSet(str(args.src), sources, references, scorer)]
-    corpora = {name: data.load_split(config, name) for name in _choose_test_sets(args, config)}
+    corpora = {name: load_split(config, name) for name in _choose_test_sets(args, config)}
     saved_fingerprints = run.read_metadata()["sha256"]
     for name, corpus in corpora.items():
         if saved_fingerprints.get(name, corpus.fingerprint) != corpus.fingerprint:

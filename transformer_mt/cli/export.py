@@ -139,10 +139,10 @@ def _check_supported(source: RunFolder, config: Config) -> None:
 
 
 def _read_validation_sources(config: Config) -> list[str]:
-    from transformer_mt.flows import prepare as data
+    from transformer_mt.flows.prepare import load_split
 
     try:
-        return data.load_split(config, "validation").column("src")
+        return load_split(config, "validation").column("src")
     except (UserError, OSError) as error:
         print_text(
             f"the validation sentences cannot be read: {error}\n--src F compares the engines on the lines of a file"

@@ -191,18 +191,6 @@ class ConfigOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOrConfigOptions(OptionGroup):
-    """A run folder or a configuration file, and overrides of its keys."""
-
-    run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
-    overrides: tuple[str, ...] = overrides_argument()
-
-    def load(self, *, is_named_file: bool = False) -> tuple[Config, RunFolder | None]:
-        """Load the configuration, and open the run if it is one, like `load_run_or_config`."""
-        return load_run_or_config(self.run_or_config, self.overrides, is_named_file=is_named_file)
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeviceOptions(OptionGroup):
     """Where a model runs."""
 

@@ -133,19 +133,19 @@ def draw_lengths(config: Config, run: RunFolder | None) -> Figure:
     """Draw the lengths of all training pairs, also above data.max_length. Train the tokenizers if there is no run."""
     from transformer_mt.data.encoding import encode_corpus
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-    from transformer_mt.flows import prepare as data
+    from transformer_mt.flows.prepare import load_split, make_tokenizers
     from transformer_mt.tools.analysis import figures
 
-    table = data.load_split(config, "train")
-    tokenizers = TokenizerPair.load(run.tokenizer) if run else data.make_tokenizers(config, table)
+    table = load_split(config, "train")
+    tokenizers = TokenizerPair.load(run.tokenizer) if run else make_tokenizers(config, table)
     return figures.plot_lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
 def read_first_validation_sentence(config: Config) -> str:
     """Return the source side of the first validation pair."""
-    from transformer_mt.flows import prepare as data
+    from transformer_mt.flows.prepare import load_split
 
     try:
-        return next(iter(data.load_split(config, "validation")))[0]
+        return next(iter(load_split(config, "validation")))[0]
     except UserError as error:
         raise UserError(f"{error}\n(without --text, the first validation sentence is used)") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from transformer_mt.flows.run_overview import RunSummary
 
 Column = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
+ATTRIBUTES = {"steps": "step", "size": "n_bytes", "languages": "directions"}
 HEADER = ("run", "status", "steps", "best", "hours", "parameters", "size", "languages", "changed")
 
 
@@ -65,30 +65,17 @@ def sort_runs(runs: list[RunSummary], by: Column) -> list[RunSummary]:
 
     Scores of different metrics are not compared: the metrics are in alphabetical order.
     """
-    keys: dict[Column, Callable[[RunSummary], Any]] = {
-        "name": lambda run: run.name,
-        "status": lambda run: run.status,
-        "languages": lambda run: run.directions or None,
-        "score": _score_key,
-        "steps": lambda run: _descending(run.step),
-        "hours": lambda run: _descending(run.hours),
-        "parameters": lambda run: _descending(run.parameters),
-        "size": lambda run: _descending(run.n_bytes),
-        "changed": lambda run: _descending(run.changed),
-    }
-    key = keys[by]
+
+    def key(run: RunSummary) -> Any:
+        value = getattr(run, ATTRIBUTES.get(by, by))
+        if by == "score":
+            if value is None or math.isnan(value):
+                return None
+            return str(run.metric), value if run.metric == "loss" else -value
+        return -value if isinstance(value, int | float) else value or None
+
     with_value = [run for run in runs if key(run) is not None]
     return [*sorted(with_value, key=key), *(run for run in runs if key(run) is None)]
-
-
-def _score_key(run: RunSummary) -> tuple[str, float] | None:
-    if run.score is None or math.isnan(run.score):
-        return None
-    return str(run.metric), run.score if run.metric == "loss" else -run.score
-
-
-def _descending(value: float | None) -> float | None:
-    return None if value is None else -value
 
 
 def _to_json(run: RunSummary) -> dict[str, Any]:

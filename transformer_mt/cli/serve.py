@@ -151,9 +151,7 @@ def _serve(args: Serve) -> None:
     from transformer_mt.tools.serving.requests import ApiKeys, Limits
     from transformer_mt.tools.serving.server import Server, open_listener
 
-    limits = Limits(
-        args.limits.max_characters, args.limits.max_requests, args.limits.timeout, args.limits.max_connections
-    )
+    limits = Limits(**vars(args.limits))
     keys = ApiKeys.read(args.access.api_keys) if args.access.api_keys else None
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
     with open_listener(args.host, args.port) as listener:

@@ -45,7 +45,7 @@ from transformer_mt.system.files import write_text
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.runs.folder import RunFolder
-    from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction, PairCounts
+    from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction
 
 CommandName = Literal["backtranslate", "distill"]
 CANDIDATES, REPORT = "candidates.jsonl", "report.json"
@@ -111,20 +111,41 @@ class MakePairs(Command):
     def execute(self) -> None:
         """Write the pairs. Raises `UserError` if none is left, after the files were written."""
         from transformer_mt.runs.folder import RunFolder
+        from transformer_mt.tools.synthesis.synthetic_data import write_pairs
 
         _check_arguments(self)
         run = RunFolder.open(self.run)
         direction = _check_languages(self, run)
-        job = _load(self, direction)
+        maker, settings = _load(self)
         output = self.files.output
         output.mkdir(exist_ok=True)
+
+        def make_records(window: Sequence[Line], first_number: int) -> str:
+            return "".join(each.to_json() for each in maker.make([line.src for line in window], first_number))
+
+        def write_results(candidates: Path) -> None:
+            counts = write_pairs(candidates, direction, output)
+            src_lang, tgt_lang = direction.languages
+            report = {
+                "command": direction.command,
+                "src_lang": src_lang,
+                "tgt_lang": tgt_lang,
+                "mono": [str(path) for path in self.files.mono],
+                "lines": counts.n_lines,
+                "pairs": counts.n_pairs,
+                "dropped": counts.dropped,
+                "mean_chrf": counts.mean_chrf,
+                "settings": settings,
+            }
+            write_text(output / REPORT, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+
         process_lines(
             (Line(text) for path in self.files.mono for text in read_lines(path, self.files.errors)),
-            job.process,
+            make_records,
             output / CANDIDATES,
-            job.settings,
+            settings,
             resume=self.files.resume,
-            finish=job.finish,
+            finish=write_results,
         )
         report = json.loads((output / REPORT).read_text(encoding="utf-8"))
         if self.files.json:
@@ -178,12 +199,13 @@ def _check_output(folder: Path) -> None:
     """Raise `UserError` unless the folder is new, empty, or left by an interrupted command."""
     if not folder.absolute().parent.is_dir():
         raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
-    if folder.exists() and not folder.is_dir():
+    if not folder.exists():
+        return
+    if not folder.is_dir():
         raise UserError(f"{folder}: is a file; pass a new folder")
-    candidates = folder / CANDIDATES
-    if candidates.exists():
+    if (folder / CANDIDATES).exists():
         raise UserError(f"{folder}: exists, and its pairs are complete; pass a new folder, or delete it")
-    if folder.is_dir() and any(folder.iterdir()) and not make_part_path(candidates).exists():
+    if any(folder.iterdir()) and not make_part_path(folder / CANDIDATES).exists():
         raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
 
 
@@ -206,44 +228,8 @@ def _check_languages(args: MakePairs, run: RunFolder) -> Direction:
 # --- translation ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Turns windows of lines into records, and all records into the new training text."""
-
-    maker: CandidateMaker
-    direction: Direction
-    settings: Settings
-    folder: Path
-    mono: Sequence[Path]
-
-    def process(self, window: Sequence[Line], first_number: int) -> str:
-        """Return the records of a window, one per line."""
-        return "".join(each.to_json() for each in self.maker.make([line.src for line in window], first_number))
-
-    def finish(self, candidates: Path) -> None:
-        """Write the text files and the report."""
-        from transformer_mt.tools.synthesis.synthetic_data import write_pairs
-
-        counts = write_pairs(candidates, self.direction, self.folder)
-        write_text(self.folder / REPORT, json.dumps(self._report(counts), ensure_ascii=False, indent=1) + "\n")
-
-    def _report(self, counts: PairCounts) -> dict[str, Any]:
-        src, tgt = self.direction.languages
-        return {
-            "command": self.direction.command,
-            "src_lang": src,
-            "tgt_lang": tgt,
-            "mono": [str(path) for path in self.mono],
-            "lines": counts.n_lines,
-            "pairs": counts.n_pairs,
-            "dropped": counts.dropped,
-            "mean_chrf": counts.mean_chrf,
-            "settings": self.settings,
-        }
-
-
-def _load(args: MakePairs, direction: Direction) -> _Job:
-    """Load the models."""
+def _load(args: MakePairs) -> tuple[CandidateMaker, Settings]:
+    """Load the models. Return also the settings that affect the pairs."""
     from transformer_mt.decoding.translator import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
@@ -263,20 +249,17 @@ def _load(args: MakePairs, direction: Direction) -> _Job:
         back = _load_back(args, args.back.round_trip)
         settings["--round-trip"] = " ".join(ModelProvenance.of_translator(back).identity.values())
         settings |= {"--round-trip-tag": str(back.config.tag), "--min-chrf": f"{min_chrf:g}"}
-    maker = CandidateMaker(translator, max_tokens, back, min_chrf)
-    return _Job(maker, direction, settings, args.files.output, args.files.mono)
+    return CandidateMaker(translator, max_tokens, back, min_chrf), settings
 
 
 def _load_back(args: MakePairs, run: Path) -> Translator:
     """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
     from transformer_mt.decoding.translator import Translator
 
-    options: dict[str, Any] = {"beam": 1, "n_best": 1, "sample": False}
-    if args.back.round_trip_tag is not None:
-        options["tag"] = args.back.round_trip_tag
-    if args.search.batch_tokens is not None:
-        options["batch_tokens"] = args.search.batch_tokens
-    return Translator.load(run, **{**collect_given(args.loading), "checkpoint": "best"}, **options)
+    given: dict[str, Any] = {"tag": args.back.round_trip_tag, "batch_tokens": args.search.batch_tokens}
+    options = {key: value for key, value in given.items() if value is not None}
+    loading = {**collect_given(args.loading), "checkpoint": "best"}
+    return Translator.load(run, **loading, beam=1, n_best=1, sample=False, **options)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Tokenize(Command):
     def execute(self) -> None:
         """Run `tmt tokenize`."""
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-        from transformer_mt.flows import prepare as data
+        from transformer_mt.flows.prepare import load_split, make_tokenizers
 
         texts, overrides = split_arguments(self.run_or_config, self.texts)
         check_input(texts, self.input, "tokenize")
@@ -51,8 +51,8 @@ class Tokenize(Command):
         if run is not None:
             tokenizers, validation = TokenizerPair.load(run.tokenizer), None
         else:
-            tokenizers = data.make_tokenizers(config, data.load_split(config, "train"))
-            validation = data.load_split(config, "validation")
+            tokenizers = make_tokenizers(config, load_split(config, "train"))
+            validation = load_split(config, "validation")
         if validation is not None and not texts and not self.input:
             for side in (self.side,) if self.side else SIDES:
                 sentences = (pair[side == "tgt"] for pair in validation)

@@ -123,7 +123,9 @@ def render_card(
         "## Next commands",
         "",
         "```bash",
-        format_next_commands(run, config) if can_translate else _format_restart_command(run),
+        format_next_commands(run, config)
+        if can_translate
+        else f"tmt train --config {quote(str(run.config))}  # no checkpoint yet: train, or start again after a stop",
         "```",
         "",
         "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
@@ -166,13 +168,6 @@ def format_next_commands(run: RunFolder, config: Config) -> str:
     }
     width = max(map(len, commands))
     return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
-
-
-def _format_restart_command(run: RunFolder) -> str:
-    """Return the command for a run without a checkpoint."""
-    return (
-        f"tmt train --config {quote(str(run.config))}  # there is no checkpoint yet: train, or start again after a stop"
-    )
 
 
 def _describe_training(record: Mapping[str, Any], status: str) -> Iterator[str]:
