@@ -86,10 +86,10 @@ def collect_given(*groups: OptionGroup) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def list_given_flags(*groups: OptionGroup) -> list[str]:
-    """Return the flags of the options that are not None, such as `--top-k`."""
-    given = collect_given(*groups)
-    return [_make_flag(each) for options in groups for each in fields(options) if each.name in given]
+def list_given_flags(*groups: OptionGroup | Command) -> list[str]:
+    """Return the flags of the options of some groups that differ from their defaults, such as `--top-k`."""
+    options = ((each, getattr(group, each.name)) for group in groups for each in fields(group))
+    return [_make_flag(each) for each, value in options if "flag" in each.metadata and value != each.default]
 
 
 # --- from declarations to argparse, and back --------------------------------------------------------------------------

@@ -119,29 +119,16 @@ def _check_arguments(args: Evaluate) -> None:
         if args.set is not None and args.src:
             raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
     else:
-        if given := _list_options_of_runs(args):
-            raise UserError(f"evaluate: --hyp scores existing translations; leave out {', '.join(given)}")
+        given = {"RUN"} if args.run else set[str]()
+        given |= {*list_given_flags(args, args.loading, args.search)} - {"--ref", "--json"}
+        if given:
+            raise UserError(f"evaluate: --hyp scores existing translations; leave out {', '.join(sorted(given))}")
         if args.ref is None:
             raise UserError("evaluate: --hyp and --ref go together")
         if not args.files.tgt_lang and args.files.text == "moses":
             raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
     if args.json and args.show:
         raise UserError("evaluate: --show and --json do not go together; --output G writes the translations")
-
-
-def _list_options_of_runs(args: Evaluate) -> list[str]:
-    """Return the given options that a file of translations does not have."""
-    values = {
-        "RUN": args.run,
-        "--src": args.src,
-        "--set": args.set,
-        "--expect": args.expect,
-        "--output": args.output,
-        "--show": args.show,
-        "--ensemble": args.ensemble or None,
-    }
-    given = [name for name, value in values.items() if value is not None]
-    return [*given, *list_given_flags(args.loading, args.search)]
 
 
 @dataclass(frozen=True)

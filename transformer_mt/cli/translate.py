@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
 from transformer_mt.cli import line_input
-from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
+from transformer_mt.cli.command import (
+    Command,
+    OptionGroup,
+    collect_given,
+    flag,
+    group,
+    list_given_flags,
+    option,
+    positional,
+)
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Format, OutputKind, Settings, check_output, open_output, process_lines
 from transformer_mt.cli.options import (
@@ -358,21 +367,12 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
 
 def _check_document_options(args: Translate, document_format: DocumentFormat) -> None:
     """Raise `UserError` for options that make no sense for a document."""
-    refused = {
-        "--n-best": args.n_best not in (None, 1),
-        "--resume": args.lines.resume,
-        "--scores": args.lines.scores,
-        "--alignments": args.lines.alignments,
-        "--confidence": args.lines.confidence,
-        "--prefix": args.lines.prefix,
-        "--format": args.lines.format != "text",
-        "--errors": args.lines.errors != "strict",
-        "--markup none": args.markup.markup == "none",
-    }
-    for name, is_given in refused.items():
-        if is_given:
-            advice = f"leave it out, or translate its lines with --document-format {LINES}"
-            raise UserError(f"{name}: {args.lines.input} is translated as a document ({document_format}); {advice}")
+    given = [name for name in list_given_flags(args.lines) if name not in ("--input", "--output", "--split-sentences")]
+    given += ["--n-best"] if args.n_best not in (None, 1) else []
+    given += ["--markup none"] if args.markup.markup == "none" else []
+    if given:
+        advice = f"leave it out, or translate its lines with --document-format {LINES}"
+        raise UserError(f"{given[0]}: {args.lines.input} is translated as a document ({document_format}); {advice}")
     if args.engine == "ctranslate2":
         raise UserError("--engine ctranslate2: it cannot keep the markup of a document; translate with the run")
     if args.documents.attributes and document_format != "html":
