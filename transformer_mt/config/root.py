@@ -408,7 +408,6 @@ def _error_line(tree: Tree, path: KeyPath, message: str) -> str:
 
 
 def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
-    """Return a line for each mistake, in the order of the file."""
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
         path = (*SCHEMA.path_in_file(detail["loc"], tree), *list_error_keys(cast(dict[str, Any], detail)))

@@ -322,7 +322,6 @@ class BatchStream:
         return np.concatenate([source.shapes for source in self.bucketed_sources])
 
     def _plan(self, epoch: int, source: int = 0) -> ShardedPlan:
-        """Return the batches of an epoch of a source."""
         return self.bucketed_sources[source].shuffled(self._seed, epoch)
 
     def take(
@@ -358,7 +357,6 @@ class BatchStream:
             position = StreamPosition(position.epoch + epochs, index, tuple(n_taken) if self._mixture else ())
 
     def _source_at(self, position: StreamPosition) -> int:
-        """Return the index of the source of the batch at a position."""
         if self._mixture is None:
             return 0
         return self._mixture.choose(position.epoch * len(self) + position.index)

@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice, pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -57,26 +57,21 @@ COLUMNS = {"src": "string", "tgt": "string", "file": "int32", "line": "int64"}
 Integers = Sequence[int] | NDArray[np.integer[Any]]
 
 
-class TableWriter:
-    """Writes a table, and hashes its text."""
+class TableWriter(ExitStack):
+    """Writes a table, and hashes its text. A context manager."""
 
     def __init__(self, path: Path, extra_columns: Sequence[str] = ()) -> None:
+        super().__init__()
         import pyarrow
 
         self._pa: Any = pyarrow
         kinds = {**COLUMNS, **dict.fromkeys(extra_columns, "int64")}
         self._schema = self._pa.schema([(name, getattr(self._pa, kind)()) for name, kind in kinds.items()])
         self._digest = hashlib.sha256()
-        self._file = self._pa.OSFile(str(path), "wb")
-        self._stream = self._pa.ipc.new_stream(self._file, self._schema)
+        self._stream = self.enter_context(
+            self._pa.ipc.new_stream(self.enter_context(self._pa.OSFile(str(path), "wb")), self._schema)
+        )
         self.n_pairs = 0
-
-    def __enter__(self) -> TableWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stream.close()
-        self._file.close()
 
     def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Integers) -> None:
         """Append pairs, with their `file`, `line` and any extra columns."""

@@ -266,14 +266,6 @@ class Stage(Section):
         return max(1, round(float(self.until[:-1]) / 100 * max_steps))
 
 
-def find_mixture_problem(
-    sources: Sequence[TrainSource], stages: Sequence[Stage], temperature: float
-) -> tuple[str, str] | None:
-    """Return the key of the first contradiction between named sources and stages, and a message, or None."""
-    names = [source.name for source in sources]
-    return next(chain(_find_source_problems(sources, temperature), _find_stage_problems(names, stages)), None)
-
-
 def _find_source_problems(sources: Sequence[TrainSource], temperature: float) -> Iterator[tuple[str, str]]:
     names = [source.name for source in sources]
     weights = [source.weight for source in sources]
@@ -379,8 +371,11 @@ class DataConfig(Section):
                 raise section_error(f"validation.{number}.name", f"{name} is the name of an earlier source: rename one")
             if name == "all":
                 raise section_error(f"validation.{number}.name", "all means all sources together: rename this one")
-        if problem := find_mixture_problem(train, self.stages, self.temperature):
-            raise section_error(*problem)
+        for key, message in chain(
+            _find_source_problems(train, self.temperature),
+            _find_stage_problems([source.name for source in train], self.stages),
+        ):
+            raise section_error(key, message)
         return self
 
     @property

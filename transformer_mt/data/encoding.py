@@ -214,7 +214,6 @@ def encode_corpus(
 
 
 def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, workers: int) -> None:
-    """Encode and filter block by block, and append to the arrays."""
     _check_space(corpus, encoder, folder.parent)
     workers = limit_workers(workers, len(corpus))
     n_rows, ends, limit_counts = 0, [0, 0], LengthLimitCounts()

@@ -128,6 +128,5 @@ def _split(joined: Joined) -> list[NDArray[np.int32]]:
 
 
 def _sample_share(samplers: tuple[SubwordSampler, ...], arguments: tuple[int, Joined, Rows, int]) -> Joined:
-    """Sample a share of a batch, in a worker process."""
     side, joined, rows, epoch = arguments
     return _join(samplers[side].sample_rows(_split(joined), epoch, side, rows))

@@ -224,7 +224,6 @@ def _load_dataset(name: str, subset: str | None, split: str) -> Any:
 
 
 def _loading_error(name: str, split: str, error: Exception) -> UserError:
-    """Return the error for an exception of `datasets`, with its cause and a remedy."""
     cause = error.__cause__ or error
     reason, *more = str(cause).splitlines() or [type(cause).__name__]
     if "Config name is missing" in reason:

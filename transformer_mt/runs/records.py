@@ -238,7 +238,6 @@ def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
 
 
 def _merit(metric: str, score: float) -> tuple[bool, float]:
-    """Return a sort key that is larger for a better score."""
     if math.isnan(score):
         return False, 0.0
     return True, -score if metric == "loss" else score

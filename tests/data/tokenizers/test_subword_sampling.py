@@ -21,9 +21,9 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.subword_sampling import (
     BpeVocabulary,
+    Draw,
     SubwordSampler,
     UnigramVocabulary,
-    WordSampler,
     make_word_factory,
 )
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -120,7 +120,7 @@ def test_bpe_dropout_matches_algorithm_1_of_the_paper(rate: float, word: str) ->
     words = BpeVocabulary({"vocab": vocab, "merges": merges, "byte_fallback": False}, rate)
     made, rng = words.make_word(word), random.Random(1)
     assert made is not None
-    ours = frequencies(lambda: made.draw(random.Random(rng.random()).random))
+    ours = frequencies(lambda: made(random.Random(rng.random()).random))
     naive = frequencies(lambda: [vocab[piece] for piece in naive_bpe_dropout(word, merges, rate, rng)])
     assert len(ours) > 2
     assert_same_distribution(ours, naive, error=7)
@@ -150,11 +150,11 @@ def test_unigram_sampling_matches_exact_enumeration(rate: float, word: str) -> N
     }
     exact = {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
     rng = random.Random(1)
-    assert_same_distribution(frequencies(lambda: made.draw(rng.random)), exact, error=5)
+    assert_same_distribution(frequencies(lambda: made(rng.random)), exact, error=5)
 
 
 def test_long_word_does_not_overflow() -> None:
-    words: list[Callable[[str], WordSampler | None]] = [
+    words: list[Callable[[str], Draw | None]] = [
         UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make_word,
         BpeVocabulary(
             {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5
@@ -163,7 +163,7 @@ def test_long_word_does_not_overflow() -> None:
     for make in words:
         made = make("ab" * 500)
         assert made is not None
-        assert len(made.draw(random.Random(1).random)) >= 500
+        assert len(made(random.Random(1).random)) >= 500
 
 
 # --- determinism and exceptions ---------------------------------------------------------------------------------------

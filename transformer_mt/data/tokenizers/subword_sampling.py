@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,7 @@ MAX_CACHED_STATES = 100_000  # partly merged words
 SPACE = "[ \u2581]"  # first character of a word: a space, or SentencePiece's replacement for it
 
 Uniform = Callable[[], float]  # returns the next random number in [0, 1)
-
-
-class WordSampler(Protocol):
-    """A word whose segmentation can be drawn."""
-
-    def draw(self, uniform: Uniform) -> list[int]:
-        """Draw the ids of one segmentation."""
-        ...
+Draw = Callable[[Uniform], list[int]]  # draws the ids of one segmentation of a word
 
 
 class SubwordSampler:
@@ -73,12 +66,11 @@ class SubwordSampler:
         return drawn if len(drawn) <= self.max_length else ids
 
     def _draw(self, ids: list[int], uniform: Uniform) -> list[int]:
-        """Draw ids of the text of some ids."""
         look_up, cached = self._look_up, self._cached_look_up
         words = [cached(word) if len(word) <= MAX_CACHED_LENGTH else look_up(word) for word in self._words(ids)]
         if [i for canonical, _ in words for i in canonical] != ids:
             return ids
-        return [i for _, word in words for i in word.draw(uniform)]
+        return [i for _, draw in words for i in draw(uniform)]
 
     def sample_rows(
         self, sentences: Iterable[Iterable[Any]], epoch: int, side: int, rows: NDArray[np.integer[Any]]
@@ -102,10 +94,9 @@ class SubwordSampler:
             return words
         return [part for word in words for part in self._word_start.split(word) if part]
 
-    def _look_up(self, word: str) -> tuple[list[int], WordSampler]:
-        """Return the canonical ids of a word, and the sampler of its segmentations."""
+    def _look_up(self, word: str) -> tuple[list[int], Draw]:
         canonical: list[int] = [token.id for token in self._model.tokenize(word)]
-        return canonical, self._make_word(word) or FixedWord(canonical)
+        return canonical, self._make_word(word) or (lambda _: canonical)
 
 
 SubwordSamplers = tuple[SubwordSampler, SubwordSampler]  # source, target
@@ -118,8 +109,8 @@ def sample_sides(
     return [samplers[side].sample_rows(sentences, epoch, side, rows) for side, sentences in enumerate(sides)]
 
 
-def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], WordSampler | None]:
-    """Return a function that makes the sampler of a word, or None if the vocabulary cannot spell the word.
+def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Draw | None]:
+    """Return a function that returns the `Draw` of a word, or None if the vocabulary cannot spell the word.
 
     Raises `UserError` for a tokenizer whose tokens mark the ends of words.
     """
@@ -131,17 +122,6 @@ def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Word
             "tokenizer.sampling: not supported for this vocabulary file, whose tokens mark the ends of words; set 0"
         )
     return BpeVocabulary(model, rate).make_word
-
-
-class FixedWord:
-    """A word with a single segmentation."""
-
-    def __init__(self, ids: list[int]) -> None:
-        self.ids = ids
-
-    def draw(self, uniform: Uniform) -> list[int]:
-        """Return the ids."""
-        return self.ids
 
 
 def _spell(character: str, vocabulary: dict[str, int], byte_fallback: bool) -> list[int]:
@@ -167,10 +147,10 @@ class BpeVocabulary:
             (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(model["merges"])
         }
 
-    def make_word(self, word: str) -> WordSampler | None:
-        """Return the word before its first merge, or None if the vocabulary cannot spell it."""
+    def make_word(self, word: str) -> Draw | None:
+        """Return the draw of a word by BPE-dropout, or None if the vocabulary cannot spell it."""
         spelled = [_spell(character, self.vocabulary, self.byte_fallback) for character in word]
-        return MergeState(self, tuple(i for ids in spelled for i in ids)) if all(spelled) else None
+        return MergeState(self, tuple(i for ids in spelled for i in ids)).draw if all(spelled) else None
 
 
 class MergeState:
@@ -196,7 +176,6 @@ class MergeState:
         return list(state.ids)
 
     def _apply(self, choice: int) -> MergeState:
-        """Return the state after one of the possible merges."""
         known = self.following[choice]
         if known is not None:
             return known
@@ -223,8 +202,8 @@ class UnigramVocabulary:
         self.longest_entry = max(map(len, self.vocabulary), default=1)
         self.unknown_score = min(self.scores, default=0.0) - 10.0
 
-    def make_word(self, word: str) -> WordSampler | None:
-        """Return the lattice of a word, or None at rate 0 or if the vocabulary cannot spell the word."""
+    def make_word(self, word: str) -> Draw | None:
+        """Return the draw from the lattice of a word, or None at rate 0 or if the vocabulary cannot spell the word."""
         if self.power == math.inf:
             return None
         arcs: list[list[Arc]] = [[] for _ in range(len(word) + 1)]
@@ -238,7 +217,7 @@ class UnigramVocabulary:
                 if not spelled:
                     return None
                 arcs[end].append((end - 1, spelled, self.power * self.unknown_score))
-        return Lattice(arcs)
+        return Lattice(arcs).draw
 
 
 Arc = tuple[int, list[int], float]  # start position, ids, log weight
