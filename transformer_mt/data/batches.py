@@ -383,22 +383,20 @@ class BatchStream:
     def halve(self, batch: Batch) -> list[Batch]:
         """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
         middle = (len(batch.rows) + 1) // 2
-        return [self._take_pairs(batch, part) for part in (slice(middle), slice(middle, None))]
-
-    def _take_pairs(self, batch: Batch, part: slice) -> Batch:
-        """Return some pairs of a batch, without the padding that they do not need."""
-        src_pad, tgt_pad = self.tokenizers.src.pad_id, self.tokenizers.tgt.pad_id
-        n_src, n_tgt = (batch.src[part] != src_pad).sum(1), (batch.labels[part] != tgt_pad).sum(1)
-        longest_src, longest_tgt = int(n_src.max()), int(n_tgt.max())
-        return replace(
-            batch,
-            src=batch.src[part, :longest_src],
-            tgt_in=batch.tgt_in[part, :longest_tgt],
-            labels=batch.labels[part, :longest_tgt],
-            n_src=int(n_src.sum()),
-            n_tgt=int(n_tgt.sum()),
-            rows=batch.rows[part],
-        )
+        n_src = (batch.src != self.tokenizers.src.pad_id).sum(1)  # [B]
+        n_tgt = (batch.labels != self.tokenizers.tgt.pad_id).sum(1)  # [B]
+        return [
+            replace(
+                batch,
+                src=batch.src[part, : int(n_src[part].max())],
+                tgt_in=batch.tgt_in[part, : int(n_tgt[part].max())],
+                labels=batch.labels[part, : int(n_tgt[part].max())],
+                n_src=int(n_src[part].sum()),
+                n_tgt=int(n_tgt[part].sum()),
+                rows=batch.rows[part],
+            )
+            for part in (slice(middle), slice(middle, None))
+        ]
 
     def build_batch(self, rows: Rows) -> Batch:
         """Build the batch of some corpus rows of one source, without modification and subword sampling."""

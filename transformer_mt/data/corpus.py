@@ -77,10 +77,8 @@ class TableWriter(ExitStack):
         """Append pairs, with their `file`, `line` and any extra columns."""
         self.n_pairs += len(src)
         self._digest.update("".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode())
-        arrays = [
-            self._pa.array(column, kind) for column, kind in zip((src, tgt, *columns), self._schema.types, strict=True)
-        ]
-        self._stream.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+        values = dict(zip(self._schema.names, (src, tgt, *columns), strict=True))
+        self._stream.write_batch(self._pa.RecordBatch.from_pydict(values, schema=self._schema))
 
     def text_hash(self) -> str:
         """Return the SHA-256 of the text that was written so far."""
@@ -94,14 +92,6 @@ def read_batches(path: str | Path) -> Iterator[Any]:
     pa: Any = pyarrow
     with pa.OSFile(str(path)) as file:
         yield from pa.ipc.open_stream(file)
-
-
-def take_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
-    """Return some rows of a record batch."""
-    import pyarrow
-
-    pa: Any = pyarrow
-    return batch.take(pa.array(rows))
 
 
 FORMAT_VERSION = 2  # of a cached table; part of its key
@@ -175,7 +165,7 @@ class ParallelCorpus:
             end = start + len(batch)
             if self.selected is not None:
                 first, last = np.searchsorted(self.selected, (start, end))
-                batch = take_rows(batch, self.selected[first:last] - start)
+                batch = batch.take(self.selected[first:last] - start)
             yield batch
             start = end
 
