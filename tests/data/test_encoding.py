@@ -98,6 +98,7 @@ def test_lines_of_a_batch_are_those_of_the_file(write_corpus: WriteCorpus, token
     assert found.describe_lines(np.array([2, 0, 1], np.int32)) == "t.en:8, t.en:1, t.en:7"
     assert batch.rows[:5].tolist() == [3, 4, 5, 6, 7]
     assert found.describe_lines(batch.rows) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
+    assert found.describe_lines(batch.rows[:6]).endswith("t.en:13, ... and 1 more")
 
 
 def test_without_a_limit_every_pair_is_kept(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:

@@ -38,7 +38,7 @@ def make_translator(make_model: MakeModel, small_tokenizers: TokenizerPair) -> C
     return make_translator
 
 
-def test_word_weights_sum_source_tokens_and_average_target_tokens() -> None:
+def test_word_weights_are_sums_over_the_tokens_of_both_words() -> None:
     """Compare with examples worked out by hand."""
     weights = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.4, 0.5], [0.45, 0.3, 0.25], [0.1, 0.2, 0.7]])
     assert align_words(weights, [0, 1, 1], [0, 1, 1, 2]) == [(0, 0), (1, 1), (1, 2)]

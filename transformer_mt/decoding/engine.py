@@ -312,13 +312,13 @@ def target_word_indices(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
 def align_words(weights: Tensor, src_word_indices: list[int], tgt_word_indices: list[int]) -> WordAlignment:
     """Align each target word with its best source word, given the index of the word of each token.
 
-    The weights [T, S] are summed over the tokens of a source word and averaged over those of a target word.
+    The weights [T, S] are summed over the tokens of both words.
     """
     if not src_word_indices or not tgt_word_indices:
         return []
     one_hot = (F.one_hot(torch.tensor(indices)).float() for indices in (src_word_indices, tgt_word_indices))
     to_src, to_tgt = one_hot  # [S, W], [T, W]
-    word_weights = (to_tgt / to_tgt.sum(0).clamp(min=1)).T @ weights @ to_src  # [target W, source W]
+    word_weights = to_tgt.T @ weights @ to_src  # [target W, source W]
     best = word_weights.argmax(1)
     return [(int(source), target) for target, source in enumerate(best) if target in tgt_word_indices]
 
