@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -160,25 +160,23 @@ BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _DECLARATION = re.compile(
     r"(?:<\?xml[^>]*?\bencoding|<meta[^>]*?\bcharset)\s*=\s*[\"']?(?P<name>[\w.:-]*)", re.ASCII | re.IGNORECASE
 )
+_CONVERSION = "convert it with iconv -f ENCODING -t UTF-8, and declare UTF-8"
 _DECLARATION_CHARACTERS = 4096  # at the start of a file, in which an encoding may be declared
 
 
-def decode(content: bytes) -> str:
-    """Return the text of a document. Raises `DocumentError` if it is not UTF-8."""
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = 1 + content.count(b"\n", 0, error.start)
-        raise DocumentError(line, _describe_conversion("not UTF-8 text")) from None
-
-
-def check_declared_encoding(text: str) -> None:
-    """Raise `DocumentError` if an XML declaration or a tag `meta` declares another encoding than UTF-8.
+def decode(content: bytes, *, may_declare: bool) -> str:
+    """Return the text of a document. Raises `DocumentError` if it is not UTF-8, or declares another encoding.
 
     Characters of the translation would be read wrongly, even if all of the source are ASCII.
     """
-    for match in _DECLARATION.finditer(text, 0, _DECLARATION_CHARACTERS):
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise DocumentError(line, f"not UTF-8 text; {_CONVERSION}") from None
+    for match in _DECLARATION.finditer(text, 0, _DECLARATION_CHARACTERS) if may_declare else ():
         check_encoding_name(match["name"], 1 + text.count("\n", 0, match.start()))
+    return text
 
 
 def check_encoding_name(name: str, line: int) -> None:
@@ -188,12 +186,7 @@ def check_encoding_name(name: str, line: int) -> None:
     except LookupError:
         is_utf8 = False
     if not is_utf8:
-        raise DocumentError(line, _describe_conversion(f"the document declares the encoding {name[:30]}"))
-
-
-def _describe_conversion(problem: str) -> str:
-    """Return a problem with its remedy."""
-    return f"{problem}; convert it with iconv -f ENCODING -t UTF-8, and declare UTF-8"
+        raise DocumentError(line, f"the document declares the encoding {name[:30]}; {_CONVERSION}")
 
 
 # --- segments from inline tokens --------------------------------------------------------------------------------------
@@ -221,6 +214,17 @@ class InlineToken:
     def is_visible(self) -> bool:
         """Return whether the token is more than a tag or white space."""
         return self.is_content if self.text is None else bool(self.text.strip())
+
+
+def add_text(document: str, elements: Iterable[InlineToken], start: int, end: int) -> Iterator[InlineToken]:
+    """Yield the elements of a range, and the text between them."""
+    for element in elements:
+        if start < element.start:
+            yield InlineToken(start, element.start, document[start : element.start])
+        yield element
+        start = element.end
+    if start < end:
+        yield InlineToken(start, end, document[start:end])
 
 
 def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) -> Iterator[Segment]:

@@ -15,7 +15,6 @@ from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
     DocumentOptions,
-    check_declared_encoding,
     decode,
 )
 from transformer_mt.tools.markup.elements import MarkedText
@@ -41,9 +40,7 @@ def find_format(path: Path) -> DocumentFormat | None:
 def read_document(path: Path, document_format: DocumentFormat, options: DocumentOptions) -> Document:
     """Read a document. Raises `UserError` if it does not follow its format, or is not UTF-8."""
     try:
-        text = decode(path.read_bytes())
-        if document_format in ("html", "xliff"):
-            check_declared_encoding(text)
+        text = decode(path.read_bytes(), may_declare=document_format in ("html", "xliff"))
         return parse_document(text, document_format, options)
     except DocumentError as error:
         raise UserError(f"{path}, line {error.line}: {error.message}") from None

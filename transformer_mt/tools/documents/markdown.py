@@ -19,6 +19,7 @@ from transformer_mt.tools.documents.document import (
     Piece,
     Replacement,
     Segment,
+    add_text,
     make_segments,
     render_text,
 )
@@ -128,14 +129,8 @@ def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Itera
 
 
 def _text_tokens(content: str, start: int, end: int) -> Iterator[InlineToken]:
-    position = start
-    for match in _EXTENSIONS.finditer(content, start, end):
-        if position < match.start():
-            yield InlineToken(position, match.start(), content[position : match.start()])
-        position = match.end()
-        yield InlineToken(match.start(), position)
-    if position < end:
-        yield InlineToken(position, end, content[position:end])
+    extensions = (InlineToken(*match.span()) for match in _EXTENSIONS.finditer(content, start, end))
+    return add_text(content, extensions, start, end)
 
 
 def _join_delimiters(tokens: Sequence[InlineToken]) -> list[InlineToken]:
@@ -203,8 +198,6 @@ class _Block:
     end: int
     kind: str
     """Type of the token before it, such as heading_open."""
-    is_after_signs: bool = False
-    """Whether it follows number signs in its line."""
     underline: str = ""
     """The line after it, if that makes it a heading."""
 
@@ -220,7 +213,7 @@ class _Block:
     @property
     def is_heading(self) -> bool:
         """Return whether it is a heading that starts with number signs."""
-        return self.kind == "heading_open" and self.is_after_signs
+        return self.kind == "heading_open" and not self.underline
 
 
 class _MarkdownReader:
@@ -305,7 +298,7 @@ class _MarkdownReader:
         for character in token.content:
             offsets.append(offset)
             offset += 2 if is_cell and character == "|" else 1
-        return _Block(token, offsets, offset, previous.type, not is_cell)
+        return _Block(token, offsets, offset, previous.type)
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
@@ -364,7 +357,7 @@ class _Renderer:
             content = f"| {content} |\n| --- |"
         elif block.is_heading:
             content = f"# {content}"
-        elif block.kind == "heading_open":
+        elif block.underline:
             content = f"{content}\n{block.underline}"
         return self.reader.find_shape(content)
 

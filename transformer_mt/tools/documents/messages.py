@@ -18,6 +18,7 @@ from transformer_mt.tools.documents.document import (
     Piece,
     Replacement,
     Segment,
+    add_text,
     check_encoding_name,
     make_segment,
     make_text_parts,
@@ -176,17 +177,13 @@ def _cue_replacements(text: str, lines: Sequence[tuple[int, int]]) -> Iterator[R
 
 
 def _tokenize(text: str, start: int, end: int) -> Iterator[InlineToken]:
-    position = start
+    tags: list[InlineToken] = []
     for match in _TAG.finditer(text, start, end):
-        if position < match.start():
-            yield InlineToken(position, match.start(), text[position : match.start()])
-        position = match.end()
         name = match["name"] or match["style"]
         is_closing = match["closing"] or match["is_on"] == "0"
         role = Role.SINGLE if name is None else Role.CLOSING if is_closing else Role.OPENING
-        yield InlineToken(match.start(), position, role=role, name=match[0][0] + (name or "").lower())
-    if position < end:
-        yield InlineToken(position, end, text[position:end])
+        tags.append(InlineToken(*match.span(), role=role, name=match[0][0] + (name or "").lower()))
+    return add_text(text, tags, start, end)
 
 
 def _make_replacements(text: str, tokens: Sequence[InlineToken]) -> Iterator[Replacement]:

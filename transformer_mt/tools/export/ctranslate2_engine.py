@@ -113,9 +113,7 @@ class CTranslate2Engine:
         self.tokenizers, self.max_positions, self.has_scores = tokenizers, positions, scores
         self.src_vocabulary, self.tgt_vocabulary = list_vocabulary(tokenizers.src), list_vocabulary(tokenizers.tgt)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
-        ctranslate2.set_log_level(
-            logging.ERROR
-        )  # no warning if the CPU lacks a compute type: `tmt` prints the used one
+        ctranslate2.set_log_level(logging.ERROR)  # `tmt` prints the compute type if the CPU lacks the wanted one
         kind, _, index = device.partition(":")
         self.library: Any = ctranslate2.Translator(
             str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
@@ -151,9 +149,8 @@ class CTranslate2Engine:
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
         if self.has_scores:
-            return self._add_scores(
-                sources, [choose_n_best(hypotheses, config, self.tokenizers) for hypotheses in found]
-            )
+            found = [choose_n_best(hypotheses, config, self.tokenizers) for hypotheses in found]
+            return self._add_scores(sources, found)
         return found
 
     def score(

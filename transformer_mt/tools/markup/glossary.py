@@ -82,12 +82,8 @@ class Glossary:
             entry = _parse(line, number, f"{path}:{number}")
             other = entries.setdefault((entry.is_case_sensitive, entry.key), entry)
             if other is not entry:
-                is_same = (other.variants, other.is_keep) == (entry.variants, entry.is_keep)
-                problem = "is on line {} already" if is_same else "has another translation on line {}"
-                remedy = "remove one of them" if is_same else "keep one line, with variants separated by |"
-                raise UserError(
-                    f"{path}:{number}: the term {entry.source!r} {problem.format(other.line_number)}; {remedy}"
-                )
+                problem = f"the term {entry.source!r} is on line {other.line_number} already"
+                raise UserError(f"{path}:{number}: {problem}; keep one line, with variants separated by |")
         if not entries:
             raise UserError(f"{path}: has no terms; write lines of source, tab, translation")
         return cls([*entries.values()], digest.hexdigest()[:16])
@@ -108,11 +104,6 @@ class Glossary:
                     n_units = length
                     break
             first += n_units
-
-    @property
-    def has_keep_terms(self) -> bool:
-        """Return whether the glossary has terms with the option keep."""
-        return any(entry.is_keep for entry in self.entries)
 
     def find_keep_terms(self, text: str) -> Iterator[Span]:
         """Yield the terms in a text that have the option keep, as protected elements."""

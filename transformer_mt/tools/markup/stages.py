@@ -46,7 +46,8 @@ class UnusableTermWarning(UserWarning):
 def make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> list[TextStage]:
     """Return the stages that section `decoding` asks for. Raises `UserError` if the glossary is invalid."""
     glossary = None if config.glossary is None else read_glossary(config.glossary)
-    find_keep_terms = glossary.find_keep_terms if glossary is not None and glossary.has_keep_terms else None
+    has_keep_terms = glossary is not None and any(entry.is_keep for entry in glossary.entries)
+    find_keep_terms = glossary.find_keep_terms if glossary is not None and has_keep_terms else None
     stages: list[TextStage] = []
     if config.markup != "none":
         stages.append(MarkupStage(Protector(config.protect, config.protect_patterns, find_keep_terms)))
@@ -74,11 +75,7 @@ class MarkupStage(TextStage):
     )
 
     def __init__(self, protector: Protector) -> None:
-        self.protector = protector
-
-    def mark(self, text: str | MarkedText) -> MarkedText:
-        """Return a text with its protected elements."""
-        return self.protector.mark(text)
+        self.mark = protector.mark
 
     def prepare(self, text: str | MarkedText) -> tuple[str, MarkedText]:
         """Return a text without its elements."""

@@ -207,12 +207,10 @@ class TranslationService:
 
     def languages(self) -> list[Language]:
         """Return the source languages, in the order of the models."""
-        targets: dict[str, list[str]] = {}
+        targets: dict[str, dict[str, None]] = {}
         for pair in self._routes:
-            known = targets.setdefault(pair.source, [])
-            if pair.target not in known:
-                known.append(pair.target)
-        return [Language(code=code, name=language_name(code), targets=known) for code, known in targets.items()]
+            targets.setdefault(pair.source, {})[pair.target] = None
+        return [Language(code=code, name=language_name(code), targets=[*known]) for code, known in targets.items()]
 
     def language_pairs(self) -> list[ServedLanguagePair]:
         """Return the language pairs with their models."""
