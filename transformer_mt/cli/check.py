@@ -74,8 +74,10 @@ class Check(Command):
         config.allow_commands()
         actions = {"--show-removed": self.show_removed, "--worst": self.worst, "--write": self.write}
         action = next((name for name, value in actions.items() if value is not None), None)
-        if action and (self.html is not None or (self.json and action == "--show-removed")):
-            raise UserError(f"check: {action} has output of its own; leave out --html{' and --json' * (not self.json)}")
+        outputs = {"--html": self.html is not None, "--json": self.json and action == "--show-removed"}
+        if action and any(outputs.values()):
+            given = " and ".join(name for name, is_given in outputs.items() if is_given)
+            raise UserError(f"check: {action} has output of its own; leave out {given}")
         if self.show_removed is not None:
             from transformer_mt.flows.prepare import iterate_affected_pairs
             from transformer_mt.tools.quality.signals import normalize_spaces
