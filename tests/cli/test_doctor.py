@@ -12,7 +12,7 @@ from helpers import Tmt, assert_succeeded
 
 import transformer_mt
 from transformer_mt.cli import doctor
-from transformer_mt.cli.doctor import Finding
+from transformer_mt.cli.doctor import Outcome
 from transformer_mt.system.log import Severity
 
 
@@ -70,10 +70,10 @@ def test_a_small_model_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def report(*severities: Severity, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the checks by one with a line for each severity, and the environment by one line."""
 
-    def check() -> Iterator[Finding]:
+    def check() -> Iterator[Outcome]:
         yield from ((f"check {number}", severity, "a value") for number, severity in enumerate(severities))
 
-    monkeypatch.setattr(doctor, "CHECKS", {"packages": check, "disk": check})
+    monkeypatch.setattr(doctor, "DIAGNOSTICS", {"packages": check, "disk": check})
     monkeypatch.setattr(doctor, "describe_environment", lambda: "PyTorch version: 2")
 
 
@@ -103,11 +103,11 @@ def test_a_missing_package_ends_the_checks(tmt: Tmt, monkeypatch: pytest.MonkeyP
 
 
 def test_an_exception_in_a_check_is_an_error_in_one_sentence(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> Iterator[Finding]:
+    def check() -> Iterator[Outcome]:
         raise RuntimeError("first line\nlast line")
 
     report(monkeypatch=monkeypatch)
-    monkeypatch.setattr(doctor, "CHECKS", {"devices": check})
+    monkeypatch.setattr(doctor, "DIAGNOSTICS", {"devices": check})
     done = tmt("doctor")
     assert done.returncode == 2
     assert "RuntimeError: last line" in done.stdout

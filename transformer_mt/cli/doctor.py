@@ -32,12 +32,12 @@ SELF_TEST = (
 SELF_TEST_SECONDS = 180.0  # about 20 are usual
 SUFFICIENT_LOSS = 0.8  # of the validation, relative to the first training loss (0.6 is usual)
 
-Finding = tuple[str, Severity, str]
+Outcome = tuple[str, Severity, str]
 """What was checked, and a value or sentence."""
 
 
-class Check(NamedTuple):
-    """The result of one check."""
+class Diagnosis(NamedTuple):
+    """An outcome with the group of the check."""
 
     group: str
     name: str
@@ -45,8 +45,8 @@ class Check(NamedTuple):
     value: str
 
 
-def check_packages() -> Iterator[Finding]:
-    """Check Python, and that each dependency is installed and new enough."""
+def check_packages() -> Iterator[Outcome]:
+    """Check Python, and that each dependency is installed in a version that fits."""
     from packaging.requirements import Requirement
 
     yield "python", Severity.OK, f"{platform.python_version()}, {platform.platform()}"
@@ -72,10 +72,10 @@ def check_packages() -> Iterator[Finding]:
         if requirement.specifier.contains(version, prereleases=True):
             yield name, Severity.OK, version
         else:
-            yield name, Severity.WARNING, f"{version} is not {requirement.specifier}; {remedy}"
+            yield name, Severity.WARNING, f"{version} is installed, and {requirement.specifier} is needed; {remedy}"
 
 
-def check_program() -> Iterator[Finding]:
+def check_program() -> Iterator[Outcome]:
     """Name the commit, if the program runs from a git repository."""
     from transformer_mt.runs.metadata import read_git_commit
 
@@ -83,7 +83,7 @@ def check_program() -> Iterator[Finding]:
         yield "commit", Severity.OK, commit
 
 
-def check_devices() -> Iterator[Finding]:
+def check_devices() -> Iterator[Outcome]:
     """Describe the device, precision, threads and allocator that `auto` selects."""
     import torch
 
@@ -100,7 +100,7 @@ def check_devices() -> Iterator[Finding]:
     yield "device", Severity.OK, f"auto uses {hardware}, {machine.threads} threads, {detect_allocator()}"
 
 
-def check_disk() -> Iterator[Finding]:
+def check_disk() -> Iterator[Outcome]:
     """Check the free space and the write access of the folder of the runs, or of its nearest existing parent."""
     from transformer_mt.config.root import Config
     from transformer_mt.system.files import find_existing_parent, format_bytes, read_free_disk_bytes
@@ -123,7 +123,7 @@ def check_disk() -> Iterator[Finding]:
         yield "write access", Severity.ERROR, f"{folder}: cannot be written ({error.strerror}); {remedy}"
 
 
-def check_training() -> Iterator[Finding]:
+def check_training() -> Iterator[Outcome]:
     """Train a small model on the quickstart corpus in another process, and check that its loss falls."""
     from transformer_mt.training.metrics_logger import read_metrics
 
@@ -145,14 +145,14 @@ def check_training() -> Iterator[Finding]:
         metrics = [*read_metrics(Path(folder) / "quickstart" / "metrics.jsonl")]
     first, last = metrics[0]["train/nll"], metrics[-1]["valid/nll"]
     seconds = time.perf_counter() - start
-    value = f"loss {first:.2f}, and {last:.2f} after {N_STEPS} steps ({seconds:.0f} s)"
+    value = f"training loss {first:.2f} at first, validation loss {last:.2f} after {N_STEPS} steps ({seconds:.0f} s)"
     if last < SUFFICIENT_LOSS * first:
         yield "self-test", Severity.OK, f"a small model learns: {value}"
     else:  # also if a loss is NaN
         yield "self-test", Severity.ERROR, f"a small model does not learn: {value}"
 
 
-CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+DIAGNOSTICS: dict[str, Callable[[], Iterator[Outcome]]] = {
     "packages": check_packages,
     "program": check_program,
     "devices": check_devices,
@@ -161,18 +161,18 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
 }
 
 
-def run_checks() -> Iterator[Check]:
-    """Run all checks, or only that of the packages if one is missing, because the others need them."""
-    for group, check in CHECKS.items():
+def run_diagnostics() -> Iterator[Diagnosis]:
+    """Check everything, or only the packages if one is missing, because the other checks need them."""
+    for group, check in DIAGNOSTICS.items():
         is_possible = True
         try:
             for name, severity, value in check():
                 is_possible = is_possible and severity < Severity.ERROR
-                yield Check(group, name, severity, value)
+                yield Diagnosis(group, name, severity, value)
         except Exception as error:
             is_possible = False
             reason = (str(error).strip() or "no message").splitlines()[-1]
-            yield Check(group, "check", Severity.ERROR, f"{type(error).__name__}: {reason}")
+            yield Diagnosis(group, "check", Severity.ERROR, f"{type(error).__name__}: {reason}")
         if group == "packages" and not is_possible:
             return
 
@@ -200,24 +200,25 @@ class Doctor(Command):
 
     def execute(self) -> None:
         """Run `tmt doctor`. The exit status is the highest severity."""
-        results: list[Check] = []
+        results: list[Diagnosis] = []
         if not self.json:
             print(f"tmt {__version__}")
-        for group, checks in groupby(run_checks(), key=lambda check: check.group):
+        for group, diagnoses in groupby(run_diagnostics(), key=lambda diagnosis: diagnosis.group):
             if not self.json:
                 print(group)
-            for check in checks:
-                results.append(check)
+            for diagnosis in diagnoses:
+                results.append(diagnosis)
                 if not self.json:
-                    print(f"  {check.severity.name.lower():<8} {check.name:<13} {check.value}", flush=True)
-        severity = max(check.severity for check in results)
+                    severity_name = diagnosis.severity.name.lower()
+                    print(f"  {severity_name:<8} {diagnosis.name:<13} {diagnosis.value}", flush=True)
+        severity = max(result.severity for result in results)
         if self.json:
-            checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in results]
+            checks = [{**result._asdict(), "severity": result.severity.name.lower()} for result in results]
             report = {"tmt": __version__, "severity": severity.name.lower(), "checks": checks}
             print(json.dumps({**report, "environment": describe_environment()}, indent=1))
         else:
             print(f"environment\n{indent(describe_environment(), '  ')}")
-            names = ", ".join(check.name for check in results if check.severity == severity)
+            names = ", ".join(result.name for result in results if result.severity == severity)
             meanings = ("no problems found", f"works, with warnings; see: {names}")
             print([*meanings, f"training cannot work here; see: {names}"][severity])
         sys.exit(severity)
