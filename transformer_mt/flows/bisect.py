@@ -20,7 +20,7 @@ from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import resolve_machine
 from transformer_mt.system.log import log
-from transformer_mt.tools.analysis.bisection import Bisection, Experiment, Items, PreparedTrial, search
+from transformer_mt.tools.analysis.bisection import Bisection, Experiment, Indices, PreparedTrial, search
 from transformer_mt.tools.markup.stages import make_stages
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF"}  # validation.metric -> name of the score; chrF for any other metric
@@ -59,8 +59,8 @@ def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> B
     held_out = make_evaluation_set(short_good, "validation", load_split(short_good, "validation"))
     held_out = held_out.select(range(min(len(held_out.sources), MAX_RESAMPLED_PAIRS)))
 
-    def prepare(items: Items) -> PreparedTrial:
-        config = _configure_trial(short_good, short_bad, [differences[i] for i in items], len(differences), work)
+    def prepare(indices: Indices) -> PreparedTrial:
+        config = _configure_trial(short_good, short_bad, [differences[i] for i in indices], len(differences), work)
         return PreparedTrial(RunFolder(Path(config.runs_dir) / str(config.name)), lambda: train(config))
 
     experiment = Experiment(

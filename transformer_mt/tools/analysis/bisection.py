@@ -14,9 +14,9 @@ from transformer_mt.evaluation.metrics import Scorer, SystemScore, Texts, compar
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 
-Items = tuple[int, ...]
-"""Numbers of differences, ascending."""
-IsBad = Callable[[Items], bool]
+Indices = tuple[int, ...]
+"""Indices of differences, ascending."""
+IsBad = Callable[[Indices], bool]
 """Tells whether a trial with these differences is bad. Raises `RefusedError` if it is impossible."""
 
 
@@ -24,29 +24,30 @@ class RefusedError(Exception):
     """A trial is impossible, because the differences cannot be applied without others."""
 
 
-def find_culprit(n_items: int, is_bad: IsBad, is_possible: Callable[[Items], bool]) -> tuple[Items, bool]:
-    """Find the item that makes a trial bad. A trial with all items is bad, and one without items is good.
+def find_culprit(n_differences: int, is_bad: IsBad, is_possible: Callable[[Indices], bool]) -> tuple[Indices, bool]:
+    """Find the difference that makes a trial bad. A trial with all differences is bad, and one without is good.
 
-    At first, one culprit is assumed: if one half is good, the other is taken for bad. A trial with the result alone
+    At first, one culprit is assumed: if one half is good, the other is assumed to be bad. A trial with the result alone
     verifies this at the end. `is_possible` predicts cheaply whether a trial is refused.
 
     Returns:
-        The culprit, of several items if they cannot be separated, and whether a trial with it alone is bad.
+        The culprit, of several differences if they cannot be separated, and whether a trial with it alone is bad.
     """
-    candidates: list[Items] = _group_items(n_items, is_possible)
+    candidates: list[Indices] = _group_differences(n_differences, is_possible)
     is_verified = True
     while (n := len(candidates)) > 1:
         sizes = sorted(range(1, n), key=lambda size, n=n: abs(2 * size - n))
         parts = [part for size in sizes for part in (candidates[:size], candidates[size:])]
         for part in parts:
-            items = _join(part)
-            if not is_possible(items):
+            indices = _join(part)
+            if not is_possible(indices):
                 continue
             try:
-                is_verified = is_bad(items)
+                is_part_bad = is_bad(indices)
             except RefusedError:
                 continue
-            candidates = part if is_verified else [group for group in candidates if group not in part]
+            candidates = part if is_part_bad else [group for group in candidates if group not in part]
+            is_verified = is_part_bad  # otherwise the remaining candidates were not tried alone
             break
         else:
             break  # cannot be split
@@ -57,14 +58,14 @@ def find_culprit(n_items: int, is_bad: IsBad, is_possible: Callable[[Items], boo
     return culprit, is_verified
 
 
-def _group_items(n_items: int, is_possible: Callable[[Items], bool]) -> list[Items]:
-    """Join each item that is impossible alone with the nearest one or two that make it possible."""
+def _group_differences(n_differences: int, is_possible: Callable[[Indices], bool]) -> list[Indices]:
+    """Join each difference that is impossible alone with the nearest one or two that make it possible."""
     groups: list[set[int]] = []
-    for item in range(n_items):
-        others = sorted({*range(n_items)} - {item}, key=lambda other, item=item: abs(other - item))
+    for index in range(n_differences):
+        others = sorted({*range(n_differences)} - {index}, key=lambda other, index=index: abs(other - index))
         partners = chain.from_iterable(combinations(others, size) for size in range(MAX_PARTNERS + 1))
-        fitting = (partner for partner in partners if is_possible(tuple(sorted((item, *partner)))))
-        group = {item, *next(fitting, ())}
+        fitting = (partner for partner in partners if is_possible(tuple(sorted((index, *partner)))))
+        group = {index, *next(fitting, ())}
         for other in [other for other in groups if other & group]:
             groups.remove(other)
             group |= other
@@ -72,7 +73,7 @@ def _group_items(n_items: int, is_possible: Callable[[Items], bool]) -> list[Ite
     return [tuple(sorted(group)) for group in sorted(groups, key=min)]
 
 
-def _join(groups: Sequence[Items]) -> Items:
+def _join(groups: Sequence[Indices]) -> Indices:
     return tuple(sorted(chain.from_iterable(groups)))
 
 
@@ -103,58 +104,59 @@ class PreparedTrial(NamedTuple):
 class Experiment:
     """Trainings of GOOD with some of the differences of BAD. A set of differences is tried once."""
 
-    differences: Sequence[Difference]  # their indices are the items of the search
-    prepare: Callable[[Items], PreparedTrial]  # raises `UserError` if the differences do not fit together
+    differences: Sequence[Difference]  # the search refers to them by index
+    prepare: Callable[[Indices], PreparedTrial]  # raises `UserError` if the differences do not fit together
     translate: Callable[[RunFolder], Texts]  # translates the validation set with the last weights of a run
     references: Texts
     scorer: Scorer
     metric: str  # name of the score
-    trials: dict[Items, Trial] = field(default_factory=dict[Items, Trial])
-    translations: dict[Items, Texts] = field(default_factory=dict[Items, Texts])
-    possible: dict[Items, bool] = field(default_factory=dict[Items, bool])
+    trials: dict[Indices, Trial] = field(default_factory=dict[Indices, Trial])
+    translations: dict[Indices, Texts] = field(default_factory=dict[Indices, Texts])
+    possible: dict[Indices, bool] = field(default_factory=dict[Indices, bool])
 
     @property
-    def everything(self) -> Items:
-        """Return all items: those of BAD."""
+    def everything(self) -> Indices:
+        """Return the indices of all differences, which make BAD."""
         return tuple(range(len(self.differences)))
 
-    def is_possible(self, items: Items) -> bool:
+    def is_possible(self, indices: Indices) -> bool:
         """Return whether the configuration accepts these differences, as far as is known without a training."""
-        if items not in self.possible:
+        if indices not in self.possible:
             try:
-                self.prepare(items)
+                self.prepare(indices)
             except UserError:
-                self.possible[items] = False
+                self.possible[indices] = False
             else:
-                self.possible[items] = True
-        return self.possible[items]
+                self.possible[indices] = True
+        return self.possible[indices]
 
-    def is_bad(self, items: Items) -> bool:
+    def is_bad(self, indices: Indices) -> bool:
         """Return whether a trial is nearer to BAD. Raises `RefusedError` for an impossible one."""
-        return self.run_trial(items).is_bad
+        return self.run_trial(indices).is_bad
 
-    def run_trial(self, items: Items) -> Trial:
+    def run_trial(self, indices: Indices) -> Trial:
         """Train, translate and compare with GOOD and BAD, once.
 
         Raises:
             RefusedError: The differences cannot be applied without others.
             UserError: A training failed, and not because it diverged.
         """
-        if items in self.trials:
-            return self.trials[items]
-        if items not in ((), self.everything):
-            log(f"tmt: trial {len(self.trials) - 1}: GOOD with {len(items)} of the {len(self.everything)} differences")
-        prepared = self.prepare(items)
-        if self._train(prepared, items):
-            self.translations[items] = self.translate(prepared.run)
-        elif not items:
+        if indices in self.trials:
+            return self.trials[indices]
+        if indices not in ((), self.everything):
+            count = f"{len(indices)} of the {len(self.everything)} differences"
+            log(f"tmt: trial {len(self.trials) - 1}: GOOD with {count}")
+        prepared = self.prepare(indices)
+        if self._train(prepared, indices):
+            self.translations[indices] = self.translate(prepared.run)
+        elif not indices:
             raise UserError(
                 f"bisect: the training of GOOD diverged ({prepared.run.path}); a comparison is not possible"
             )
-        self.trials[items] = trial = self._compare(items, str(prepared.run.path))
+        self.trials[indices] = trial = self._compare(indices, str(prepared.run.path))
         return trial
 
-    def _train(self, prepared: PreparedTrial, items: Items) -> bool:
+    def _train(self, prepared: PreparedTrial, indices: Indices) -> bool:
         """Train, unless an earlier call has. Return False if the training diverged."""
         run = prepared.run
         record = run.read_metadata() if run.exists() else {}
@@ -166,27 +168,27 @@ class Experiment:
             log(f"tmt: {error}")
             return False
         except UserError as error:
-            if run.exists() or items in ((), self.everything):
+            if run.exists() or indices in ((), self.everything):
                 raise
-            self.possible[items] = False  # for example weights of a warm start that do not fit
+            self.possible[indices] = False  # for example weights of a warm start that do not fit
             log(f"tmt: these differences cannot be applied without others: {error}")
             raise RefusedError from None
         return True
 
-    def _compare(self, items: Items, run: str) -> Trial:
+    def _compare(self, indices: Indices, run: str) -> Trial:
         """Compare the translations of a trial with those of GOOD and BAD, as far as they exist."""
-        keys = [self.differences[i].key for i in items]
-        if items not in self.translations:
+        keys = [self.differences[i].key for i in indices]
+        if indices not in self.translations:
             return Trial(run, keys, None, is_bad=True)
-        others = [other for other in ((), self.everything) if other in self.translations and other != items]
-        systems = [self.translations[system] for system in (items, *others)]
+        others = [other for other in ((), self.everything) if other in self.translations and other != indices]
+        systems = [self.translations[system] for system in (indices, *others)]
         ours, *theirs = compare_systems(systems, self.references, self.scorer, [self.metric])[self.metric].systems
         distances = {
             other: replace(score, difference=ours.score - score.score)
             for other, score in zip(others, theirs, strict=True)
         }
         to_good, to_bad = distances.get(()), distances.get(self.everything)
-        is_bad = items == self.everything
+        is_bad = indices == self.everything
         if to_good is not None and not is_bad:
             bad_score = to_bad.score if to_bad else 0.0  # BAD diverged
             is_bad = abs(ours.score - bad_score) < abs(ours.score - to_good.score)
