@@ -97,8 +97,8 @@ def test_the_lexicon_tells_translations_from_other_sentences(text: tuple[list[st
     lexicon = Lexicon.learn([*zip(src[:2000], tgt[:2000], strict=True)])
 
     held_out = range(2000, N)
-    assert sum(lexicon.compare(src[i], tgt[i]) > 0 for i in held_out) > 0.99 * len(held_out)
-    assert sum(lexicon.compare(src[i], tgt[i - 1000]) > 0 for i in held_out) < 0.2 * len(held_out)
+    assert sum(lexicon.log_likelihood_ratio_of_texts(src[i], tgt[i]) > 0 for i in held_out) > 0.99 * len(held_out)
+    assert sum(lexicon.log_likelihood_ratio_of_texts(src[i], tgt[i - 1000]) > 0 for i in held_out) < 0.2 * len(held_out)
 
 
 def test_lexicon_learns_from_fewer_sentences_if_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:

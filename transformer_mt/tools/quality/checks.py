@@ -1,7 +1,7 @@
-"""Checks of training pairs: each with the share of pairs from which it is a warning or an error, and its remedy.
+"""Checks of training pairs. Each has thresholds for warning and error, and a remedy.
 
 `check_pairs` applies all checks for `tmt check`, and `check_sample` some of them at the start of a training. They run
-in the pipeline of the filters of `data.filters`, and most of them are such a filter with its defaults.
+in the pipeline of the filters of `data.filters`, and many are such a filter with its defaults.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ class CorpusCheck(NamedTuple):
     remedy: str  # item of `data.filters`, as YAML
     warning_share: float
     error_share: float = NEVER
-    finder: Filter | None = None  # finds the pairs; None: the remedy, a filter with its defaults
+    filter: Filter | None = None  # finds the pairs; None: the remedy, a filter with its defaults
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
     group: str = "content"
 
     def make_filter(self) -> Filter:
         """Return the filter that finds the pairs."""
-        return self.finder or make_filter(self.remedy)
+        return self.filter or make_filter(self.remedy)
 
 
 class FunctionFilter(PairFilter, name="function"):
     """A filter that is a function of source and target, for checks that are no filter of `data.filters`."""
 
-    finder: Callable[[str, str], str | None]
+    reason_of: Callable[[str, str], str | None]
 
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Return what the function returns."""
-        return self.finder(src, tgt)
+        return self.reason_of(src, tgt)
 
 
 def _in_sides(find: Callable[[str], object]) -> FunctionFilter:
     """Return a filter that names the sides in which `find` finds something."""
-    return FunctionFilter(finder=partial(_name_sides, find))
+    return FunctionFilter(reason_of=partial(_name_sides, find))
 
 
 def _name_sides(find: Callable[[str], object], src: str, tgt: str) -> str | None:
@@ -89,14 +89,14 @@ def _different_brackets(src: str, tgt: str) -> str | None:
 _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
 CONTENT_CHECKS = [
-    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, finder=_in_sides(_is_blank)),
+    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, filter=_in_sides(_is_blank)),
     CorpusCheck(
         "unrelated", "have sides that are not translations of each other", "unrelated", 0.02, 0.2, compares_sides=True
     ),
     CorpusCheck("language", "have a side in another language", "language", 0.005, 0.2),
     CorpusCheck("script", "have a side in another script", "script", 0.005, 0.2),
     CorpusCheck("copy", "were not translated", "copy", 0.01, 0.2),
-    CorpusCheck("length", "have more than 200 words", "length: {max: 200}", 0.001, finder=make_filter("length", min=0)),
+    CorpusCheck("length", "have more than 200 words", "length: {max: 200}", 0.001, filter=make_filter("length", min=0)),
     CorpusCheck("ratio", "have one side much longer than the other", "ratio", 0.01, 0.2, compares_sides=True),
     CorpusCheck("numbers", "have different numbers", "numbers", 0.01, 0.2, compares_sides=True),
     CorpusCheck("urls", "have a URL or e-mail address on one side only", "urls", 0.01, compares_sides=True),
@@ -106,7 +106,7 @@ CONTENT_CHECKS = [
         "have different brackets",
         "",
         0.05,
-        finder=FunctionFilter(finder=_different_brackets),
+        filter=FunctionFilter(reason_of=_different_brackets),
         compares_sides=True,
     ),
     CorpusCheck(
@@ -115,30 +115,30 @@ CONTENT_CHECKS = [
         "normalize: {mojibake: true}",
         0.001,
         0.2,
-        finder=_in_sides(signals.has_mojibake),
+        filter=_in_sides(signals.has_mojibake),
     ),
     CorpusCheck(
         "control characters",
         "have control characters",
         "normalize",
         0.001,
-        finder=_in_sides(signals.find_control_characters),
+        filter=_in_sides(signals.find_control_characters),
     ),
     CorpusCheck(
         "invisible characters",
         "have invisible characters",
         "normalize",
         0.01,
-        finder=_in_sides(signals.find_invisible_characters),
+        filter=_in_sides(signals.find_invisible_characters),
     ),
     CorpusCheck(
         "line separators",
         "have a character that other programs take for a line end",
         "normalize",
         0.001,
-        finder=_in_sides(signals.find_line_separators),
+        filter=_in_sides(signals.find_line_separators),
     ),
-    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, finder=_in_sides(signals.find_html)),
+    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, filter=_in_sides(signals.find_html)),
 ]
 CHECKS = [
     *CONTENT_CHECKS,
@@ -157,7 +157,7 @@ CHECKS = [
         "repeat an earlier source",
         "duplicate: {of: src}",
         0.5,
-        finder=make_filter("duplicate", of="src"),
+        filter=make_filter("duplicate", of="src"),
         group="duplicates",
     ),
     CorpusCheck(
@@ -165,7 +165,7 @@ CHECKS = [
         "repeat an earlier target",
         "duplicate: {of: tgt}",
         0.5,
-        finder=make_filter("duplicate", of="tgt"),
+        filter=make_filter("duplicate", of="tgt"),
         group="duplicates",
     ),
 ]
@@ -270,9 +270,9 @@ def check_pairs(
     misaligned: Sequence[LineRange],
     workers: int,
 ) -> tuple[list[Finding], Histogram]:
-    """Apply all checks to all pairs, each independently, on several processes. The result does not depend on them.
+    """Apply all checks to all pairs, each independently, on several processes.
 
-    In the ranges `misaligned`, the checks that compare both sides are left out.
+    The result does not depend on `workers`. The checks that compare both sides leave out the ranges `misaligned`.
 
     Raises:
         UserError: A process was killed, or could not start.
@@ -323,7 +323,7 @@ def run_checks(
 def _locate_first_occurrences(corpus: ParallelCorpus, findings: dict[str, Finding]) -> None:
     """Name the line that each example of a duplicate repeats.
 
-    The corpus is read once more, because a set of hashes knows no lines.
+    The corpus is read once more, because the hashes are stored without line numbers.
     """
     sides: dict[str, ComparedSide] = {"pair": "pair", "source": "src", "target": "tgt"}
     examples = {name: findings[name].examples for name in sides if name in findings}
@@ -418,7 +418,10 @@ def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
     for start, end in pairwise([*starts, len(corpus)]):
         learned += corpus.rows(start + CHECK_WINDOW, min(end, start + CHECK_WINDOW + LEARNED_LENGTH))
     lexicon = Lexicon.learn(learned)
-    ratios = [[lexicon.compare(*pair) for pair in corpus.rows(start, start + CHECK_WINDOW)] for start in starts]
+    ratios = [
+        [lexicon.log_likelihood_ratio_of_texts(*pair) for pair in corpus.rows(start, start + CHECK_WINDOW)]
+        for start in starts
+    ]
     is_related = np.array(ratios) > 0  # [windows, lines]
     share = 1 - float(is_related.mean())
     if share > MAX_UNRELATED:

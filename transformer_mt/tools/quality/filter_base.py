@@ -1,4 +1,7 @@
-"""Base classes of the filters of `data.filters`. A filter is a section of options, which makes a function of blocks."""
+"""Base classes of the filters of `data.filters`.
+
+A filter is a section of options that builds a function, which is applied to blocks.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
 
 
 def _make_block(batch: Any, rows: Any = None) -> Block:
-    """Decode a record batch. Its rows in the unfiltered corpus are given, or a column."""
+    """Decode a record batch.
+
+    `rows` are its rows in the unfiltered corpus; None: the batch has them as a column.
+    """
     src, tgt = (batch[side].to_pylist() for side in ("src", "tgt"))
     rows = batch["row"].to_numpy() if rows is None else rows
     return Block(src, tgt, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
@@ -83,7 +89,7 @@ class FilterContext:
     held_out: Mapping[str, ParallelCorpus]  # configured validation and test sets, by name
     folder: Path  # for temporary files
     skip_inapplicable: bool = False  # filters for other languages or larger corpora find nothing, without a message
-    stored: Path | None = None  # table of the pairs that the filters before have left; None: all pairs
+    stored: Path | None = None  # table of the pairs that the earlier filters left; None: all pairs
     n_stored: int = 0
 
     @property

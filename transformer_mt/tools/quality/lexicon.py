@@ -75,7 +75,7 @@ class Lexicon:
         rare = frozenset(word for word in words if word not in ids or word.isdigit())
         return EncodedSentence(np.array(([0] if is_src else []) + known, np.int32), rare)
 
-    def compare(self, src: str, tgt: str) -> float:
+    def log_likelihood_ratio_of_texts(self, src: str, tgt: str) -> float:
         """Return the log-likelihood ratio of two sentences."""
         return self.log_likelihood_ratio(self.encode(src, is_src=True), self.encode(tgt, is_src=False))
 

@@ -131,7 +131,7 @@ def _are_translations(read_pairs: ReadPairs, n_pairs: int) -> bool:
     ratio = 0.0
     for learned, compared in ((lines[::2], lines[1::2]), (lines[1::2], lines[::2])):
         lexicon = Lexicon.learn(learned)
-        ratio += sum(lexicon.compare(*pair) for pair in compared)
+        ratio += sum(lexicon.log_likelihood_ratio_of_texts(*pair) for pair in compared)
     return ratio > 0
 
 

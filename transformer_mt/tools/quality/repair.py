@@ -269,11 +269,13 @@ def repair_source(
             counts.n_pairs += len(block)
             cleaned.clear()
     if counts.n_pairs < MIN_KEPT * min(n_src, n_tgt):
-        raise UserError(_describe_loss(source, corpus, languages, counts))
+        raise UserError(_describe_shortfall(source, corpus, languages, counts))
     return counts
 
 
-def _describe_loss(source: Source, corpus: ParallelCorpus, languages: tuple[str, str], counts: RepairCounts) -> str:
+def _describe_shortfall(
+    source: Source, corpus: ParallelCorpus, languages: tuple[str, str], counts: RepairCounts
+) -> str:
     """Return a message about a repair that would keep too few pairs."""
     of_source = f" of the source {source.name}" if isinstance(source, NamedSource) else ""
     removed = [item for item in counts.changes.most_common() if item[0][0] in ("cut", "drop")]
