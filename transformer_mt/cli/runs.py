@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformer_mt.flows.run_overview import RunSummary
 
 Column = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
-ATTRIBUTES = {"steps": "step", "size": "n_bytes", "languages": "directions"}
+ATTRIBUTE_OF_COLUMN = {"steps": "step", "size": "n_bytes", "languages": "directions"}
 HEADER = ("run", "status", "steps", "best", "hours", "parameters", "size", "languages", "changed")
 
 
@@ -67,7 +67,7 @@ def sort_runs(runs: list[RunSummary], by: Column) -> list[RunSummary]:
     """
 
     def key(run: RunSummary) -> Any:
-        value = getattr(run, ATTRIBUTES.get(by, by))
+        value = getattr(run, ATTRIBUTE_OF_COLUMN.get(by, by))
         if by == "score":
             if value is None or math.isnan(value):
                 return None

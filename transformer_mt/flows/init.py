@@ -115,7 +115,7 @@ ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larg
 BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."
 """Conditions of the differences in BLEU that reasons state; docs/results.md has all figures."""
 
-MIN_LEXICON_PAIRS = 10  # the fewest pairs that validation pairs can be split off from
+MIN_PAIRS_TO_SPLIT = 10  # the fewest pairs that validation pairs can be split off from
 
 
 class Setting(NamedTuple):
@@ -324,9 +324,9 @@ def _check_file(path: Path) -> None:
 
 def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> None:
     names, n_pairs = " and ".join(map(str, files)), statistics.n_pairs
-    if n_pairs < MIN_LEXICON_PAIRS:
+    if n_pairs < MIN_PAIRS_TO_SPLIT:
         raise UserError(
-            f"{names}: {n_pairs} sentence pairs are too few to train and validate on; {MIN_LEXICON_PAIRS} are needed"
+            f"{names}: {n_pairs} sentence pairs are too few to train and validate on; {MIN_PAIRS_TO_SPLIT} are needed"
         )
     if statistics.n_copies == n_pairs:
         raise UserError(

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary", "tag")
-"""Options that do not change how the quality of a translation depends on its features. Tags are compared by text."""
+"""Options that do not change how the quality of a translation depends on its features.
+
+Tags are compared separately, for each text.
+"""
 N_BINS = 10  # of equal width, as usual for the ECE
 PENALTY = 1.0  # of the squared coefficients, so that they stay finite if the features separate the labels
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-9
-ROUNDING = 1e-9  # standard deviation of a constant feature, relative to its values, at most
+ROUNDING = 1e-9  # a feature is constant if its standard deviation is at most this share of its largest value
 MIN_OF_EACH_KIND = 10  # five for each coefficient (Vittinghoff & McCulloch 2007)
 
 
@@ -216,7 +219,7 @@ def calibrate(
             "choose another --min-chrf, or pass more pairs"
         )
     regression = _fit_regression(fitted)
-    figures, bins = measure(regression, judge(test_pairs))
+    figures, bins = measure_calibration(regression, judge(test_pairs))
     calibration = Calibration(
         step=member.step,
         weights_hash=member.weights_hash,
@@ -280,7 +283,7 @@ def fit_logistic(features: Array, labels: NDArray[Any]) -> tuple[float, Array]:
     return float(weights[0] - coefficients @ mean), coefficients
 
 
-def measure(
+def measure_calibration(
     regression: ConfidenceRegression, judged: Sequence[JudgedTranslation]
 ) -> tuple[HeldOutFigures, list[ReliabilityBin]]:
     """Compare raw probabilities and confidences with the judgements. The bins are those of the confidences."""

@@ -29,7 +29,12 @@ from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, label_piece, log_rank0
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
-from transformer_mt.tools.analysis.confidence import hash_sources, judge_translations, load_calibration, measure
+from transformer_mt.tools.analysis.confidence import (
+    hash_sources,
+    judge_translations,
+    load_calibration,
+    measure_calibration,
+)
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.training.metrics_logger import split_by_source
@@ -155,7 +160,7 @@ def _list_corpora(run: ReportedRun) -> Iterator[tuple[str, str, str, str]]:
     for name, fingerprint in run.record["sha256"].items():
         origin = ", ".join(dict.fromkeys(map(_describe_source, sources.get(name, ()))))
         n_pairs = f"{sizes[name]:,}" if name in sizes else "unknown"
-        yield name, n_pairs, _cut_text(origin) or "pairs of train", fingerprint
+        yield name, n_pairs, _cut_text(origin) or "split off from train", fingerprint
 
 
 def _describe_source(source: Source) -> str:
@@ -330,7 +335,10 @@ def _run_starter_tests(translator: Translator) -> list[Mapping[str, str | None]]
 
 
 def _show_attention(translator: Translator, data: EvaluationSet) -> list[Mapping[str, object]]:
-    """Return the mean cross-attention of some sentences of a set, spread evenly, or of the shortest if all are long."""
+    """Return the mean cross-attention of some sentences of a set, spread evenly.
+
+    The shortest are used if none has a suitable length.
+    """
     lengths = {i: len(ids) for i, ids in enumerate(translator.tokenizers.src.encode(data.sources)) if ids}
     candidates = [i for i, length in lengths.items() if length in ATTENTION_LENGTHS]
     candidates = candidates or sorted(lengths, key=lengths.__getitem__)[:N_ATTENTION]
@@ -370,7 +378,7 @@ def _measure_reliability(
         warn(f"the reliability diagram is left out: {error}")
         return None
     judged = judge_translations([translations[i] for i in rows], data.select(rows), calibration.min_chrf)
-    figures, bins = measure(calibration.regression, judged)
+    figures, bins = measure_calibration(calibration.regression, judged)
     values = {
         "mean confidence": [bin_.confidence for bin_ in bins],
         "acceptable": [bin_.acceptable for bin_ in bins],
@@ -408,7 +416,7 @@ Example = tuple[SentenceComparison, list[TextPart], list[list[TextPart]]]
 def _find_examples(data: EvaluationSet, systems: Sequence[Texts]) -> dict[str, list[Example]]:
     """Return the worst, typical and best translations of a single run by chrF, or those of runs that differ most.
 
-    Of equally good translations, the longest is shown. Sentences without a reference are left out.
+    Ties among the best are broken by the longest reference. Sentences without a reference are left out.
     """
     arguments = systems, data.sources, data.references, data.scorer
     if len(systems) > 1:

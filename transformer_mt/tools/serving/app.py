@@ -1,4 +1,4 @@
-"""The ASGI application: the page, the API with its description, error answers, security headers and metrics.
+"""The ASGI application: the page, the API with its description, streams of lines, errors, security headers, metrics.
 
 One table of endpoints makes the routes of the API and `/openapi.json`.
 """
@@ -132,7 +132,7 @@ class Api:
         return _json(list[ServedLanguagePair], self.service.language_pairs())
 
     async def health(self, _: Request) -> Response:
-        """Tell that the server runs."""
+        """Report that the server is running."""
         return _json(Status, Status())
 
     async def ready(self, _: Request) -> Response:
@@ -340,7 +340,7 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
         Mount("/static", StaticFiles(directory=WEB)),
     ]
     paths = frozenset(route.path for route in routes)
-    middleware = [Middleware(Observer, metrics=service.metrics, paths=paths, log_requests=log_requests)]
+    middleware = [Middleware(RequestRecorder, metrics=service.metrics, paths=paths, log_requests=log_requests)]
     if cors:
         headers = ["Authorization", "Content-Type", "X-API-Key"]
         middleware.append(
@@ -352,7 +352,7 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
     return app
 
 
-class Observer:
+class RequestRecorder:
     """Middleware that adds the security headers, and records the status and time of each request."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str], *, log_requests: bool) -> None:

@@ -65,7 +65,7 @@ class DecodingOptions(NamedTuple):
 
 @dataclass(eq=False)
 class TranslationJob:
-    """The lines of one request, and their translations."""
+    """The lines of one text of a request, and their translations."""
 
     options: DecodingOptions
     lines: Sequence[str | MarkedText]

@@ -110,7 +110,10 @@ class LimitedProtocol(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     def _start_deadline(self, name: str, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function after some time, unless this deadline is stopped before. One that runs is left alone."""
+        """Call a function after `seconds`, unless `_stop_deadline` comes first.
+
+        Does nothing if this deadline runs already.
+        """
         if name not in self._deadlines:
             self._deadlines[name] = self.loop.call_later(seconds, function)
 
