@@ -2,6 +2,8 @@
 
 The output file G appears when it is complete. Until then its lines are in G.part, and G.part.json records the progress
 after each window. An interrupted command continues with `--resume` after the last complete window.
+
+`Format` is the output format of translations: text, columns or JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Configuration of the sentence pairs: languages, sources, and how they are mixed.
 
-Filters and modifiers are keys of tools.
+The keys `filters` and `modifiers` are defined by tools and added in `config/root.py`.
 """
 
 from __future__ import annotations

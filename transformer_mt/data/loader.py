@@ -84,7 +84,7 @@ def count_sampling_workers(machine: Machine) -> int:
 
 @contextmanager
 def open_sampling_workers(stream: BatchStream, n_workers: int) -> Generator[None]:
-    """Divide the sentences of each batch of a stream among workers, inside the `with` block, if it samples subwords.
+    """Inside the `with` block, let worker processes sample the subwords of each batch, if the stream samples any.
 
     If a worker was killed, this process continues alone.
     """

@@ -1,4 +1,4 @@
-"""The engine: one or more models that search, score and align token ids.
+"""The engine: one or more models that search, score and align token ids, and their loading from runs.
 
 An ensemble uses the mean of the models' probabilities for each token; a single model is the usual case. The models may
 differ in everything but their vocabularies.
@@ -65,7 +65,7 @@ IsCancelled = Callable[[int], bool]
 
 
 class Engine(Protocol):
-    """What the translator needs: models that work with token ids. `TorchEngine` describes the methods."""
+    """Interface of the models that work with token ids. `TorchEngine` describes the methods."""
 
     @property
     def precision(self) -> str:

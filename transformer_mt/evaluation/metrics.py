@@ -274,7 +274,7 @@ def _compare_scores(metric: Metric, systems: Sequence[Texts], references: Texts)
 
 @dataclass(frozen=True)
 class IntervalScore(Score):
-    """A score with its confidence interval. None for more than `MAX_RESAMPLED_PAIRS` pairs."""
+    """A score with its confidence interval. The interval is None for more than `MAX_RESAMPLED_PAIRS` pairs."""
 
     interval: tuple[float, float] | None
 

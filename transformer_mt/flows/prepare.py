@@ -1,6 +1,6 @@
 """Data of a run: configured sources -> parallel corpora -> tokenizers -> encoded corpora -> batches.
 
-Tools are imported where the configuration asks for them.
+Tools are imported only if the configuration uses them.
 """
 
 from __future__ import annotations

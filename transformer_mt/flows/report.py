@@ -29,7 +29,7 @@ from transformer_mt.tools.pages.charts import MAX_SERIES
 from transformer_mt.training.metrics_logger import read_metrics
 
 OpenRun = tuple[Config, ReportedRun]
-"""A run of a report with its configuration, which tools do not know."""
+"""A run of a report with its `Config`; tools see it only as a `Section`."""
 
 
 def open_runs(paths: Sequence[Path], checkpoint: str) -> list[OpenRun]:

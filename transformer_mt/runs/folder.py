@@ -1,4 +1,4 @@
-"""The run folder: its files, its checkpoints and its format version.
+"""The run folder: its files, checkpoints, format version and lock, and the signature that tells own runs from foreign.
 
     runs/NAME/
       config.yaml        every setting, resolved; can be loaded again

@@ -137,7 +137,7 @@ def make_once(path: Path, make: Callable[[], None]) -> None:
 
 
 def make_folder_once(path: Path, fill: Callable[[Path], None]) -> None:
-    """Like `make_once`, for a folder: `fill` writes its files to a temporary one.
+    """Make a folder as `make_once` makes a file: `fill` writes its files to a temporary folder.
 
     Raises:
         UserError: The disk is full or read-only.

@@ -1,4 +1,4 @@
-"""The launcher of this process, `torchrun` or SLURM: its environment variables and its stop signals."""
+"""Environment variables of `torchrun` and SLURM, and handling of stop signals."""
 
 from __future__ import annotations
 

@@ -200,8 +200,8 @@ class MetricsLogger:
     def _writer(self, part: str = "") -> Any:
         """Return the writer of a sub-folder: training and validation curves have one each.
 
-        TensorBoard hides older events of the steps from `purge_step` on. The default is 0, because it ignores the first
-        such mark of a folder.
+        TensorBoard hides older events of the steps from `purge_step` on. The default is 0, because TensorBoard
+        ignores the first `purge_step` of a folder.
         """
         if not self._writers:
             self._write_hparams()

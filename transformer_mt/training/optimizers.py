@@ -1,4 +1,4 @@
-"""The optimizers: fused Adam and AdamW of PyTorch, and Muon. The check of their saved state, and averaged weights.
+"""Optimizers: Adam, AdamW and Muon; validation of their saved state; averaged weights.
 
 `R` rows, `C` columns of a matrix, `N` matrices of one shape.
 """

@@ -104,7 +104,7 @@ class Branch:
     parent: int | None  # index of the branch of the previous position that it extends
     ids: list[int]  # of the whole hypothesis, without EOS
     token: int
-    piece: str  # the vocabulary entry of the token, unless it does not show the text
+    piece: str  # the vocabulary entry of the token, or its text if the entry is not readable
     text: str  # of the whole hypothesis
     log_prob: float  # of the token
     score: float  # log-probability of the whole hypothesis
@@ -213,7 +213,7 @@ def explain_reference(
     else:
         ours = predictions[first_difference : first_difference + 1]
         description = [
-            f"They differ from piece {first_difference + 1}: the translation has "
+            f"Translation and reference differ from piece {first_difference + 1} on: the translation has "
             f"{_describe_token(ours[0]) if ours else 'no more pieces'}, the reference "
             f"{_describe_token(theirs[first_difference])}."
         ]

@@ -36,7 +36,7 @@ class DocumentOptions:
     attributes: tuple[str, ...] = ()
     """Attributes of HTML that are translated, such as `alt`."""
     retranslate: bool = False
-    """Whether messages of PO and XLIFF that have a translation are translated again."""
+    """Translate messages of PO and XLIFF again that have a translation."""
 
 
 @dataclass(frozen=True)

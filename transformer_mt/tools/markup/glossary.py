@@ -110,7 +110,7 @@ class Glossary:
         return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_keep)
 
     def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
-        """Return how many terms of a source have an occurrence of their own in its translation, and how many it has.
+        """Return the number of terms used in the translation, and the number of terms in the source.
 
         A term may have markup tags inside, but no single element.
         """

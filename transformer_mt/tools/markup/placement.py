@@ -147,7 +147,9 @@ class _Placer:
     def _offset(self, word: int) -> int:
         """Return the offset of an element before a source word.
 
-        It is before the target word that is aligned with the source word, or after that of the last aligned one before.
+        If target words are aligned with this word, it is the start of the first of them. Otherwise it is the end of the
+        last target word aligned with the nearest earlier source word that has one. If there is none, it is the start of
+        the translation for the first source word, and the end for others.
         """
         if following := self.aligned_words.get(word):
             return self.target_words[min(following)][0]

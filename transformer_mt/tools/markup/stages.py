@@ -213,7 +213,7 @@ class GlossaryStage(TextStage):
 
 
 make_glossary_stage = lru_cache(maxsize=4)(GlossaryStage)
-"""Return the stage of a glossary and a vocabulary, which is created once."""
+"""Return the stage of a glossary and a vocabulary. The last four are cached."""
 
 
 def read_glossary(path: str) -> Glossary:

@@ -89,7 +89,7 @@ def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
 
 
 def _read_segment(segment: ElementTree.Element | None) -> str | None:
-    """Return the text of a segment; None if an XML element has no text: the tag that it represents is not known."""
+    """Return the text of a segment, or None if an inline XML element is empty, because its tag is then unknown."""
     if segment is None or any(child.tag in CODES and not "".join(child.itertext()) for child in segment.iter()):
         return None
     return normalise("".join(segment.itertext()))
