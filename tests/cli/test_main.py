@@ -101,6 +101,9 @@ def test_texts_may_follow_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt
     expected = tmt("translate", tiny_run, stdin="\n".join([*texts, ""]).encode())
     done = tmt("translate", tiny_run, "--beam", 5, "--", *texts)
     assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
+    assert tmt("translate", "--beam", 5, "--", tiny_run, *texts).stdout == expected.stdout
+    for text in ("-50%", "---", "-(one)"):
+        assert tmt("translate", tiny_run, text).stdout == tmt("translate", tiny_run, stdin=f"{text}\n".encode()).stdout
     before, after = (tmt("translate", tiny_run, *options, "--", "-one") for options in ((), ("--beam", 5)))
     assert (after.returncode, after.stdout) == (0, before.stdout), after.stderr
     assert tmt("translate", tiny_run, "--beem", 5, "one").returncode == 2

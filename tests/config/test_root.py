@@ -62,6 +62,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
         ("modle: {}\n", 'x.yaml:2: modle: unknown key, did you mean "model"?'),
         ("max_steps: 8\n", 'x.yaml:2: max_steps: unknown key, did you mean "train.max_steps"?'),
+        ("decoding: {markup: symbols}\n", 'x.yaml:2: decoding.markup: "symbols" was removed'),
         ("keep: {when_full: wait}\n", "x.yaml:2: keep.when_full: was removed: a full disk always ends training"),
         (
             "optimizer: {kind: schedule_free}\n",

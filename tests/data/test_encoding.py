@@ -221,12 +221,15 @@ def test_killed_worker_is_reported(
     assert not [*Path("cache").glob("*ids-*")]
 
 
-@pytest.mark.parametrize("name", ["src.ids", "tgt.offsets", "rows"])
-def test_half_copied_folder_is_refused(name: str, write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
+@pytest.mark.parametrize("n_lost", [8, 1, 1000])
+@pytest.mark.parametrize("name", ["src.ids", "tgt.offsets", "rows", "arrays.json"])
+def test_half_copied_folder_is_refused(
+    name: str, n_lost: int, write_corpus: WriteCorpus, tokenizers: TokenizerPair
+) -> None:
     corpus = write_corpus(PAIRS)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (file,) = Path("cache").glob(f"ids-*/{name}")
-    file.write_bytes(file.read_bytes()[:-8])
+    file.write_bytes(file.read_bytes()[:-n_lost])
     with pytest.raises(UserError, match=f"{file.parent}: was copied in part"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
 

@@ -164,15 +164,26 @@ def _fill(declared: type[T], values: Mapping[str, Any]) -> T:
     return declared(**given)
 
 
+class _Literal(str):
+    """An argument after `--`, which is never an option."""
+
+
 class CommandParser(argparse.ArgumentParser):
     """The parser of `tmt` or of one command. It answers a mistyped word with the one that was probably meant."""
 
     def parse_command(self, command: type[T], arguments: Sequence[str]) -> T:
         """Parse the command line of a command. Exit with status 2 and a message for a mistake."""
-        namespace, rest = self.parse_known_intermixed_args(arguments)
+        end = [*arguments, "--"].index("--")
+        literal = map(_Literal, arguments[end + 1 :])  # argparse loses a `--` before the first positional argument
+        namespace, rest = self.parse_known_intermixed_args([*arguments[: end + 1], *literal])
         if rest:
             self.refuse(rest, arguments)
         return _fill(command, vars(namespace))
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Take a text that starts with a hyphen, such as -50%, as a positional argument."""
+        is_text = isinstance(arg_string, _Literal) or re.match("--?[^A-Za-z-]|---", arg_string)
+        return None if is_text else super()._parse_optional(arg_string)
 
     def answer(
         self, arguments: Sequence[str], commands: Collection[str], former_commands: Mapping[str, str]

@@ -130,6 +130,10 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
 REMOVED = {
     "keep.when_full": "was removed: a full disk always ends training with status 2; delete this key, and resume with "
     "the same command after you have freed space",
+    "data.modifiers.placeholder": "was removed: set decoding.markup: align, which needs no training; delete this key",
+    "data.modifiers.glossary": "was removed: a glossary needs no training; delete this key",
+    "decoding.glossary_mode": "was removed: each term of a glossary is in the translation; delete this key",
+    "decoding.markup=symbols": '"symbols" was removed: use align',
     "train.ledger": "was removed: `tmt check RUN --worst N` scores the training pairs with the finished model; delete "
     "this key",
     "optimizer.kind=schedule_free": '"schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',

@@ -202,14 +202,17 @@ def encode_corpus(
     encoder = BlockEncoder(tokenizers, limit)
 
     make_folder_once(folder, lambda temporary: _write_arrays(corpus, encoder, temporary, workers))
-    src, tgt = (
-        EncodedSide(_map_array(folder / f"{side}.ids", dtype), _map_array(folder / f"{side}.offsets", np.int64))
-        for side, dtype in zip(SIDES, encoder.id_types, strict=True)
-    )
-    rows = _map_array(folder / "rows", np.int32)
-    if not len(rows) == len(src) == len(tgt) or any(len(side.ids) != side.offsets[-1] for side in (src, tgt)):
-        raise UserError(f"{folder}: was copied in part; delete it, and it is made again")
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    try:
+        src, tgt = (
+            EncodedSide(_map_array(folder / f"{side}.ids", dtype), _map_array(folder / f"{side}.offsets", np.int64))
+            for side, dtype in zip(SIDES, encoder.id_types, strict=True)
+        )
+        rows = _map_array(folder / "rows", np.int32)
+        if not len(rows) == len(src) == len(tgt) or any(len(side.ids) != side.offsets[-1] for side in (src, tgt)):
+            raise ValueError("the lengths of the arrays differ")
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{folder}: was copied in part; delete it, and it is made again") from None
     return EncodedCorpus(src, tgt, corpus, rows, LengthLimitCounts(**description["limit_counts"]))
 
 

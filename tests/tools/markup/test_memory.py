@@ -36,10 +36,11 @@ def test_all_kinds_of_file_have_the_same_translations(tmp_path: Path) -> None:
         read(tmp_path / "m.tsv", tsv),
         read(tmp_path / "m.tsv.gz", gzip.compress(tsv.encode())),
         read(tmp_path / "m.tmx", tmx(PAIRS)),
+        read(tmp_path / "namespace.tmx", tmx(PAIRS).replace("<tmx ", "<tmx xmlns='http://www.lisa.org/tmx14' ")),
         read(tmp_path / "m16.tmx", tmx(PAIRS).replace("'1.0'", "'1.0' encoding='utf-16'").encode("utf-16")),
         read(tmp_path / "m.tmx.gz", gzip.compress(tmx(PAIRS).encode())),
     ]
-    assert [memory.translations for memory in found] == [dict(PAIRS)] * 5
+    assert [memory.translations for memory in found] == [dict(PAIRS)] * 6
     assert len({memory.digest for memory in found}) == 1
 
 

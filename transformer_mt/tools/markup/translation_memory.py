@@ -70,6 +70,7 @@ def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
             for _, unit in ElementTree.iterparse(file):
+                unit.tag = unit.tag.rpartition("}")[2]  # without a namespace
                 if unit.tag != "tu":
                     continue
                 texts: dict[str, str | None] = {}
