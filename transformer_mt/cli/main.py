@@ -87,6 +87,19 @@ COMMANDS = {
         Entry("completion", "print the shell code that completes commands, options, keys and files at a Tab"),
     )
 }
+TRAINING_COMMANDS = {"train", "plan", "correct", "bisect"}
+BATCH_COMMANDS = {
+    "translate",
+    "explain",
+    "calibrate",
+    "serve",
+    "backtranslate",
+    "distill",
+    "score",
+    "evaluate",
+    "compare",
+}
+"""Commands with `--batch-tokens`."""
 FORMER_COMMANDS = {"repair": "tmt check X.yaml --write FOLDER"}
 
 
@@ -102,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
     is_main_thread = threading.current_thread() is threading.main_thread()
-    if is_main_thread and not (name == "train" and launcher.under_torchrun()):  # it ends waiting ranks itself
+    if is_main_thread and not (name == "train" and launcher.under_torchrun()):  # the training ends its waiting ranks
         signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
@@ -192,13 +205,14 @@ def _show_thread_error(error: threading.ExceptHookArgs) -> None:
 
 
 def _out_of_memory_message(command: str) -> str:
-    if command != "train":
+    if command in BATCH_COMMANDS:
         return "out of memory; lower --batch-tokens (decoding.batch_tokens in config.yaml)"
-    from transformer_mt.decoding.decoding_config import MAX_VALIDATION_TOKENS
-
+    if command not in TRAINING_COMMANDS:
+        return "out of memory; lower decoding.batch_tokens in config.yaml, or end other programs"
+    restart = " (with --restart)" if command == "train" else ""
     return (
-        f"out of memory; lower decoding.batch_tokens (below {MAX_VALIDATION_TOKENS:,}); "
-        "or, with --restart, batches.tokens or the size of the model"
+        f"out of memory; lower batches.tokens or the size of the model{restart}, or decoding.batch_tokens if it was a "
+        "validation"
     )
 
 
