@@ -197,7 +197,7 @@ class Config(Section):
     scoring: ScoringConfig = ScoringConfig()
     """computation of BLEU and chrF"""
     decoding: DecodingConfig = DecodingConfig()
-    """translation by beam search or sampling; validation uses only the length limits"""
+    """translation by beam search or sampling; validation uses only maximum lengths, batch size and tag"""
     keep: KeepConfig = KeepConfig()
     """checkpoints to keep"""
 

@@ -177,7 +177,7 @@ class ShardedPlan:
     def __init__(self, order: NDArray[np.int64], bounds: NDArray[np.int64], make: Callable[[int], BatchPlan]) -> None:
         """Make plans of shards when they are needed. `bounds` are the numbers of their first batches."""
         self.order, self.bounds = order, bounds
-        self._plan = lru_cache(maxsize=2)(partial(make))
+        self._plan = lru_cache(maxsize=2)(make)
 
     def __len__(self) -> int:
         return int(self.bounds[-1])
@@ -249,7 +249,7 @@ class Batch:
     n_src: int  # source tokens without padding
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
-    epoch: int | None = None  # epoch whose subword sampling was used; None: the canonical segmentation
+    epoch: int | None = None  # of the stream; None: the batch is neither modified nor sampled
     source_index: int = 0  # index of the source that all its pairs come from
 
     @property

@@ -19,7 +19,7 @@ MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others 
 
 
 class DecodingConfig(Section):
-    """Options of translation. Validation is greedy and uses only the length limits."""
+    """Options of translation. Validation is greedy, and uses only the maximum lengths, the batch size and the tag."""
 
     beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
     """beam size: hypotheses per sentence that are extended at each step; 1: greedy search"""
@@ -97,7 +97,7 @@ class DecodingConfig(Section):
         return self.markup != "none" or self.glossary is not None
 
     def with_term_beam(self) -> DecodingConfig:
-        """Return the options of a search with required terms: with a beam for several banks."""
+        """Return the options of a search with required terms, with beams for several numbers of found terms."""
         return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})
 
     @property

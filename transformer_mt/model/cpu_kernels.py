@@ -8,7 +8,7 @@ At the sizes of a translation model, PyTorch's own CPU code is slow for:
 * softmax over few keys: PyTorch's kernel takes ten times as long for rows shorter than a vector register;
 * RMSNorm: PyTorch has no CPU kernel, and the gradient of the composed operations takes three times as long.
 
-Batches for the encoder are split, too, so that their states fit into the caches of the processor (`slice_sources`).
+`slice_sources` splits batches for the encoder, so that their states fit into the caches of the processor.
 
 Each function here has a plain PyTorch counterpart in the module that calls it, and equals it within rounding. The
 caller asks `use_cpu_kernels` which of the two to run. Gradients are written out to save passes over memory.

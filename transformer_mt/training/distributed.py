@@ -1,7 +1,7 @@
 """Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
-Every rank holds the whole model. The ranks share the micro-batches of a step, and `DistributedDataParallel` sums their
-gradients during the last backward pass (train_step.py).
+Every rank holds the whole model. The ranks share the micro-batches of a step, and `DistributedDataParallel` averages
+their gradients during the last backward pass (train_step.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One optimizer step: gradients of the micro-batches, their sum over all ranks, and the update of the weights."""
+"""One optimizer step: gradients of the micro-batches, their mean over all ranks, and the update of the weights."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class TrainStep:
         ]
         if not passes:  # the all-reduce needs all ranks
             passes = [(None, None)]
-        n_splits, failed = 0, 0
+        n_splits, index = 0, 0
         while True:
             totals = dict.fromkeys(self.metric_names(), torch.zeros((), device=self.machine.device))
             try:
-                for failed, (seed, batch) in enumerate(passes):
+                for index, (seed, batch) in enumerate(passes):
                     if seed is not None:
                         torch.manual_seed(seed)
-                    metrics = self.forward_backward(batch, is_last=failed == len(passes) - 1)
+                    metrics = self.forward_backward(batch, is_last=index == len(passes) - 1)
                     totals |= {name: totals[name] + value for name, value in metrics.items()}
                 break
             except (MemoryError, RuntimeError) as error:
@@ -120,14 +120,14 @@ class TrainStep:
             # outside of the handler, whose traceback keeps the graph of the batch alive
             self.zero_grad()
             release_memory(self.machine.device)
-            seed, batch = passes[failed]
+            seed, batch = passes[index]
             if batch is None or self.ranks.size > 1:
                 raise UserError(
                     f"step {step:,}: rank {self.ranks.rank} ran out of memory; with several processes, batches cannot "
                     "be split: lower batches.tokens (and raise batches.accumulate), or data.max_length"
                 )
             first, *others = self.split_batch(batch)
-            passes[failed : failed + 1] = [(seed, first), *((None, other) for other in others)]
+            passes[index : index + 1] = [(seed, first), *((None, other) for other in others)]
             n_splits += 1
         totals["n_splits"] = totals["n_splits"] + n_splits
         return dict(zip(totals, self.ranks.all_reduce_sum(list(totals.values())), strict=True))
@@ -143,7 +143,7 @@ class TrainStep:
         return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
     def forward_backward(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor | int]:
-        """Add the gradients of a micro-batch, and return its sums. The last one of a step also sums over the ranks.
+        """Add the gradients of a micro-batch, and return its sums. The last one of a step then averages over the ranks.
 
         Returning or raising frees the graph of the batch.
         """
@@ -191,8 +191,8 @@ def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParall
     """Return the module that averages gradients over the ranks in the backward pass. All ranks get rank 0's weights.
 
     LayerDrop may skip a layer on some ranks, so unused parameters are looked for, and the buckets stay as they are.
-    Otherwise PyTorch rearranges them after the first backward pass. That happens here, so that a resumed training adds
-    the gradients in the same order as an uninterrupted one.
+    Otherwise PyTorch rearranges the buckets after the first backward pass. So this function runs one, and a resumed
+    training adds the gradients in the same order as an uninterrupted one.
     """
     has_layer_drop = any(stack.layer_drop for stack in (batch_loss.model.encoder, batch_loss.model.decoder))
     # Tables of positions are equal on all ranks, but their lengths need not be. Torch 2.13 renamed the option.
