@@ -142,13 +142,16 @@ class _Score(Record):
 
 
 class RunRecord(Record):
-    """The keys of `run.json` that the program reads."""
+    """Check of the keys of `run.json` that the program reads. A key with a default is optional."""
 
+    format: Count
     provenance: _Provenance
     parameters: Count
     processes: Count = 1
     report: list[str]
     sha256: dict[str, str]
+    signature: str = ""
+    job: str | None = None
     sizes: dict[str, Count] = {}
     initial_max_steps: Count | None = None
     exported: _Exported = _Exported(what="")
