@@ -198,9 +198,8 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 
 def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -> Plan:
     config, machine, keep = parts.config, parts.machine, parts.config.keep
-    per_epoch = parts.steps_per_epoch
-    steps = config.train.last_step(per_epoch)
-    n_validations, n_checkpoints = count_events(config, steps, per_epoch) if steps else (0, 0)
+    steps = parts.n_steps
+    n_validations, n_checkpoints = count_events(config, steps, parts.steps_per_epoch) if steps else (0, 0)
     return Plan(
         name=str(config.name),
         hardware=describe_hardware(machine.device),
@@ -212,7 +211,7 @@ def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -
         batch_tokens=config.batches.token_budget,
         accumulate=config.batches.accumulate,
         n_pairs=len(parts.data.train),
-        steps_per_epoch=per_epoch,
+        steps_per_epoch=parts.steps_per_epoch,
         steps=steps,
         may_stop_early=config.validation.patience is not None,
         n_validations=n_validations,

@@ -237,10 +237,9 @@ def find_compiler_problem(device: torch.device) -> str | None:
     return None
 
 
-def warn_early_end(config: Config, stream: BatchStream) -> None:
-    """Warn if `train.max_epochs` ends the training before the schedule ends."""
+def warn_early_end(config: Config, steps: int | None) -> None:
+    """Warn if `train.max_epochs` ends the training, which has `steps`, before the schedule ends."""
     total, epochs = config.schedule.total_steps, config.train.max_epochs
-    steps = config.train.last_step(len(stream) / config.batches.accumulate)
     if config.schedule.kind not in KINDS_WITH_END or total is None or epochs is None or steps is None:
         return
     if steps < total:

@@ -37,7 +37,6 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import launcher
 from transformer_mt.system.device import (
     Machine,
@@ -49,6 +48,7 @@ from transformer_mt.system.device import (
 )
 from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
@@ -73,13 +73,10 @@ class TrainingParts:
     data: TrainingData
     model: Transformer
     stream: BatchStream
+    steps_per_epoch: float
+    n_steps: int | None  # of the training; None: unknown
     report: list[str]  # about the data
     memory: MemoryPrediction
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Return the number of optimizer steps per pass through the training pairs."""
-        return len(self.stream) / self.config.batches.accumulate
 
 
 def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
@@ -105,10 +102,10 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         parts = set_up(run, requested, ranks, warm_start)
         config = parts.config
         if ranks.is_rank0:
-            record_start(run, parts, warm_start)
+            write_description(run, parts, warm_start)
         log_rank0(describe_model(config, parts.model, parts.steps_per_epoch))
-        with make_logger(run, config, ranks, config.train.last_step(parts.steps_per_epoch)) as logger:
-            trainer = make_trainer(run, parts, ranks, logger, lambda _: write_card(run, config, is_running=True))
+        with make_logger(run, config, ranks, parts.n_steps) as logger:
+            trainer = make_trainer(run, parts, ranks, logger, lambda: write_card(run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
@@ -117,9 +114,9 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
                 logger.log_figures(1, lambda: draw_figures(config, parts.data, parts.model))
             if ranks.is_rank0:
-                metadata.record_resume(run, trainer.progress.step)
+                metadata.record_job(run, trainer.progress.step)
                 write_card(run, config, is_running=True)
-            stop_reason = fit(run, config, trainer, ranks)
+            stop_reason = fit(run, parts, trainer, ranks)
             seconds = trainer.progress.seconds
             log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
             if ranks.is_rank0:
@@ -177,16 +174,17 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
     memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
+    steps_per_epoch = len(stream) / config.batches.accumulate
+    n_steps = config.train.last_step(steps_per_epoch)
     if ranks.is_rank0:
-        warn_early_end(config, stream)
-    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
+        warn_early_end(config, n_steps)
     final = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )
     if final.compile == "layers":
         model.compile_layers()
         log_rank0("compile: the first steps compile the layers, which takes about a minute")
-    return TrainingParts(final, machine, data, model, stream, report, memory)
+    return TrainingParts(final, machine, data, model, stream, steps_per_epoch, n_steps, report, memory)
 
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
@@ -241,14 +239,14 @@ def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart 
     return model
 
 
-def record_start(run: RunFolder, parts: TrainingParts, warm_start: WarmStart | None) -> None:
+def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStart | None) -> None:
     """Write `config.yaml` and `run.json`, and warn if the disk is too small for the checkpoints."""
     config = parts.config
     if warm_start is not None:
         log_rank0(warm_start.describe())
     if warning := describe_disk_shortage(run, config.keep, parts.model, config.optimizer.state_copies):
         log_rank0(warning)
-    metadata.record_start(
+    metadata.write_description(
         run,
         render_yaml(config),
         hardware=describe_hardware(parts.machine.device),
@@ -298,7 +296,7 @@ def make_trainer(
     parts: TrainingParts,
     ranks: Ranks,
     logger: MetricsLogger,
-    after_save: Callable[[CheckpointInfo], None] | None = None,
+    after_save: Callable[[], None] | None = None,
 ) -> Trainer:
     """Return the trainer, which calls `after_save` after each checkpoint."""
     config, data, machine, model, stream = parts.config, parts.data, parts.machine, parts.model, parts.stream
@@ -360,21 +358,21 @@ def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
     return batch.halve() if isinstance(batch, PackedBatch) else stream.halve(batch)
 
 
-def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
+def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) -> str:
     """Train until a limit is reached, and return the stop reason.
 
     After an error or a stop signal, record the error, and write the README of the run.
     """
     try:
-        workers = count_sampling_workers(trainer.train_step.machine)
-        with open_sampling_workers(trainer.prefetcher.stream, workers):
+        workers = count_sampling_workers(parts.machine)
+        with open_sampling_workers(parts.stream, workers):
             return trainer.fit()
     except (UserError, Interrupted) as error:
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full
                 if isinstance(error, UserError):
                     metadata.record_failure(run, error)
-                write_card(run, config, is_running=False)
+                write_card(run, parts.config, is_running=False)
         raise
 
 
@@ -403,9 +401,6 @@ def score_test_sets(
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
     if not test_sets:
         return {}
-    make_stages = None
-    if config.decoding.needs_stages:
-        from transformer_mt.tools.markup.stages import make_stages
     translator = Translator.load(
         run.path,
         str(step),

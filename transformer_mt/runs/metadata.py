@@ -48,7 +48,7 @@ def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
         )
 
 
-def record_start(
+def write_description(
     run: RunFolder,
     config_yaml: str,
     *,
@@ -62,7 +62,7 @@ def record_start(
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
-    Keys of an earlier end of training are kept; `record_resume` clears them.
+    Keys of an earlier end of training are kept; `record_job` clears them.
 
     `parameters` is the number of model parameters, `report` has the lines of the data report, and `sizes` the number
     of pairs of each corpus. `max_steps` is the length of the training; that of the first start is kept, because stages
@@ -87,8 +87,8 @@ def record_start(
     write_metadata(run, record)
 
 
-def record_resume(run: RunFolder, step: int) -> None:
-    """Record that this job resumes at `step`, and clear a failure, and the `END_KEYS` of a later step."""
+def record_job(run: RunFolder, step: int) -> None:
+    """Record that this job trains after `step`, and clear a failure, and the `END_KEYS` of a later step."""
     record: dict[str, Any] = {**run.read_metadata(), "job": launcher.job_id()}
     record = {key: value for key, value in record.items() if key not in FAILURE_KEYS}
     if step < record.get("last_step", math.inf):

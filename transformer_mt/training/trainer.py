@@ -242,7 +242,7 @@ class Trainer:
     config: TrainConfig
     validation: ValidationConfig
     keep: KeepConfig
-    after_save: Callable[[CheckpointInfo], None] | None = None
+    after_save: Callable[[], None] | None = None
 
     progress: Progress = field(default_factory=Progress)
     window: LogWindow = field(default_factory=LogWindow)
@@ -446,7 +446,7 @@ class Trainer:
             if can_prune:
                 checkpoints.prune(self.run, self.keep)
             if self.after_save is not None:
-                self.after_save(info)
+                self.after_save()
 
         self.writer.submit(write)
 
