@@ -138,7 +138,10 @@ REMOVED = {
     "this key",
     "optimizer.kind=schedule_free": '"schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
 }
-"""Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users."""
+"""Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users.
+
+They are ignored when a run is read.
+"""
 
 
 def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> str:

@@ -35,7 +35,7 @@ from typing import Annotated, Any, TypeVar, cast
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
-from transformer_mt.config.section import MAY_CHANGE, Section
+from transformer_mt.config.section import MAY_CHANGE, REMOVED, Section
 from transformer_mt.config.yaml_loader import Location, Tree, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.records import (
@@ -201,17 +201,6 @@ def _make_key() -> bytes | None:
 
 FORMAT = 4
 READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
-DELETED_KEYS: dict[str, object] = {
-    "keep.when_full": None,
-    "optimizer.kind": "schedule_free",
-    "data.modifiers.placeholder": None,
-    "data.modifiers.glossary": None,
-    "decoding.glossary_mode": None,
-    "decoding.markup": "symbols",
-    "train.ledger": None,
-}
-"""Keys of older runs that no longer exist, or whose given value no longer exists. They are ignored when a run is read.
-"""
 
 EXPORT = "export.json"  # marks a folder that `tmt export` made for another engine
 
@@ -355,10 +344,11 @@ class RunFolder:
         tree = read_yaml(self.config)
         if self.is_foreign():
             tree = self._confine(tree)
-        for path, value in DELETED_KEYS.items():
+        for removed in REMOVED:
+            path, _, value = removed.partition("=")
             *sections, key = path.split(".")
             found = _find_section(tree, sections)
-            if value in (None, found.get(key)):
+            if value in ("", found.get(key)):
                 found.pop(key, None)
         return tree
 
