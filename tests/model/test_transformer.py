@@ -148,7 +148,7 @@ def test_decoder_equals_torch(make_model: MakeModel, norm_position: str, activat
     model = make_model(norm_position=norm_position, activation=activation, rough=0.2)
     memory = torch.randn(3, 5, 16)
     stack = stack_in_torch(model.decoder, model.config)
-    ours = model.decode(TGT, memory, padding_mask(SRC, PAD))
+    ours = model.decoder(TGT, memory, padding_mask(SRC, PAD))
     theirs = decode_in_torch(model, stack, TGT, memory, SRC)
     assert_same_gradients(real(ours, TGT), real(theirs, TGT), stack_twins(model.decoder, stack))
 
@@ -184,8 +184,8 @@ def test_ids_at_masked_positions_change_nothing(make_model: MakeModel) -> None:
     model, mask = make_model(rough=0.2), padding_mask(SRC, PAD)
     clean, scrambled = model.encoder(SRC, mask), model.encoder(scramble_padding(SRC), mask)
     torch.testing.assert_close(real(scrambled, SRC), real(clean, SRC))
-    wanted = model.decode(TGT, clean, mask)
-    torch.testing.assert_close(real(model.decode(scramble_padding(TGT), scrambled, mask), TGT), real(wanted, TGT))
+    wanted = model.decoder(TGT, clean, mask)
+    torch.testing.assert_close(real(model.decoder(scramble_padding(TGT), scrambled, mask), TGT), real(wanted, TGT))
 
 
 def test_the_source_is_masked_by_its_own_pad_id(make_model: MakeModel) -> None:
@@ -380,12 +380,12 @@ def test_the_model_does_not_modify_its_inputs(make_model: MakeModel) -> None:
     """Trap 16."""
     model = make_model(rough=0.2)
     memory, mask = model.encode(SRC)
-    states = model.decode(TGT, memory, mask)
+    states = model.decoder(TGT, memory, mask)
     tokens = torch.tensor([[1], [1], [1]])
     inputs = (SRC, TGT, memory, mask, states, tokens)
     before = [part.clone() for part in inputs]
     model.encode(SRC)
-    model.decode(TGT, memory, mask)
+    model.decoder(TGT, memory, mask)
     model.logits(states)
     with torch.inference_mode():
         model.step(tokens, model.start(SRC))

@@ -182,7 +182,7 @@ class Transformer(nn.Module):
         `packings` are those of packed sources and targets, where B is 1.
         """
         if packings is None:
-            return self.decode(tgt_in, *self.encode(src))
+            return self.decoder(tgt_in, *self.encode(src))
         src_states = self.encoder(src, PackedMask(packings.src, packings.src), packings.src)
         return self.decoder(tgt_in, src_states, PackedMask(packings.tgt, packings.src), packings.tgt)
 
@@ -200,10 +200,6 @@ class Transformer(nn.Module):
         """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]."""
         mask = padding_mask(src, self.src_pad)
         return self.encoder(src, mask), mask
-
-    def decode(self, tgt_in: Tensor, src_states: Tensor, src_mask: Tensor) -> Tensor:
-        """Compute decoder states from encoder states. [B, T], [B, S, D], [B, 1, 1, S] -> [B, T, D]."""
-        return self.decoder(tgt_in, src_states, src_mask)
 
     def logits(self, states: Tensor) -> Tensor:
         """Project decoder states to fp32 logits; the one of padding is -inf. [..., D] -> [..., V]."""

@@ -171,7 +171,7 @@ def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
     src = torch.cat([batch.src, cut_off(batch.src, is_last, model.src_pad, cutoff)])  # [2 B, S]
     tgt_in = torch.cat([batch.tgt_in, cut_off(batch.tgt_in, is_first, model.tgt_pad, cutoff)])  # [2 B, T]
     mask = padding_mask(batch.src, model.src_pad).repeat(2, 1, 1, 1)
-    return model.decode(tgt_in, model.encoder(src, mask), mask)
+    return model.decoder(tgt_in, model.encoder(src, mask), mask)
 
 
 def cut_off(ids: Tensor, is_kept: Tensor, pad_id: int, rate: float) -> Tensor:
