@@ -92,13 +92,13 @@ def write_weights_folder(
     describes the weights, and `steps` lists the training steps that they come from.
     """
     from transformer_mt.config import root as configuration
-    from transformer_mt.flows.run_overview import render_card
+    from transformer_mt.flows.run_overview import render_readme
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.export import weights
 
     record = weights.make_exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None
-    readme = render_card(RunFolder(output), configuration.load_run(source), record, scored)
+    readme = render_readme(RunFolder(output), configuration.load_run(source), record, scored)
     weights.write_folder(source, output, model, checkpoint, record, readme)
 
 

@@ -21,7 +21,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
 from transformer_mt.evaluation.degenerate import Sample, find_degenerate, markdown_table
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags, Texts
-from transformer_mt.flows import prepare as data
+from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
@@ -217,7 +217,7 @@ def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
 
 def read_validation_set(config: Config, tag: str | None) -> EvaluationSet:
     """Return the validation pairs with this tag. Raises `UserError` if no pair has it."""
-    corpus = data.load_split(config, "validation")
+    corpus = load_split(config, "validation")
     parts = [part for part in list_validation_sources(config, corpus) if part.tag == tag]
     rows = [i for part in parts for i in range(part.first, part.end)]
     if not rows:
@@ -253,7 +253,7 @@ def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:
 def read_training_targets(run: RunFolder, config: Config, warn: Warn) -> Iterator[Texts] | None:
     """Return blocks of target sentences of the training text. Return None, with a warning, if it cannot be read."""
     try:
-        pairs = data.load_split(config, "train")
+        pairs = load_split(config, "train")
     except (UserError, OSError) as error:
         warn(f"{run.path}: the table by word frequency is left out: its training text cannot be read: {error}")
         return None

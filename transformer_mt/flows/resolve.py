@@ -188,7 +188,7 @@ def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, d
     return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
 
 
-def predict_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> MemoryPrediction:
+def log_predicted_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> MemoryPrediction:
     """Predict and log the memory that the largest batch needs."""
     prediction = memory.predict_memory(stream, *_trial(config, machine, model))
     log_rank0(f"memory: {prediction.describe()}")

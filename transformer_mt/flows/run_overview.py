@@ -79,15 +79,15 @@ def read_last_log_entry(run: RunFolder) -> LogEntry:
     return last
 
 
-def write_card(run: RunFolder, config: Config, *, is_running: bool) -> None:
+def write_readme(run: RunFolder, config: Config, *, is_running: bool) -> None:
     """Replace the README of a run folder. `is_running` says whether the training continues."""
     found = run.list_readable_checkpoints()
     rejected = [info for info in found if info.is_rejected]
     best = next(iter([*rank_checkpoints(found), *rejected[-1:]]), None)
-    write_text(run.readme, render_card(run, config, run.read_metadata(), best, is_running=is_running))
+    write_text(run.readme, render_readme(run, config, run.read_metadata(), best, is_running=is_running))
 
 
-def render_card(
+def render_readme(
     run: RunFolder,
     config: Config,
     record: Mapping[str, Any],

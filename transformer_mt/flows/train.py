@@ -24,14 +24,14 @@ from transformer_mt.flows.evaluation import Validator, make_evaluation_set, tran
 from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, prepare_data
 from transformer_mt.flows.resolve import (
     check_model_fits,
-    predict_memory,
+    log_predicted_memory,
     resolve_batch_tokens,
     resolve_compile,
     resolve_config,
     resolve_packing,
     warn_early_end,
 )
-from transformer_mt.flows.run_overview import format_next_commands, write_card
+from transformer_mt.flows.run_overview import format_next_commands, write_readme
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import metadata
@@ -103,9 +103,9 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         config = parts.config
         if ranks.is_rank0:
             write_description(run, parts, warm_start)
-        log_rank0(describe_model(config, parts.model, parts.steps_per_epoch))
+        log_rank0(describe_size(config, parts.model, parts.steps_per_epoch))
         with make_logger(run, config, ranks, parts.n_steps) as logger:
-            trainer = make_trainer(run, parts, ranks, logger, lambda: write_card(run, config, is_running=True))
+            trainer = make_trainer(run, parts, ranks, logger, lambda: write_readme(run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
@@ -115,7 +115,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
                 logger.log_figures(1, lambda: draw_figures(config, parts.data, parts.model))
             if ranks.is_rank0:
                 metadata.record_job(run, trainer.progress.step)
-                write_card(run, config, is_running=True)
+                write_readme(run, config, is_running=True)
             stop_reason = fit(run, parts, trainer, ranks)
             seconds = trainer.progress.seconds
             log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
@@ -173,7 +173,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
     config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
-    memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
+    memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
     steps_per_epoch = len(stream) / config.batches.accumulate
     n_steps = config.train.last_step(steps_per_epoch)
     if ranks.is_rank0:
@@ -259,7 +259,7 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
     )
 
 
-def describe_model(config: Config, model: Transformer, steps_per_epoch: float) -> str:
+def describe_size(config: Config, model: Transformer, steps_per_epoch: float) -> str:
     """Return the size of the model and of an epoch."""
     shape, n_parameters = config.model, sum(parameter.numel() for parameter in model.parameters())
     return (
@@ -372,7 +372,7 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
             with suppress(UserError, OSError):  # the disk may be full
                 if isinstance(error, UserError):
                     metadata.record_failure(run, error)
-                write_card(run, parts.config, is_running=False)
+                write_readme(run, parts.config, is_running=False)
         raise
 
 
@@ -392,7 +392,7 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
     metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
     for name, metrics in scores.items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
-    write_card(run, config, is_running=False)
+    write_readme(run, config, is_running=False)
 
 
 def score_test_sets(
