@@ -73,7 +73,7 @@ def plain(batches: Sequence[Batch]) -> list[list[list[int]]]:
 def test_batch_equals_a_hand_written_one(make_corpus: MakeCorpus) -> None:
     """Trap 18: the decoder reads BOS + target and predicts target + EOS; the encoder reads source + EOS."""
     stream = make_stream(make_corpus([[7, 8, 9], [5]], [[6], [11, 12]]))
-    batch = stream.build_batch(np.array([0, 1]))
+    batch = stream.build_plain_batch(np.array([0, 1]))
     assert batch.src.tolist() == [[7, 8, 9, 2], [5, 2, 0, 0]]
     assert batch.tgt_in.tolist() == [[1, 6, 0], [1, 11, 12]]
     assert batch.labels.tolist() == [[6, 2, 0], [11, 12, 2]]
@@ -84,7 +84,7 @@ def test_batch_equals_a_hand_written_one(make_corpus: MakeCorpus) -> None:
 def test_each_side_uses_its_own_control_symbols(make_corpus: MakeCorpus) -> None:
     """Trap 17."""
     stream = make_stream(make_corpus([[7, 8], [5]], [[6], [11, 12]]), src=Symbols(40, 41, 42), tgt=Symbols(50, 51, 52))
-    batch = stream.build_batch(np.array([1, 0]))
+    batch = stream.build_plain_batch(np.array([1, 0]))
     assert batch.src.tolist() == [[5, 42, 40], [7, 8, 42]]
     assert batch.tgt_in.tolist() == [[51, 11, 12], [51, 6, 50]]
     assert batch.labels.tolist() == [[11, 12, 52], [6, 52, 50]]
@@ -93,7 +93,7 @@ def test_each_side_uses_its_own_control_symbols(make_corpus: MakeCorpus) -> None
 def test_source_bos_is_added_and_counted_in_the_budget(make_corpus: MakeCorpus) -> None:
     tokenizers = pair_of(Symbols(40, 41, 42), Symbols(50, 51, 52), source_bos=True)
     stream = BatchStream(make_corpus([[7, 8], [5], []], [[6], [11, 12], [9]]), tokenizers, 60, 1)
-    batch = stream.build_batch(np.array([0, 1, 2]))
+    batch = stream.build_plain_batch(np.array([0, 1, 2]))
     assert batch.src.tolist() == [[41, 7, 8, 42], [41, 5, 42, 40], [41, 42, 40, 40]]
     assert batch.tgt_in.tolist() == [[51, 6, 50], [51, 11, 12], [51, 9, 50]]
     assert batch.n_src == (batch.src != 40).sum() == 9
@@ -103,7 +103,7 @@ def test_source_bos_is_added_and_counted_in_the_budget(make_corpus: MakeCorpus) 
 
 
 def test_an_empty_sentence_is_one_end_symbol(make_corpus: MakeCorpus) -> None:
-    batch = make_stream(make_corpus([[]], [[]])).build_batch(np.array([0]))
+    batch = make_stream(make_corpus([[]], [[]])).build_plain_batch(np.array([0]))
     assert (batch.src.tolist(), batch.tgt_in.tolist(), batch.labels.tolist()) == ([[2]], [[1]], [[2]])
     assert (batch.n_src, batch.n_tgt) == (1, 1)
 
@@ -115,7 +115,7 @@ def test_token_counts_exclude_padding(corpus: EncodedCorpus) -> None:
 
 
 def test_to_moves_all_tensors(corpus: EncodedCorpus) -> None:
-    batch = make_stream(corpus).build_batch(np.array([1, 2]))
+    batch = make_stream(corpus).build_plain_batch(np.array([1, 2]))
     moved = batch.to(torch.device("meta"))
     parts: list[Tensor] = [moved.src, moved.tgt_in, moved.labels]
     assert [part.device.type for part in parts] == ["meta"] * 3
@@ -283,7 +283,7 @@ def pairs_of(batch: Batch) -> list[tuple[list[int], ...]]:
 def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus, epoch: int | None) -> None:
     stream = make_stream(corpus)
     for picked in stream.plan(epoch or 0):
-        whole = stream.build_batch(picked) if epoch is None else stream.build_batches(picked, epoch)[0]
+        whole = stream.build_plain_batch(picked) if epoch is None else stream.build_training_batches(picked, epoch)[0]
         if len(picked) < 2:
             continue
         halves = stream.halve(whole)

@@ -131,10 +131,10 @@ def test_batches_are_built_while_the_consumer_computes(
 class Broken(BatchStream):
     """A stream that fails to build the batches of its second epoch."""
 
-    def build_batches(self, rows: Any, epoch: int) -> list[Batch]:
+    def build_training_batches(self, rows: Any, epoch: int) -> list[Batch]:
         if epoch == 1:
             raise UserError(f"rows {rows.tolist()} are damaged")
-        return super().build_batches(rows, epoch)
+        return super().build_training_batches(rows, epoch)
 
 
 def test_an_error_is_raised_when_its_step_is_taken(make_stream: Callable[[], BatchStream]) -> None:

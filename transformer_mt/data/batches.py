@@ -334,7 +334,7 @@ class BatchStream:
         token budget comes in several parts.
         """
         positions = islice(self._positions(position), rank, count, world_size)
-        batches = [part for at in positions for part in self.build_batches(*self._rows_and_epoch(at))]
+        batches = [part for at in positions for part in self.build_training_batches(*self._rows_and_epoch(at))]
         return batches, self.advance(position, count)
 
     def rows_at(self, position: StreamPosition, count: int) -> Rows:
@@ -371,14 +371,16 @@ class BatchStream:
 
     def shortest_first(self, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """Yield one rank's share of the corpus, unshuffled and shortest pairs of each source first."""
-        return map(self.build_batch, islice(self._shortest_first(), rank, None, world_size))
+        return map(self.build_plain_batch, islice(self._shortest_first(), rank, None, world_size))
 
     def _shortest_first(self) -> Iterator[Rows]:
         return chain.from_iterable(source.shortest_first() for source in self.bucketed_sources)
 
     def batch_of_shape(self, number: int) -> Batch:
         """Return the batch to which row `number` of `shapes` belongs, or its largest part, as it is in epoch 0."""
-        return max(self.build_batches(next(islice(self._shortest_first(), number, None)), 0), key=lambda x: x.n_padded)
+        return max(
+            self.build_training_batches(next(islice(self._shortest_first(), number, None)), 0), key=lambda x: x.n_padded
+        )
 
     def halve(self, batch: Batch) -> list[Batch]:
         """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
@@ -398,11 +400,11 @@ class BatchStream:
             for part in (slice(middle), slice(middle, None))
         ]
 
-    def build_batch(self, rows: Rows) -> Batch:
+    def build_plain_batch(self, rows: Rows) -> Batch:
         """Build the batch of some corpus rows of one source, without modification and subword sampling."""
         return self._collate(*self._read_ids(rows), rows)
 
-    def build_batches(self, rows: Rows, epoch: int) -> list[Batch]:
+    def build_training_batches(self, rows: Rows, epoch: int) -> list[Batch]:
         """Build the training batch of some corpus rows of one source: one batch, or several within the token budget."""
         src, tgt = self._read_ids(rows)
         if self._modify is not None:
