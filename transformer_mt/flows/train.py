@@ -300,10 +300,10 @@ def make_trainer(
 ) -> Trainer:
     """Return the trainer, which calls `after_save` after each checkpoint."""
     config, data, machine, model, stream = parts.config, parts.data, parts.machine, parts.model, parts.stream
-    split_batch, corpus_names = partial(halve_batch, stream), [*data.train.text.source_sizes]
+    split_batch, source_names = partial(halve_batch, stream), [*data.train.text.source_sizes]
     prepare, ema_decay = partial(prepare_batches, parts), config.optimizer.ema_decay
     return Trainer(
-        train_step=make_train_step(config, machine, ranks, model, split_batch, corpus_names),
+        train_step=make_train_step(config, machine, ranks, model, split_batch, source_names),
         prefetcher=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, prepare),
         schedule=make_schedule(config.schedule, config.model.d_model),
         ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
@@ -333,7 +333,7 @@ def make_train_step(
     ranks: Ranks,
     model: Transformer,
     split_batch: Callable[[Batch], Sequence[Batch]],
-    corpus_names: Sequence[str] = (),
+    source_names: Sequence[str] = (),
 ) -> TrainStep:
     """Return the train step. `split_batch` splits a batch that does not fit into memory."""
     return TrainStep(
@@ -345,7 +345,7 @@ def make_train_step(
         machine=machine,
         ranks=ranks,
         split_batch=split_batch,
-        corpus_names=corpus_names,
+        source_names=source_names,
     )
 
 

@@ -24,7 +24,7 @@ from transformer_mt.training.loss import LossFunction
 StepMetrics = dict[str, Tensor]
 """Metrics of one step by name, still on the device. Reading them synchronises.
 
-Sums over all labels of all ranks: `loss`, `nll`, `consistency`, and of each corpus of a mixture `nll/NAME` and
+Sums over all labels of all ranks: `loss`, `nll`, `consistency`, and of each source of a mixture `nll/NAME` and
 `n_tgt/NAME`. Numbers: `n_src`, `n_tgt`, `n_padded` (source and target positions, with the padding that packing may have
 removed), and `n_splits`. `grad_norm` is that of the mean gradient per label.
 """
@@ -65,16 +65,16 @@ class TrainStep:
         machine: Machine,
         ranks: Ranks,
         split_batch: Callable[[Batch], Sequence[Batch]],
-        corpus_names: Sequence[str] = (),
+        source_names: Sequence[str] = (),
     ) -> None:
         """Create the step.
 
-        `split_batch` divides a batch in two, or raises an error if it has a single pair. `corpus_names` are those of
-        the corpora of a mixture, whose losses are summed separately.
+        `split_batch` divides a batch in two, or raises an error if it has a single pair. `source_names` are those of
+        the sources of a mixture, whose losses are summed separately.
         """
         self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
         self.clip_norm, self.seed, self.machine, self.ranks = clip_norm, seed, machine, ranks
-        self.split_batch, self.corpus_names = split_batch, corpus_names
+        self.split_batch, self.source_names = split_batch, source_names
         self.batch_loss = BatchLoss(model, loss, machine)
         self.parallel_loss = wrap_for_ranks(self.batch_loss, ranks) if ranks.size > 1 else None
 
@@ -135,7 +135,7 @@ class TrainStep:
     def metric_names(self) -> Iterator[str]:
         """Yield the names of all sums of a step."""
         yield from ("loss", "nll", "consistency", "n_src", "n_tgt", "n_padded", "n_splits")
-        for name in self.corpus_names:
+        for name in self.source_names:
             yield from (f"nll/{name}", f"n_tgt/{name}")
 
     def micro_batch_seed(self, step: int, index: int) -> int:
@@ -156,8 +156,8 @@ class TrainStep:
         metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
         if batch is not None:
             metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
-            if self.corpus_names:
-                name = self.corpus_names[batch.source_index]
+            if self.source_names:
+                name = self.source_names[batch.source_index]
                 metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
         return metrics
 

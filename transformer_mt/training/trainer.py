@@ -71,8 +71,8 @@ class Progress:
     initial_scores: dict[str, float] = field(default_factory=dict[str, float])  # of the weights of a warm start
 
     @classmethod
-    def from_checkpoint(cls, saved: dict[str, Any], step: int, n_corpora: int) -> Progress:
-        """Restore the progress at a step from a checkpoint. `n_corpora` is the number of corpora of a mixture.
+    def from_checkpoint(cls, saved: dict[str, Any], step: int, n_sources: int) -> Progress:
+        """Restore the progress at a step from a checkpoint. `n_sources` is the number of sources of a mixture.
 
         Raises `KeyError`, `TypeError` or `ValueError` for another format, or for impossible values.
         """
@@ -81,7 +81,7 @@ class Progress:
             if values.pop(removed, 0) != 0:
                 raise ValueError("the run was rolled back, which this version does not do")
         progress = TypeAdapter(Progress).validate_python(asdict(cls(**values)))
-        if progress.step != step or len(progress.position.n_taken) not in (0, n_corpora):
+        if progress.step != step or len(progress.position.n_taken) not in (0, n_sources):
             raise ValueError("it belongs to another step, or to other data")
         return progress
 
@@ -467,7 +467,7 @@ class Trainer:
         state = checkpoints.load_state(info)
         checkpoints.load_weights(self.train_step.model, info)
         try:
-            progress = Progress.from_checkpoint(state["progress"], info.step, len(self.train_step.corpus_names))
+            progress = Progress.from_checkpoint(state["progress"], info.step, len(self.train_step.source_names))
             window = LogWindow.from_checkpoint(state["window"])
             load_optimizers(self.train_step.optimizers, state["optimizers"])
             if self.ema is not None:
