@@ -70,17 +70,6 @@ class ValidationResult(NamedTuple):
     failed_tests: str | None  # a sentence about the behaviour tests that failed
     draw: Callable[[], dict[str, Pixels]]  # draws the figures by name
 
-    def find_rejection(
-        self, initial_scores: dict[str, float], gate: dict[str, float], *, expect_all: bool
-    ) -> str | None:
-        """Return why a checkpoint with these scores cannot be the best one, or None."""
-        for source, limit in gate.items():
-            key = "bleu" if source == "all" else f"bleu/{source}"
-            loss = initial_scores.get(key, math.nan) - self.scores[key]
-            if loss > limit:
-                return f"validation.gate: {source} lost {loss:.2f} BLEU, more than {limit:g}"
-        return self.failed_tests if expect_all else None
-
 
 BEST = "best/"  # prefix of the best scores so far
 

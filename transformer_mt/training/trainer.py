@@ -390,9 +390,7 @@ class Trainer:
             result = self.validate()
         if self.config.init_from and progress.step == 0:
             progress.initial_scores = result.scores
-        self.last_rejection = result.find_rejection(
-            progress.initial_scores, self.validation.gate, expect_all=self.validation.expect_all
-        )
+        self.last_rejection = self.find_rejection(result)
         is_rejected = self.last_rejection is not None
         progress.record_score(
             self.validation.metric,
@@ -408,6 +406,15 @@ class Trainer:
             log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {self.last_rejection}")
         self.save(result.scores, is_rejected=is_rejected, tests=result.tests)
         self.logger.log_figures(progress.step, result.draw)  # last, so that its failure costs no checkpoint
+
+    def find_rejection(self, result: ValidationResult) -> str | None:
+        """Return why a checkpoint with these scores cannot be the best one, or None."""
+        for source, limit in self.validation.gate.items():
+            key = "bleu" if source == "all" else f"bleu/{source}"
+            loss = self.progress.initial_scores.get(key, math.nan) - result.scores[key]
+            if loss > limit:
+                return f"validation.gate: {source} lost {loss:.2f} BLEU, more than {limit:g}"
+        return result.failed_tests if self.validation.expect_all else None
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
         """Give the model the averaged weights inside the `with` block, and yield the raw ones, or None without EMA."""
