@@ -287,7 +287,8 @@ class Trainer:
             self.ranks.barrier()  # torchrun would kill rank 0 while it saves, if another rank exited before
             if signal := self.ranks.all_reduce_max(stop.number):
                 raise Interrupted(signal, self.progress.describe(self.validation.metric))
-        return str(reason)
+        assert reason is not None  # otherwise a signal has ended the loop
+        return reason
 
     def take_step(self) -> StepDone:
         """Take the next batches from the stream and update the weights with them."""
