@@ -48,7 +48,6 @@ from transformer_mt.system.device import (
 )
 from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
@@ -401,6 +400,9 @@ def score_test_sets(
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
     if not test_sets:
         return {}
+    make_stages = None
+    if config.decoding.needs_stages:
+        from transformer_mt.tools.markup.stages import make_stages
     translator = Translator.load(
         run.path,
         str(step),
