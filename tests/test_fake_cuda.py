@@ -14,7 +14,7 @@ import pytest
 import torch
 from fake_cuda.build import build, find_compiler
 
-from transformer_mt.system.files import make_once
+from transformer_mt.system.files import build_cached
 
 TESTS = Path(__file__).parent
 
@@ -29,7 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the device once for all workers of pytest-xdist."""
     folder = tmp_path_factory.getbasetemp()
     path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "fake_cuda" / "device.so"
-    make_once(path, lambda: build(path))
+    build_cached(path, lambda: build(path))
     return path
 
 

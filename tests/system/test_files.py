@@ -20,9 +20,9 @@ from transformer_mt.system.files import (
     atomic_file,
     atomic_folder,
     atomic_new_folder,
+    build_cached_folder,
     delete_folder,
     find_link_out,
-    make_folder_once,
     remove_leftovers,
     remove_stale_folders,
     write_text,
@@ -103,7 +103,7 @@ def test_first_of_several_processes_makes_the_cached_folder(tmp_path: Path) -> N
         path.mkdir()
         (path / "quick").touch()
 
-    make_folder_once(path, fill)
+    build_cached_folder(path, fill)
     assert names(path) == ["quick"]
     assert names(tmp_path) == ["folder"]
 
@@ -115,7 +115,7 @@ def test_cached_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, mo
     monkeypatch.setattr(Path, "mkdir", mkdir)
     message = rf"{tmp_path}: cannot be written \(Read-only file system\); set data.cache_dir to another folder"
     with pytest.raises(UserError, match=message):
-        make_folder_once(tmp_path / "folder", lambda folder: None)
+        build_cached_folder(tmp_path / "folder", lambda folder: None)
 
 
 # --- leftovers of killed processes ------------------------------------------------------------------------------------
@@ -256,5 +256,5 @@ def test_errors_while_a_cached_folder_is_filled(number: int, error: type[Excepti
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(error):
-        make_folder_once(tmp_path / "folder", fill)
+        build_cached_folder(tmp_path / "folder", fill)
     assert names(tmp_path) == []

@@ -24,7 +24,7 @@ from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import QUICKSTART_FILE, read_source
 from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import check_cache_space, make_folder_once, measure_folder
+from transformer_mt.system.files import build_cached_folder, check_cache_space, measure_folder
 from transformer_mt.system.log import ProgressReport
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -
         if _write_table(read_source(source, columns), temporary) == 0:
             raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
 
-    make_folder_once(folder, fill)
+    build_cached_folder(folder, fill)
     info = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), info["files"], folder.name, info["sha256"])
 
@@ -349,7 +349,7 @@ def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> P
     parts = [[name, corpus.key, corpus.fingerprint] for name, corpus in corpora.items()]
     folder = cache_dir / f"combined-{sha256(json.dumps([COMBINED_FORMAT_VERSION, parts]).encode()).hexdigest()[:16]}"
 
-    make_folder_once(folder, lambda temporary: _write_combined_table(corpora, temporary))
+    build_cached_folder(folder, lambda temporary: _write_combined_table(corpora, temporary))
     digest = json.loads((folder / "table.json").read_text(encoding="utf-8"))["sha256"]
     return ParallelCorpus(
         Dataset.from_file(str(folder / "pairs.arrow")),

@@ -23,7 +23,7 @@ from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import check_cache_space, make_folder_once
+from transformer_mt.system.files import build_cached_folder, check_cache_space
 
 DESCRIPTION = "arrays.json"
 SIDES = ("src", "tgt")
@@ -201,7 +201,7 @@ def encode_corpus(
     folder = cache_dir / f"ids-{sha256(settings.encode()).hexdigest()[:16]}"
     encoder = BlockEncoder(tokenizers, limit)
 
-    make_folder_once(folder, lambda temporary: _write_arrays(corpus, encoder, temporary, workers))
+    build_cached_folder(folder, lambda temporary: _write_arrays(corpus, encoder, temporary, workers))
     try:
         src, tgt = (
             EncodedSide(_map_array(folder / f"{side}.ids", dtype), _map_array(folder / f"{side}.offsets", np.int64))

@@ -34,7 +34,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.flows.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.files import make_once, remove_stale_folders, write_text
+from transformer_mt.system.files import build_cached, remove_stale_folders, write_text
 from transformer_mt.system.log import log_rank0
 
 FORMAT_VERSION = 2  # of the cached lines; part of their key
@@ -127,7 +127,7 @@ def _find_repetitions(config: Config, train: ParallelCorpus, held_out: Mapping[s
     keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
     name = f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
     path = Path(config.data.cache_dir) / name
-    make_once(path, lambda: write_text(path, json.dumps(find_repetitions(train, held_out))))
+    build_cached(path, lambda: write_text(path, json.dumps(find_repetitions(train, held_out))))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -237,7 +237,7 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
         log_rank0(f"data: learning the vocabulary from {min(len(train), tokenizer.sample_size):,} pairs")
         build_tokenizers(tokenizer, pairs, config.seed).save(path)
 
-    make_once(path, make)
+    build_cached(path, make)
     return TokenizerPair.load(path)
 
 

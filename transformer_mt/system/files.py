@@ -107,7 +107,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
         temporary.rename(path)
 
 
-def make_once(path: Path, make: Callable[[], None]) -> None:
+def build_cached(path: Path, make: Callable[[], None]) -> None:
     """Call `make` unless a cache entry exists. If another process makes it now, wait for that one.
 
     A file lock ends with its process, so the next call replaces a process that was killed.
@@ -136,8 +136,8 @@ def make_once(path: Path, make: Callable[[], None]) -> None:
             lock.release()
 
 
-def make_folder_once(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder as `make_once` makes a file: `fill` writes its files to a temporary folder.
+def build_cached_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a folder as `build_cached` makes a file: `fill` writes its files to a temporary folder.
 
     Raises:
         UserError: The disk is full or read-only.
@@ -153,7 +153,7 @@ def make_folder_once(path: Path, fill: Callable[[Path], None]) -> None:
                 if not path.exists():  # without locks on a network, another process may have made it
                     raise
 
-    make_once(path, make)
+    build_cached(path, make)
 
 
 @contextmanager

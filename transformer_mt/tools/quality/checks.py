@@ -19,7 +19,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, log_progress
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import make_once, write_text
+from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
 from transformer_mt.tools.languages.scripts import language_scripts, split_units
@@ -387,7 +387,9 @@ def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: 
     """
     key = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, languages])
     path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"
-    make_once(path, lambda: write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)])))
+    build_cached(
+        path, lambda: write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)]))
+    )
     return json.loads(path.read_text(encoding="utf-8"))
 
 

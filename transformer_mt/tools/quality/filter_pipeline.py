@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.corpus import FilterReport, PairExample, ParallelCorpus, TableWriter, log_progress
 from transformer_mt.data.worker_pool import limit_workers, open_pool
-from transformer_mt.system.files import make_folder_once, temporary_folder
+from transformer_mt.system.files import build_cached_folder, temporary_folder
 from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext, FilterFunction
 
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
@@ -154,7 +154,7 @@ def filter_corpus(
     def fill(temporary: Path) -> None:
         _write_filtered(filters, FilterContext(corpus, languages, held_out, temporary), workers)
 
-    make_folder_once(folder, fill)
+    build_cached_folder(folder, fill)
     return _load_filtered(folder)
 
 

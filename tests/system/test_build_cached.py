@@ -12,12 +12,12 @@ import pytest
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import files
-from transformer_mt.system.files import make_once
+from transformer_mt.system.files import build_cached
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from transformer_mt.system.files import make_once
+from transformer_mt.system.files import build_cached
 
 path = Path(sys.argv[1])
 
@@ -26,7 +26,7 @@ def make():
     time.sleep(float(sys.argv[2]))
     path.write_text("theirs")
 
-make_once(path, make)
+build_cached(path, make)
 """
 
 
@@ -68,13 +68,13 @@ def never() -> None:
 
 
 def test_file_is_made_once(path: Path) -> None:
-    make_once(path, partial(write, path))
-    make_once(path, never)
+    build_cached(path, partial(write, path))
+    build_cached(path, never)
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
 
 
 def test_second_process_waits_for_the_first(path: Path, other_process: subprocess.Popen[str]) -> None:
-    make_once(path, never)
+    build_cached(path, never)
     assert path.read_text() == "theirs"
     assert other_process.wait() == 0
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
@@ -87,14 +87,14 @@ def test_second_process_says_that_it_waits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(files, "WAITING_SECONDS", 0.1)
-    make_once(path, never)
+    build_cached(path, never)
     assert f"data: waiting for another process, which makes {path}" in capsys.readouterr().err
     assert other_process.wait() == 0
 
 
 @pytest.mark.usefixtures("killed_process")
 def test_killed_process_is_replaced(path: Path) -> None:
-    make_once(path, partial(write, path))
+    build_cached(path, partial(write, path))
     assert path.read_text() == "ours"
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
 
@@ -104,7 +104,7 @@ def test_an_error_leaves_no_files(path: Path) -> None:
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        make_once(path, fail)
+        build_cached(path, fail)
     assert not [*path.parent.iterdir()]
-    make_once(path, partial(write, path))
+    build_cached(path, partial(write, path))
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
