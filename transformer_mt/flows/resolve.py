@@ -176,7 +176,7 @@ def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair
     with torch.device("meta"):
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     n_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    memory.check_weights_fit(n_bytes, config.optimizer.state_copies, machine.device)
+    memory.check_weights_fit(n_bytes, config.optimizer.values_per_weight, machine.device)
 
 
 def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:
@@ -251,9 +251,9 @@ def warn_early_end(config: Config, steps: int | None) -> None:
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
-    copies = config.optimizer.state_copies + 1  # + 1: the sum of gradients; the trial itself holds one gradient
+    copies = config.optimizer.values_per_weight + 1  # + 1: the sum of gradients; the trial itself holds one gradient
     if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
-        copies += config.optimizer.state_copies + 1
+        copies += config.optimizer.values_per_weight + 1
     step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
     loss, is_packed = make_loss(config.loss), can_pack(config.model, config.loss.consistency, machine.device)
 

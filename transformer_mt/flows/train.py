@@ -243,7 +243,7 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
     config = parts.config
     if warm_start is not None:
         log_rank0(warm_start.describe())
-    if warning := describe_disk_shortage(run, config.keep, parts.model, config.optimizer.state_copies):
+    if warning := describe_disk_shortage(run, config.keep, parts.model, config.optimizer.values_per_weight):
         log_rank0(warning)
     metadata.write_description(
         run,

@@ -144,6 +144,6 @@ class OptimizerConfig(Section):
         return self
 
     @property
-    def state_copies(self) -> int:
+    def values_per_weight(self) -> int:
         """Return the number of values stored per weight in addition to it: two moments, and the average if any."""
         return 2 + (self.ema_decay is not None)
