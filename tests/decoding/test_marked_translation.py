@@ -10,7 +10,7 @@ import pytest
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import ChunkedTranslator, LineChunker
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
@@ -86,9 +86,9 @@ def test_chunks_keep_elements_across_sentences(translator: Translator, prefix: s
     def count_words(texts: Any) -> list[int]:
         return [len(text.split()) for text in texts]
 
-    chunked_translator = ChunkedTranslator.wrap(translator, LineChunker("en", "de", count_words, 30, "always"))
+    line_translator = LineTranslator.wrap(translator, LineChunker("en", "de", count_words, 30, "always"))
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
-    found = chunked_translator.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
+    found = line_translator.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
     for line, translated in zip(lines, found, strict=True):
         (best, *_) = translated.join()
         assert best.marked is not None

@@ -12,7 +12,7 @@ import pytest
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.line_splitting import ChunkedTranslator, LineChunker
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
@@ -138,4 +138,4 @@ def test_a_warning_about_a_chunk_names_its_line(make_translator: Callable[..., T
     translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=3)
     chunker = LineChunker("en", "de", lambda texts: [1 for _ in texts], 30, "always")
     with pytest.warns(TruncatedSourceWarning, match="^line 7 has"):
-        ChunkedTranslator(translator, chunker).translate(["A dog. The dog dog dog dog."], [""], [7])
+        LineTranslator(translator, chunker).translate(["A dog. The dog dog dog dog."], [""], [7])

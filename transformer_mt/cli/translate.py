@@ -186,18 +186,18 @@ class Translate(Command):
         )
         self.sampling.check(self.search, "translate", translator.config.sample)
         progress = ProgressReport("translated")
-        line_translator = LineTranslator(self, provenance, translator, progress)
+        window_translator = WindowTranslator(self, provenance, translator, progress)
         process_lines(
             lines,
-            line_translator.translate,
+            window_translator.translate,
             self.lines.output,
-            line_translator.settings() if self.lines.input else None,
+            window_translator.settings() if self.lines.input else None,
             resume=self.lines.resume,
             is_interactive=is_interactive,
             progress=progress,
         )
-        if line_translator.n_terms:
-            log_rank0(f"tmt: terms used: {line_translator.n_used_terms:,} of {line_translator.n_terms:,}")
+        if window_translator.n_terms:
+            log_rank0(f"tmt: terms used: {window_translator.n_used_terms:,} of {window_translator.n_terms:,}")
 
 
 def _check_arguments(args: Translate) -> None:
@@ -252,14 +252,14 @@ def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationM
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-class LineTranslator:
+class WindowTranslator:
     """Translates windows of lines, long lines sentence by sentence, and formats the translations."""
 
     def __init__(
         self, args: Translate, provenance: ModelProvenance, translator: Translator, progress: ProgressReport
     ) -> None:
         """`progress` is updated inside of a window."""
-        from transformer_mt.decoding.line_splitting import ChunkedTranslator
+        from transformer_mt.decoding.line_splitting import LineTranslator
 
         self.args, self.provenance, self.translator, self.progress = args, provenance, translator, progress
         self.glossary: Glossary | None = None
@@ -275,7 +275,7 @@ class LineTranslator:
             self.calibration = load_calibration(translator)
         self.memory = _load_memory(args.terminology.memory, provenance)
         look_up = self.memory and self.memory.look_up
-        self.chunked = ChunkedTranslator.make(translator, provenance, args.lines.split_sentences, look_up)
+        self.line_translator = LineTranslator.make(translator, provenance, args.lines.split_sentences, look_up)
         self.format = Format(
             args.lines.format,
             translator.config.n_best,
@@ -302,7 +302,7 @@ class LineTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
-        translated = self.chunked.translate(
+        translated = self.line_translator.translate(
             [line.src for line in window],
             [line.tgt for line in window],
             line_numbers,
@@ -387,7 +387,7 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
 
 def _translate_document(args: Translate, source: Path, target: Path, document_format: DocumentFormat) -> None:
     """Translate a document."""
-    from transformer_mt.decoding.line_splitting import ChunkedTranslator
+    from transformer_mt.decoding.line_splitting import LineTranslator
     from transformer_mt.tools.documents.formats import (
         DocumentOptions,
         adapt_translator,
@@ -402,11 +402,11 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
     document = read_document(source, document_format, options)
     memory = _load_memory(args.terminology.memory, provenance)
     translator = translator.with_options({"n_best": 1})
-    chunked = ChunkedTranslator.make(translator, provenance, args.lines.split_sentences, memory and memory.look_up)
+    line_translator = LineTranslator.make(translator, provenance, args.lines.split_sentences, memory and memory.look_up)
     lines = make_lines(document)
     progress = ProgressReport("translated", len(lines), "segments")
     with progress.show():
-        translated = adapt_translator(chunked).translate(
+        translated = adapt_translator(line_translator).translate(
             lines, [""] * len(lines), document.line_numbers(), on_lines=progress.update
         )
     with open_output(target) as file:

@@ -292,7 +292,7 @@ class TranslatedLine:
 
 
 @dataclass(frozen=True)
-class ChunkedTranslator:
+class LineTranslator:
     """Translates lines. A line that is longer than the training pairs is split into chunks."""
 
     text_translator: Translator

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine
+from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import (
     BOM,
@@ -69,22 +69,22 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
     return replace(document, byte_order_mark=text[: len(text) - len(body)])
 
 
-def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
+def adapt_translator(line_translator: LineTranslator) -> LineTranslator:
     """Return a translator that protects elements, and translates each sentence of a segment separately.
 
-    Sentences are not split if `chunked` never splits them.
+    Sentences are not split if `line_translator` never splits them.
     """
-    translator, chunker = chunked.text_translator, chunked.chunker
+    translator, chunker = line_translator.text_translator, line_translator.chunker
     if translator.config.markup == "none":
         translator = copy(translator.with_options({"markup": "auto"}))
         translator.make_stages = make_stages
     if chunker.when == "long":
         chunker = replace(chunker, when="always")
-    return ChunkedTranslator.wrap(translator, chunker, chunked.look_up)
+    return LineTranslator.wrap(translator, chunker, line_translator.look_up)
 
 
 def make_lines(document: Document) -> list[str | MarkedText]:
-    """Return the text of each segment, for `ChunkedTranslator`.
+    """Return the text of each segment, for `LineTranslator`.
 
     Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.
     """

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.decoding.line_splitting import ChunkedTranslator, SplitWhen, TranslatedLine
+from transformer_mt.decoding.line_splitting import LineTranslator, SplitWhen, TranslatedLine
 from transformer_mt.decoding.translator import ModelProvenance, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder, refuse_special_files
@@ -38,7 +38,7 @@ class LoadedModel:
 
     version: str
     """Checkpoint with the checksum of its weights."""
-    translators: Mapping[LanguagePair, ChunkedTranslator]
+    translators: Mapping[LanguagePair, LineTranslator]
     has_alignments: bool
     calibrations: Mapping[LanguagePair, Calibration]
     """Calibrations of confidences, of the language pairs that have one."""
@@ -137,17 +137,17 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     translator = Translator.load(path, make_stages=make_stages, **options.loading, **options.decoding)
     data, tag = translator.members[0].data, translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
-    translators: dict[LanguagePair, ChunkedTranslator] = {}
+    translators: dict[LanguagePair, LineTranslator] = {}
     for tag in tags:
         tagged = translator.with_options({"tag": tag})
         provenance = ModelProvenance.of_translator(tagged)
         pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
-        translators[pair] = ChunkedTranslator.make(tagged, provenance, options.split_sentences)
+        translators[pair] = LineTranslator.make(tagged, provenance, options.split_sentences)
     calibrations: dict[LanguagePair, Calibration] = {}
     problem: UserError | None = None
-    for pair, chunked in translators.items() if RunFolder(path).calibration.exists() else ():
+    for pair, line_translator in translators.items() if RunFolder(path).calibration.exists() else ():
         try:
-            calibrations[pair] = load_calibration(chunked.text_translator)
+            calibrations[pair] = load_calibration(line_translator.text_translator)
         except UserError as error:
             problem = error
     if problem and not calibrations:
@@ -168,9 +168,9 @@ def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
         )
     provenance = ctranslate2_engine.read_provenance(path, translator.precision)
     pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
-    chunked = ChunkedTranslator.make(translator, provenance, options.split_sentences)
+    line_translator = LineTranslator.make(translator, provenance, options.split_sentences)
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    return LoadedModel(version, {pair: chunked}, has_alignments=False, calibrations={})
+    return LoadedModel(version, {pair: line_translator}, has_alignments=False, calibrations={})
 
 
 def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:

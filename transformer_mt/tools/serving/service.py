@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.line_splitting import ChunkedTranslator, TranslatedLine, restore_spaces
+from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces
 from transformer_mt.decoding.translator import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
@@ -128,7 +128,7 @@ class ModelRoute(NamedTuple):
     worker: BatchingWorker
 
     @property
-    def translator(self) -> ChunkedTranslator:
+    def translator(self) -> LineTranslator:
         """The translator of the language pair."""
         return self.model.loaded.translators[self.language_pair]
 
@@ -326,7 +326,7 @@ class TranslationService:
             raise ApiError(400, "prefix: q must be one text of one line")
 
     @staticmethod
-    def _check_prefix(prefix: str, text: str, translator: ChunkedTranslator) -> None:
+    def _check_prefix(prefix: str, text: str, translator: LineTranslator) -> None:
         max_tokens = translator.chunker.max_tokens
         if translator.chunker.count_tokens([text])[0] > max_tokens:
             raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
