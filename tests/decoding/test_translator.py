@@ -455,5 +455,3 @@ def test_unknown_options_are_refused(translator: Translator, tiny_run: Path) -> 
         Translator.load(tiny_run, **wrong)
     with pytest.raises(UserError, match="prefix: unknown key"):
         translator.n_best(["The dog"], prefix=["Der"])
-    with pytest.raises(UserError, match="lines: is no key; the argument of the Python API is called line_numbers now"):
-        translator.n_best(["The dog"], lines=[1])

@@ -1,4 +1,4 @@
-"""The stream of training batches: padded sentence pairs of similar length within a token budget.
+"""Batches of texts of similar length within a token budget, and the stream of training batches.
 
 The order of an epoch depends only on (seed, epoch), and the position in the stream is a few integers, `StreamPosition`.
 A resumed run therefore sees the same batches, with any number of processes.

@@ -190,6 +190,8 @@ def _follows_name(before: str) -> bool:
     return len(words) < 2 or words[-2][0].isupper()
 
 
+# --- lines ------------------------------------------------------------------------------------------------------------
+
 SplitWhen = Literal["long", "always", "never"]
 
 

@@ -187,7 +187,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
 
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
-    """Return the first line of the log: the model, the hardware, and the end of the training."""
+    """Return the line of the log about the languages, the hardware, and the limits of the training."""
     limits = [
         f"{count:,} {name}{'' if count == 1 else 's'}{condition}"
         for count, name, condition in (

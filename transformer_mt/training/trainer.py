@@ -108,7 +108,7 @@ class Progress:
         return f"step {self.step:,}; best so far: step {self.best_step:,}, {metric} {score}"
 
     def stop_reason(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:
-        """Return the limit that is reached, or None to continue."""
+        """Return the limit that is reached, or None to continue. It is the same on all ranks."""
         if limits.max_steps is not None and self.step >= limits.max_steps:
             return f"train.max_steps {limits.max_steps} reached"
         if limits.max_epochs is not None and self.position.epoch >= limits.max_epochs:

@@ -123,7 +123,7 @@ class OptimizerConfig(Section):
     """Adam (Kingma & Ba 2015), AdamW or Muon (Jordan et al. 2024), gradient clipping and weight averaging."""
 
     kind: Literal["adam", "adamw", "muon"] = "adam"
-    """adam; adamw: Adam with decoupled weight decay; muon: Muon for the matrices of the layers, Adam for the rest"""
+    """adam; adamw: Adam with decoupled weight decay; muon: Muon for the matrices of the layers, AdamW for the rest"""
     betas: tuple[Beta, Beta] = (0.9, 0.98)
     """decay rates of Adam's running means of the gradient and of its square"""
     eps: float = Field(default=1e-9, ge=1e-30)
@@ -145,5 +145,5 @@ class OptimizerConfig(Section):
 
     @property
     def values_per_weight(self) -> int:
-        """Return the number of values stored per weight in addition to it: two moments, and the average if any."""
+        """Return the most values stored per weight in addition to it: two moments, and the average if any."""
         return 2 + (self.ema_decay is not None)
