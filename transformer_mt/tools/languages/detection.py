@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -111,7 +112,7 @@ _NAME_OF_CODE_LIST = (
     "tl Tagalog, tr Turkish, tt Tatar, ug Uyghur, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, vo Volapük, "
     "wa Walloon, wo Wolof, xh Xhosa, yi Yiddish, yo Yoruba, zh Chinese, zu Zulu"
 )
-_NAME_OF_CODE = {entry[:2]: entry[3:] for entry in _NAME_OF_CODE_LIST.split(", ")}
+_NAME_OF_CODE = dict(re.findall("([a-z]+) ([^,]+)", _NAME_OF_CODE_LIST))
 
 
 def language_name(code: str) -> str:
