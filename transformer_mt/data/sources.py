@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from transformer_mt.data.data_config import Source, primary_language
+from transformer_mt.data.data_config import Source
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import MAX_LINE_BYTES, SentencePair, read_lines, read_pairs
 from transformer_mt.errors import UserError
 

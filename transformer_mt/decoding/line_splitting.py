@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Self
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.decoding.engine import WordAlignment
 from transformer_mt.decoding.translator import CHUNK_STRIDE, ModelProvenance, Translation, Translator
 

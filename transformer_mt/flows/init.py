@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
-from transformer_mt.data.data_config import Source, primary_language
+from transformer_mt.data.data_config import Source
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import is_table, read_column_names, read_source
 from transformer_mt.data.text_files import CHECK_ADVICE, UnequalLengthError, check_is_file, read_lines
 from transformer_mt.errors import UserError

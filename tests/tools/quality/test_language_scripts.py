@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import language_scripts
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from transformer_mt.data.corpus import split_into_blocks
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import SentencePair
 
 UNSPACED_SCRIPTS = {

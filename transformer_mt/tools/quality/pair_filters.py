@@ -10,7 +10,7 @@ import regex
 from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
-from transformer_mt.data.data_config import check_language
+from transformer_mt.data.languages import check_language
 from transformer_mt.evaluation.degenerate import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import (

@@ -64,7 +64,7 @@ class _Deletions(dict[int, int | None]):
 
 
 _DELETIONS = _Deletions()
-_ASCII_DELETIONS = bytes(code for code in range(128) if unicodedata.category(chr(code))[0] in "PZC")
+_ASCII_DELETIONS = bytes(range(0x20)) + b" !\"#%&'()*,-./:;?@[\\]_{}\x7f"  # ASCII of the categories C, Z and P
 
 
 def make_comparison_key(text: str) -> str:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.decoding.line_splitting import TranslatedLine
 from transformer_mt.system.log import log
 from transformer_mt.tools.markup.elements import MarkedText

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces

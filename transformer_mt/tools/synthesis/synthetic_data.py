@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from transformer_mt.config.rendering import render_scalar
-from transformer_mt.data.data_config import DataConfig, TrainSource, primary_language
+from transformer_mt.data.data_config import DataConfig, TrainSource
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
