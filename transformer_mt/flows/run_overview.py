@@ -17,9 +17,9 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import markdown_table
-from transformer_mt.runs.folder import RunFolder, is_locked, refuse_special_files
+from transformer_mt.runs.folder import RunFolder, is_locked
 from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints
-from transformer_mt.system.files import measure_folder, write_text
+from transformer_mt.system.files import measure_folder, refuse_special_files, write_text
 from transformer_mt.system.log import LAYOUT, make_visible
 from transformer_mt.training.metrics_logger import split_by_source
 

@@ -46,7 +46,7 @@ from transformer_mt.runs.records import (
     describe_validation_error,
     rank_checkpoints,
 )
-from transformer_mt.system.files import find_link_out, remove_leftovers, walk, write_text
+from transformer_mt.system.files import find_link_out, refuse_special_files, remove_leftovers, write_text
 from transformer_mt.system.log import log_rank0
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
@@ -148,15 +148,6 @@ def describe_outside_file(path: str, folder: Path) -> str | None:
     except (OSError, RuntimeError, ValueError):  # missing, or a circle of links
         return "cannot be read"
     return None
-
-
-def refuse_special_files(folder: Path) -> None:
-    """Raise `UserError` if a folder has a pipe or a device, which could be read without end."""
-    for entry in walk(folder):
-        with suppress(OSError):  # deleted meanwhile, or a link to nothing
-            mode = entry.stat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise UserError(f"{entry.path}: is a pipe or a device, not a regular file; remove it")
 
 
 def _compute_signature(key: bytes, values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -227,6 +228,15 @@ def find_link_out(folder: Path) -> Path | None:
                     continue
             return path
     return None
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Raise `UserError` if a folder has a pipe or a device, which could be read without end."""
+    for entry in walk(folder):
+        with suppress(OSError):  # deleted meanwhile, or a link to nothing
+            mode = entry.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UserError(f"{entry.path}: is a pipe or a device, not a regular file; remove it")
 
 
 # --- temporary names --------------------------------------------------------------------------------------------------

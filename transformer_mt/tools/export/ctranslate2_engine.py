@@ -29,8 +29,9 @@ from transformer_mt.decoding.engine import WordAlignment
 from transformer_mt.decoding.search import Constraint, Hypothesis
 from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import EXPORT, RunFolder, refuse_special_files
+from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
+from transformer_mt.system.files import refuse_special_files
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
 
 ctranslate2 = import_ctranslate2()

@@ -12,8 +12,9 @@ from typing import Any
 from transformer_mt.decoding.line_splitting import LineTranslator, SplitWhen, TranslatedLine
 from transformer_mt.decoding.translator import ModelProvenance, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import EXPORT, RunFolder, refuse_special_files
+from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
+from transformer_mt.system.files import refuse_special_files
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.documents.formats import adapt_translator
