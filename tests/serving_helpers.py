@@ -61,7 +61,7 @@ def count_cancelled(service: TranslationService, reason: str) -> float:
 def running_server(model: ServedModel, **limits: Any) -> Generator[Server]:
     """Run a server in a thread. `port_of` returns its port."""
     service = TranslationService([model], Limits(**limits))
-    server = Server(make_app(service), service, open_listener(port=0))
+    server = Server(make_app(service), service, open_listener("127.0.0.1", 0))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([server.listener])))
     thread.start()
     wait_until(lambda: server.started)

@@ -162,7 +162,7 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         ),
         (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst has output of its own; leave out --html\n"),
         (("tiny.yaml", "--write", "new", "--html", "x.html"), "--write has output of its own; leave out --html"),
-        (("tiny.yaml", "--workers", "0"), "--workers: 0: pass a whole number from 1"),
+        (("tiny.yaml", "--workers", "0"), "--workers: 0: pass a whole number of at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -228,7 +228,7 @@ def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt)
         (("RUN", "--src", "empty", "--ref", "empty"), ("empty: holds no lines",)),
         (("RUN", "--set", "seen"), ("evaluate: --set seen: the test sets of this run are unseen",)),
         (("RUN", *FILES, "--set", "unseen"), ("--set selects a test set of the run; leave it out",)),
-        (("RUN", "--show", "-3"), ("--show: -3: pass a whole number from 0",)),
+        (("RUN", "--show", "-3"), ("--show: -3: pass a whole number of at least 0",)),
         (("RUN", "--checkpoint", "999"), ("best, last and the steps 8, 12",)),
         (("RUN", "--show", "1", "--json"), ("--show and --json do not go together",)),
         (("RUN", *FILES, "--output", "nowhere/g"), ("nowhere/g: there is no folder",)),

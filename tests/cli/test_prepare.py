@@ -49,7 +49,7 @@ def test_training_finds_everything_in_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--workers", "0"), ("--workers: 0: pass a whole number from 1",)),
+        (("--workers", "0"), ("--workers: 0: pass a whole number of at least 1",)),
         (("data.train={src: missing, tgt: train.de}",), ("missing: no such file",)),
         (("data.filters=[{length: {min: 9}}]",), ("data.filters.0.length: no pair of 50 is left",)),
         (("tokenizer.vocab_size=5",), ("tokenizer.vocab_size",)),

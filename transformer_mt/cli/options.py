@@ -129,8 +129,8 @@ def number(low: float, high: float = math.inf, kind: type[int] | type[float] = i
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            limit = f" to {high:g}" if high < math.inf else ""
-            raise argparse.ArgumentTypeError(f"{text}: pass a {'whole ' * (kind is int)}number from {low:g}{limit}")
+            limits = f"of at least {low:g}" if high == math.inf else f"between {low:g} and {high:.15g}"
+            raise argparse.ArgumentTypeError(f"{text}: pass a {'whole ' * (kind is int)}number {limits}")
         return value
 
     return parse

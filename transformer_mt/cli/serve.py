@@ -125,7 +125,7 @@ class Serve(Command):
     host: str = option(
         "address to listen on (127.0.0.1: only this machine; 0.0.0.0: all networks)", default="127.0.0.1"
     )
-    port: int = option("port to listen on (8080; 0: any free one)", default=8080, metavar="N")
+    port: int = option("port to listen on (8080; 0: any free one)", default=8080, metavar="N", parse=number(0, 65535))
     reload_every: float | None = option(
         "look for another checkpoint at this interval, and load it without a pause",
         metavar="SECONDS",

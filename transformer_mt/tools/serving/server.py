@@ -28,13 +28,10 @@ WRITE_TIMEOUT = 30.0  # seconds in which a client must receive the sent data
 KEEP_ALIVE = 15  # seconds that an idle connection stays open
 GRACE_SECONDS = 5  # for answers that are being sent, before their connections are closed
 POLL_SECONDS = 0.05  # between two looks at the requests in flight while the server stops
-MAX_PORT = 65535
 
 
-def open_listener(host: str = "127.0.0.1", port: int = 8080) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises `UserError` if that is impossible."""
-    if not 0 <= port <= MAX_PORT:
-        raise UserError(f"serve: --port {port}: choose a port from 0 (any free one) to {MAX_PORT}")
     try:
         (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         listener = socket.create_server(address[:2], family=family, backlog=1024)
