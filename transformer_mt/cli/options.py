@@ -322,22 +322,20 @@ def load_translator(
     from transformer_mt.runs.folder import RunFolder
 
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
-    config = folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
+    folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
     for folder in folders:
         folder.find_checkpoint(loading.checkpoint or "best")
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
     try:
         from transformer_mt.decoding.translator import Translator
+        from transformer_mt.flows.text_stages import make_text_stages
         from transformer_mt.system.device import resolve_machine
 
         options = {"device": "auto", "threads": "auto", "precision": "auto", **collect_given(loading)}
         if few_texts and options["precision"] == "auto":
             machine = resolve_machine(options["device"], "auto", options["threads"])
             options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        make_stages = None
-        if config.needs_stages:
-            from transformer_mt.tools.markup.stages import make_stages
-        return Translator.load(run, **options, ensemble=ensemble, make_stages=make_stages, **decoding)
+        return Translator.load(run, **options, ensemble=ensemble, make_stages=make_text_stages, **decoding)
     finally:
         gc.freeze()
         gc.enable()

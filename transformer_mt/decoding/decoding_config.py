@@ -93,7 +93,7 @@ class DecodingConfig(Section):
 
     @property
     def needs_stages(self) -> bool:
-        """Return whether texts go through stages, see `transformer_mt.tools.markup.stages`."""
+        """Return whether texts go through stages before and after their translation."""
         return self.markup != "none" or self.glossary is not None
 
     def with_term_beam(self) -> DecodingConfig:

@@ -229,14 +229,14 @@ class Translator:
     @cached_property
     def stages(self) -> Sequence[TextStage]:
         """The stages for the options. Raises `UserError` if a glossary is invalid, or if there are none."""
-        if self.make_stages is not None:
-            return self.make_stages(self.config, self.tokenizers)
-        if self.config.needs_stages:
+        if not self.config.needs_stages:
+            return ()
+        if self.make_stages is None:
             raise UserError(
-                f"decoding.{'glossary' if self.config.markup == 'none' else 'markup'}: needs stages; from Python, pass "
-                "Translator.load(..., make_stages=transformer_mt.tools.markup.stages.make_stages)"
+                f"decoding.{'glossary' if self.config.markup == 'none' else 'markup'}: needs text stages; from Python, "
+                "pass make_stages to Translator.load, as docs/api.md says"
             )
-        return ()
+        return self.make_stages(self.config, self.tokenizers)
 
     def with_options(self, options: dict[str, Any]) -> Self:
         """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
