@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import NamedTuple, NoReturn
 
 from transformer_mt import __version__
-from transformer_mt.cli.command import Command, CommandParser, add_arguments
+from transformer_mt.cli.command import Command, CommandParser, OptionGroup, add_arguments
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import launcher
 from transformer_mt.system.log import log
@@ -88,18 +88,6 @@ COMMANDS = {
     )
 }
 TRAINING_COMMANDS = {"train", "plan", "correct", "bisect"}
-BATCH_COMMANDS = {
-    "translate",
-    "explain",
-    "calibrate",
-    "serve",
-    "backtranslate",
-    "distill",
-    "score",
-    "evaluate",
-    "compare",
-}
-"""Commands with `--batch-tokens`."""
 FORMER_COMMANDS = {"repair": "tmt check X.yaml --write FOLDER"}
 
 
@@ -146,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         if is_debugging or not is_out_of_memory(error):
             raise
-        _fail(_out_of_memory_message(name))
+        _fail(_out_of_memory_message(name, command))
     sys.exit(0)
 
 
@@ -204,12 +192,13 @@ def _show_thread_error(error: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(error)
 
 
-def _out_of_memory_message(command: str) -> str:
-    if command in BATCH_COMMANDS:
+def _out_of_memory_message(name: str, command: Command) -> str:
+    groups = [value for value in vars(command).values() if isinstance(value, OptionGroup)]
+    if any(hasattr(options, "batch_tokens") for options in (command, *groups)):
         return "out of memory; lower --batch-tokens (decoding.batch_tokens in config.yaml)"
-    if command not in TRAINING_COMMANDS:
+    if name not in TRAINING_COMMANDS:
         return "out of memory; lower decoding.batch_tokens in config.yaml, or end other programs"
-    restart = " (with --restart)" if command == "train" else ""
+    restart = " (with --restart)" if name == "train" else ""
     return (
         f"out of memory; lower batches.tokens or the size of the model{restart}, or decoding.batch_tokens if it was a "
         "validation"
