@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import Any, NamedTuple, cast
@@ -25,14 +25,12 @@ from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
-from transformer_mt.system.log import ProgressReport
+from transformer_mt.system.log import ProgressReport, Warn
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.figures import render_pixels
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
-
-Warn = Callable[[str], None]
 
 # --- validation -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.flows.evaluation import (
-    Warn,
     list_tags,
     make_evaluation_set,
     make_shared_scorer,
@@ -24,6 +23,7 @@ from transformer_mt.flows.evaluation import (
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status
 from transformer_mt.runs.folder import RunFolder, is_locked
+from transformer_mt.system.log import Warn
 from transformer_mt.tools.analysis.run_report import ReportedRun, render_report
 from transformer_mt.tools.pages.charts import MAX_SERIES
 from transformer_mt.training.metrics_logger import read_metrics

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
@@ -17,6 +17,9 @@ from transformer_mt.system import launcher
 LAYOUT = "\n\t"
 """Characters that the program's own messages use to lay out text."""
 MAX_LISTED = 20  # entries of a long list
+
+Warn = Callable[[str], None]
+"""Function that receives the text of a warning."""
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"  # parts of words

@@ -23,11 +23,12 @@ from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, mark_differences
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, Texts, compare_systems
+from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system.files import format_bytes, measure_folder
-from transformer_mt.system.log import ProgressReport, label_piece, log_rank0
+from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.confidence import (
     hash_sources,
@@ -39,7 +40,6 @@ from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.training.metrics_logger import split_by_source
 
-Warn = Callable[[str], None]
 Row = tuple[str, list[str]]
 """A fact or a key, with its value in each run."""
 T = TypeVar("T")
@@ -99,6 +99,7 @@ def render_report(
     names = [run.name for run in runs]
     configs = [run.config for run in runs]
     systems = [(set_of_runs[0], [output.hypotheses[i] for output in outputs]) for i, set_of_runs in enumerate(sets)]
+    table = _break_down(*systems[0], names, read_training(notes.append)) if systems else None  # may add notes
     return render_page(
         "report.html",
         names=names,
@@ -121,7 +122,7 @@ def render_report(
         sets=[(data, compare_systems(texts, data.references, data.scorer)) for data, texts in systems],
         outputs=outputs,
         no_ter=NO_TER,
-        breakdown=_break_down(*systems[0], names, read_training(notes.append)) if systems else None,
+        breakdown=table,
         examples=_find_examples(*systems[0]) if systems else {},
         own_tests={run.name for run in runs if run.checkpoint.tests},
         notes=[note.replace("\n", " ") for note in notes],
@@ -224,7 +225,7 @@ def _list_values(run: ReportedRun, name: str) -> list[tuple[int, float]]:
 
 def _list_cost(run: ReportedRun) -> dict[str, str]:
     """Return time, speed and size of a run."""
-    weights = run.checkpoint.path / "model.safetensors"
+    weights = run.checkpoint.path / WEIGHTS
     speeds = _list_values(run, "train/tokens_per_second")
     hours = run.record.get("hours", next((y for _, y in reversed(_list_values(run, "train/hours"))), None))
     return {
