@@ -7,11 +7,11 @@ pairs, and writes it into the run. It is valid for the weights and the decoding 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformer_mt.evaluation.metrics import EvaluationSet
 
 Array = NDArray[np.float64]
+NumberT = TypeVar("NumberT", float, NDArray[np.float64])
 
 IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary", "tag")
 """Options that do not change how the quality of a translation depends on its features.
@@ -53,6 +54,11 @@ def compute_features(source: str, translation: Translation, usual_log_ratio: flo
     return mean, abs(log_length_ratio(source, translation.text) - usual_log_ratio)
 
 
+def apply_logistic(logit: NumberT, tanh: Callable[[NumberT], NumberT]) -> NumberT:
+    """Return the logistic function of a number or an array, without overflow. `tanh` is that of its type."""
+    return 0.5 + 0.5 * tanh(logit / 2)
+
+
 class ConfidenceRegression(Section):
     """A logistic regression on the features of a translation."""
 
@@ -72,7 +78,7 @@ class ConfidenceRegression(Section):
             return 1.0
         features = compute_features(source, translation, self.usual_log_ratio)
         logit = self.intercept + sum(map(float.__mul__, self.coefficients, features))
-        return 0.5 + 0.5 * math.tanh(logit / 2)  # the logistic function, without overflow
+        return apply_logistic(logit, math.tanh)
 
 
 class HeldOutFigures(Section):
@@ -121,30 +127,30 @@ def load_calibration(translator: Translator, tags: Sequence[str | None] | None =
         UserError: The translator is an ensemble or another engine, or the file is missing or damaged, or was fitted
             with other weights, options or tags.
     """
-    members, config = translator.members, translator.config
-    if len(members) != 1:
-        raise UserError(f"confidences are those of one run, and this translator has {len(members)}")
-    (model,) = members
-    folder, path = model.folder.path, model.folder.calibration
-    advice = f"fit one with these options: tmt calibrate {quote(str(folder))} --checkpoint {model.step}"
+    if len(translator.runs) != 1:
+        raise UserError(f"confidences are those of one run, and this translator has {len(translator.runs)}")
+    (run,) = translator.runs
+    folder = run.folder.path
+    path = run.folder.calibration
+    advice = f"fit one with these options: tmt calibrate {quote(str(folder))} --checkpoint {run.step}"
     try:
         calibration = Calibration.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{folder}: has no calibration of confidences; {advice}") from None
     except ValidationError:
         raise UserError(f"{path}: is damaged, or of another version; {advice}") from None
-    if calibration.weights_hash != model.weights_hash:
+    if calibration.weights_hash != run.weights_hash:
         raise UserError(
             f"{path}: belongs to step {calibration.step:,} ({calibration.weights_hash}), and the model is step "
-            f"{model.step:,} ({model.weights_hash});\n{advice}"
+            f"{run.step:,} ({run.weights_hash});\n{advice}"
         )
-    fitted, used = (options.output_options() for options in (calibration.decoding, config))
+    fitted, used = (options.output_options() for options in (calibration.decoding, translator.config))
     changes = [
         f"{key} {fitted[key]} (now {value})"
         for key, value in used.items()
         if value != fitted[key] and key not in IGNORED_OPTIONS
     ]
-    used_tags = [config.tag] if tags is None else dict.fromkeys(tags)
+    used_tags = [translator.config.tag] if tags is None else dict.fromkeys(tags)
     changes += [f"tag {calibration.decoding.tag} (now {tag})" for tag in used_tags if tag != calibration.decoding.tag]
     if changes:
         raise UserError(
@@ -201,7 +207,7 @@ def calibrate(
             translations = [best for best, *_ in translator.n_best(pairs.sources, on_batch=progress.update)]
         return judge_translations(translations, pairs, min_chrf)
 
-    (member,) = translator.members
+    (run,) = translator.runs
     sources_hash = hash_sources(pairs.sources)
     pairs = pairs.without_blanks()
     if test_pairs is None:
@@ -221,8 +227,8 @@ def calibrate(
     regression = _fit_regression(fitted)
     figures, bins = measure_calibration(regression, judge(test_pairs))
     calibration = Calibration(
-        step=member.step,
-        weights_hash=member.weights_hash,
+        step=run.step,
+        weights_hash=run.weights_hash,
         decoding=translator.config,
         min_chrf=min_chrf,
         n_translations=len(fitted),
@@ -230,7 +236,7 @@ def calibrate(
         regression=regression,
         held_out=figures,
     )
-    write_text(member.folder.calibration, calibration.model_dump_json(indent=1) + "\n")
+    write_text(run.folder.calibration, calibration.model_dump_json(indent=1) + "\n")
     return calibration, bins
 
 
@@ -272,7 +278,7 @@ def fit_logistic(features: Array, labels: NDArray[Any]) -> tuple[float, Array]:
     penalty = np.diag([0.0, *np.full(features.shape[1], PENALTY)])
     weights = np.zeros(inputs.shape[1])
     for _ in range(MAX_ITERATIONS):
-        probabilities = 0.5 + 0.5 * np.tanh(inputs @ weights / 2)  # the logistic function, without overflow
+        probabilities = apply_logistic(inputs @ weights, np.tanh)
         gradient = inputs.T @ (labels - probabilities) - penalty @ weights
         hessian = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + penalty
         step = np.linalg.solve(hessian, gradient)
