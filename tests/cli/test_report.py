@@ -103,8 +103,8 @@ def test_page_of_a_calibrated_run_shows_how_reliable_its_confidences_are(run_cop
     references = [text if i % 3 else "QQ" for i, text in enumerate(hypotheses)]
     Path("judged.de").write_text("".join(f"{text}\n" for text in references), encoding="utf-8")
     calibration = Calibration(
-        step=translator.members[0].step,
-        weights_hash=translator.members[0].weights_hash,
+        step=translator.runs[0].step,
+        weights_hash=translator.runs[0].weights_hash,
         decoding=translator.config,
         min_chrf=60,
         n_translations=1,

@@ -153,7 +153,7 @@ def test_the_best_checkpoint_is_the_default(run_copy: Path, tmt: Tmt) -> None:
     last = RunFolder(run_copy).find_checkpoint("last").path / "checkpoint.json"
     about = read_manifest(last)
     write_manifest(last, {**about, "scores": {**about["scores"], "loss": 99.0}})
-    assert Translator.load(run_copy).members[0].step == 8
+    assert Translator.load(run_copy).runs[0].step == 8
     assert "step 8" in tmt("evaluate", run_copy).stdout
     record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"]["step"] == 12

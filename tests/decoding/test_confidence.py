@@ -52,7 +52,7 @@ def calibrated(make_translator: Callable[..., Translator], tmp_path: Path) -> Tr
     run = RunFolder(tmp_path)
     run.config.write_text(json.dumps({"decoding": translator.config.model_dump()}), encoding="utf-8")
     run.metadata.write_text(json.dumps({**RUN_RECORD, "format": FORMAT}), encoding="utf-8")
-    translator.members = [LoadedRun(run, data, translator.tokenizers, translator.model, 7, "abc")]
+    translator.runs = [LoadedRun(run, data, translator.tokenizers, translator.model, 7, "abc")]
     run.calibration.write_text(make_calibration(translator.config).model_dump_json(), encoding="utf-8")
     return translator
 
@@ -91,7 +91,7 @@ def test_extreme_scores_do_not_overflow() -> None:
 
 
 def test_missing_calibration_names_the_command(calibrated: Translator) -> None:
-    calibrated.members[0].folder.calibration.unlink()
+    calibrated.runs[0].folder.calibration.unlink()
     with pytest.raises(UserError, match=r"has no calibration.*tmt calibrate "):
         load_calibration(calibrated)
 
@@ -100,7 +100,7 @@ def test_missing_calibration_names_the_command(calibrated: Translator) -> None:
     "content", ["", "{}", "[1]", '{"format": 2}', "\0", "NaN", pytest.param(None, id="not-finite")]
 )
 def test_damaged_calibration_is_refused(calibrated: Translator, content: str | None) -> None:
-    path = calibrated.members[0].folder.calibration
+    path = calibrated.runs[0].folder.calibration
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("2.0", "NaN", 1) if content is None else content, encoding="utf-8")
     with pytest.raises(
@@ -111,8 +111,8 @@ def test_damaged_calibration_is_refused(calibrated: Translator, content: str | N
 
 
 def test_calibration_of_other_weights_is_refused(calibrated: Translator) -> None:
-    (member,) = calibrated.members
-    calibrated.members = [member._replace(step=9, weights_hash="def")]
+    (run,) = calibrated.runs
+    calibrated.runs = [run._replace(step=9, weights_hash="def")]
     with pytest.raises(UserError, match=r"(?s)belongs to step 7.*is step 9.*tmt calibrate .* --checkpoint 9"):
         load_calibration(calibrated)
 
@@ -141,7 +141,7 @@ def test_options_of_the_output_keep_the_calibration(calibrated: Translator) -> N
 
 
 def test_an_ensemble_has_no_confidence(calibrated: Translator) -> None:
-    calibrated.members = [*calibrated.members, *calibrated.members]
+    calibrated.runs = [*calibrated.runs, *calibrated.runs]
     with pytest.raises(UserError, match="confidences are those of one run"):
         load_calibration(calibrated)
 

@@ -99,7 +99,7 @@ def test_the_reference_itself_is_no_reason(translator: Translator, good: Explana
 
 
 def test_a_source_longer_than_the_training_pairs_is_a_reason(translator: Translator, good: Explanation) -> None:
-    longest = translator.members[0].data.max_length
+    longest = translator.runs[0].data.max_length
     text = " ".join(["one", "two"] * longest)
     reasons = find_likely_reasons(translator, replace(good, source=text))
     assert any(f"training pairs have at most {longest:,}" in reason for reason in reasons)

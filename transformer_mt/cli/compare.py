@@ -176,7 +176,7 @@ def _compare(args: Compare) -> Comparison:
             translator = load_translator(path, args.loading, collect_overrides(args.search, n_best=1))
             with ProgressReport(f"{path}: translated", len(references)).show() as progress:
                 hypotheses.append(translator.translate(sources or [], on_batch=progress.update))
-            names.append(f"{path} ({translator.config.method}, step {translator.members[0].step:,})")
+            names.append(f"{path} ({translator.config.method}, step {translator.runs[0].step:,})")
         else:
             hypotheses.append(texts[path])
             names.append(str(path))

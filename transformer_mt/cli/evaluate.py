@@ -183,11 +183,11 @@ def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any
     from transformer_mt.config import root as configuration
     from transformer_mt.evaluation.metrics import Scorer
 
-    run = translator.members[0].folder
+    run = translator.runs[0].folder
     config = configuration.load_run(run)
     scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
     test_sets = _read_test_sets(args, run, config, scorer)
-    first, *others = translator.members
+    first, *others = translator.runs
     header = {
         "run": str(run.path),
         "checkpoint": args.loading.checkpoint or "best",
@@ -258,6 +258,6 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
             file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
     scores = score_with_intervals(hypotheses, references, test_set.scorer)
     samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
-    steps = " + ".join(f"{member.step:,}" for member in translator.members)
+    steps = " + ".join(f"{run.step:,}" for run in translator.runs)
     method = f"{translator.config.method}, step {steps}"
     return Evaluation(test_set.name, len(sources), scores, samples, method, seconds)

@@ -84,8 +84,8 @@ class Explain(Command):
 
 
 def _identity(translator: Translator) -> dict[str, object]:
-    (member,) = translator.members
-    return {"run": str(member.folder.path), "step": member.step}
+    (run,) = translator.runs
+    return {"run": str(run.folder.path), "step": run.step}
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
     texts = list(read_lines(src)) if src else _read_validation_sources(config)
     comparison = ctranslate2_export.write_folder(translator, output, quantization, texts)
-    step, size = translator.members[0].step, files.format_bytes(files.measure_folder(output))
+    step, size = translator.runs[0].step, files.format_bytes(files.measure_folder(output))
     print_text(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
     print_text(*comparison)
     print_text(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")

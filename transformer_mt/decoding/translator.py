@@ -146,12 +146,12 @@ class Translator:
         engine: Engine,
         tokenizers: TokenizerPair,
         config: DecodingConfig,
-        members: Sequence[LoadedRun] = (),
+        runs: Sequence[LoadedRun] = (),
         make_stages: MakeStages | None = None,
     ) -> None:
-        """Translate with an engine whose models were loaded from `members`."""
+        """Translate with an engine whose models were loaded from `runs`."""
         self.engine, self.tokenizers, self.config = engine, tokenizers, config
-        self.members, self.make_stages = members, make_stages
+        self.runs, self.make_stages = runs, make_stages
 
     @classmethod
     def from_model(
@@ -196,10 +196,10 @@ class Translator:
         config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
-        members = load_runs(folders, checkpoint)
-        models = [prepare_for_inference(member.model.to(machine.device), machine.precision) for member in members]
-        tokenizers = members[0].tokenizers
-        return cls(TorchEngine(models, tokenizers), tokenizers, config, members, make_stages)
+        runs = load_runs(folders, checkpoint)
+        models = [prepare_for_inference(loaded.model.to(machine.device), machine.precision) for loaded in runs]
+        tokenizers = runs[0].tokenizers
+        return cls(TorchEngine(models, tokenizers), tokenizers, config, runs, make_stages)
 
     @property
     def model(self) -> Transformer:
@@ -559,11 +559,11 @@ class ModelProvenance:
     @classmethod
     def of_translator(cls, translator: Translator) -> ModelProvenance:
         """Describe the loaded checkpoints and the precision of the matrix products. The languages are of the tag."""
-        members, data, tag = translator.members, translator.members[0].data, translator.config.tag
+        runs, data, tag = translator.runs, translator.runs[0].data, translator.config.tag
         is_tag_missing = tag is None and data.needs_tag  # the translation will be refused
         src_lang, tgt_lang = (data.src_lang, data.tgt_lang) if is_tag_missing else data.languages_of(tag)
         identity = {
-            "run": ", ".join(member.folder.path.resolve().name for member in members),
-            "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in members), translator.precision]),
+            "run": ", ".join(run.folder.path.resolve().name for run in runs),
+            "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in runs), translator.precision]),
         }
-        return cls(identity, src_lang, tgt_lang, min(member.data.max_length for member in members))
+        return cls(identity, src_lang, tgt_lang, min(run.data.max_length for run in runs))

@@ -78,10 +78,10 @@ def test_a_damaged_calibration_is_logged(run_copy: Path, capsys: pytest.CaptureF
 
 def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_client: Any) -> None:
     translator = Translator.load(run_copy, device="cpu", threads=1)
-    (member,) = translator.members
+    (run,) = translator.runs
     calibration = Calibration(
-        step=member.step,
-        weights_hash=member.weights_hash,
+        step=run.step,
+        weights_hash=run.weights_hash,
         decoding=translator.config,
         min_chrf=50,
         n_translations=10,

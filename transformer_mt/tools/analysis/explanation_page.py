@@ -43,7 +43,7 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
 
 def _describe_language(translator: Translator, text: str) -> Iterator[str]:
     """Name another language that the text is certainly written in."""
-    if translator.members and any(map(str.isalpha, text)):
+    if translator.runs and any(map(str.isalpha, text)):
         expected, detector = ModelProvenance.of_translator(translator).src_lang, LanguageDetector.load()
         if detector.knows(expected) and (other := detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)):
             yield f"The text looks like {language_name(other)}, and the model translates {language_name(expected)}."
@@ -76,10 +76,10 @@ def _describe_words(translator: Translator, text: str) -> Iterator[str]:
         if 1 < len(words) < 2 * (len(split) + len(unknown)):
             yield "Most words are rare or unknown: is the text in the language and domain of the training text?"
     n_tokens = sum(len(ids) for _, ids in words)
-    for member in translator.members:
-        if n_tokens > member.data.max_length:
+    for run in translator.runs:
+        if n_tokens > run.data.max_length:
             yield (
-                f"The source has {n_tokens:,} pieces, and training pairs have at most {member.data.max_length:,} "
+                f"The source has {n_tokens:,} pieces, and training pairs have at most {run.data.max_length:,} "
                 "(data.max_length): translate its sentences one by one."
             )
 

@@ -66,7 +66,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
 
     `translator` holds one model in fp32 on the CPU.
     """
-    member, tokenizers = translator.members[0], translator.tokenizers
+    run, tokenizers = translator.runs[0], translator.tokenizers
     n_positions, max_source = find_length_limits(translator)
     with files.atomic_new_folder(output) as folder:
         save_model(translator, n_positions, quantization, folder)
@@ -76,12 +76,12 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
         parity = check_parity(translator, folder, texts)
         packages = ("ctranslate2", "tokenizers", "torch")
         metadata = {
-            "run": str(member.folder.path),
-            "step": member.step,
+            "run": str(run.folder.path),
+            "step": run.step,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {"transformer-mt": __version__, **{package: version(package) for package in packages}},
             "quantization": quantization,
-            "data": {key: getattr(member.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
+            "data": {key: getattr(run.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
             "source_bos": tokenizers.source_bos,
             "joint": tokenizers.joint,
             "tags": [*tokenizers.src.tags],

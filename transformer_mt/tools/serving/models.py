@@ -136,7 +136,7 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     if not RunFolder(path).exists() and (path / EXPORT).exists():
         return _load_ctranslate2(path, options)
     translator = Translator.load(path, make_stages=make_stages, **options.loading, **options.decoding)
-    data, tag = translator.members[0].data, translator.config.tag
+    data, tag = translator.runs[0].data, translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
     translators: dict[LanguagePair, LineTranslator] = {}
     for tag in tags:
