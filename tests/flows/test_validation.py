@@ -99,7 +99,7 @@ def test_scores_are_of_free_running_greedy_translations(make_validator: Callable
     """Trap 36: the references are not an input of the decoder."""
     validator = make_validator(0)
     result = validator()
-    wanted = Scorer("13a", "de").score(greedy_translations(validator, validator.sources), validator.references)
+    wanted = Scorer("13a", "de").score(greedy_translations(validator, validator.src_texts), validator.references)
     assert (result.scores["bleu"], result.scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not result.samples
     assert "examples" not in result.markdown

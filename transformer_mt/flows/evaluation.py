@@ -58,32 +58,38 @@ class Validator:
         corpus: EncodedCorpus,
     ) -> None:
         """Validate on the pairs of a corpus."""
-        self.machine, self.ranks, self.model, self.tokenizers = machine, ranks, model, tokenizers
+        self.machine = machine
+        self.ranks = ranks
+        self.model = model
+        self.tokenizers = tokenizers
         self.decoding = config.decoding.for_validation(read_gpu_bytes(machine.device))
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
-        self.smoothing, self.tests = config.loss.label_smoothing, config.validation.expect
+        self.smoothing = config.loss.label_smoothing
+        self.tests = config.validation.expect
         self.test_tags = [test.tag or config.decoding.tag for test in self.tests]
-        self.parts = list_validation_sources(config, corpus.text)
-        self.tags = [part.tag for part in self.parts for _ in range(part.first, part.end)]
-        tags = [part.tag for part in self.parts]
+        self.source_ranges = list_validation_sources(config, corpus.text)
+        self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
+        tags = [part.tag for part in self.source_ranges]
         self.stream = BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=tags)
-        self.sources, self.references = corpus.text.column("src"), corpus.text.column("tgt")
-        n = min(config.validation.probes, len(self.sources))
-        self.probes = [i * len(self.sources) // n for i in range(n)]  # examples, spread evenly over the set
+        self.src_texts = corpus.text.column("src")
+        self.references = corpus.text.column("tgt")
+        n = min(config.validation.probes, len(self.src_texts))
+        self.probes = [i * len(self.src_texts) // n for i in range(n)]  # examples, spread evenly over the set
 
     def __call__(self) -> ValidationResult:
         """Compute losses, translate the validation set on all ranks, and score the translations."""
         translator = Translator.from_model(self.model, self.tokenizers, self.decoding, self.machine.precision)
-        sources, tags = self.ranks.shard(self.sources), self.ranks.shard(self.tags)
-        line_numbers = self.ranks.shard(range(1, len(self.sources) + 1))
+        src_texts = self.ranks.shard(self.src_texts)
+        tags = self.ranks.shard(self.tags)
+        line_numbers = self.ranks.shard(range(1, len(self.src_texts) + 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report lists them
-            n_best = translator.n_best(sources, line_numbers=line_numbers, tags=tags)
+            n_best = translator.n_best(src_texts, line_numbers=line_numbers, tags=tags)
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
         tests = self.run_tests(translator)
         text_scores = self.scorer.score(hypotheses, self.references)
-        degenerate = find_degenerate(self.sources, hypotheses, [translation.finished for translation in translations])
+        degenerate = find_degenerate(self.src_texts, hypotheses, [translation.finished for translation in translations])
         scores = {
             **self.losses(),
             "bleu": text_scores.bleu.value,
@@ -93,12 +99,12 @@ class Validator:
             **({"expect": sum(test.problem is None for test in tests) / len(tests)} if tests else {}),
         }
 
-        def sample(i: int) -> Sample:
-            return Sample(self.sources[i], hypotheses[i], self.references[i])
+        def get_sample(i: int) -> Sample:
+            return Sample(self.src_texts[i], hypotheses[i], self.references[i])
 
-        samples = [sample(i) for i in self.probes]
-        failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
-        tables = {"examples": samples, "failures": [*failures.values()]}
+        examples = [get_sample(i) for i in self.probes]
+        failures = {kind: get_sample(rows[0]) for kind, rows in degenerate.rows.items()}
+        tables = {"examples": examples, "failures": [*failures.values()]}
         markdown = {
             name: markdown_table(("source", "model", "reference"), rows) for name, rows in tables.items() if rows
         }
@@ -107,7 +113,7 @@ class Validator:
             markdown["behaviour_tests"] = markdown_table(("test", "source", "model", "problem"), failed)
         return ValidationResult(
             scores,
-            samples=["\n".join(sample.lines()) for sample in samples],
+            samples=["\n".join(example.lines()) for example in examples],
             markdown=markdown,
             warning=degenerate.warning(failures),
             tests=[test._asdict() for test in tests],
@@ -124,7 +130,7 @@ class Validator:
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """Return BLEU and chrF of the pairs of each source, if there are several."""
         scores: dict[str, float] = {}
-        for part in self.parts if len(self.parts) > 1 else ():
+        for part in self.source_ranges if len(self.source_ranges) > 1 else ():
             if part.first == part.end:
                 continue  # if all of its pairs are training pairs
             found = part.scorer.score(hypotheses[part.first : part.end], self.references[part.first : part.end])
@@ -136,7 +142,7 @@ class Validator:
         if not self.probes:
             return {}
         probe = self.probes[0]
-        maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.sources[probe])
+        maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.src_texts[probe])
         return {"attention": render_pixels(maps.figure("cross", layer=len(translator.model.decoder.layers)))}
 
     @torch.no_grad()
@@ -159,11 +165,11 @@ class Validator:
         total_loss, total_nll, n_labels = map(float, sums)
         nll = total_nll / n_labels
         scores = {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
-        if len(self.parts) > 1:
+        if len(self.source_ranges) > 1:
             source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
             scores |= {
                 f"nll/{part.name}": value
-                for part, value in zip(self.parts, source_nll, strict=True)
+                for part, value in zip(self.source_ranges, source_nll, strict=True)
                 if part.first < part.end  # all pairs of a source may be training pairs
             }
         return scores

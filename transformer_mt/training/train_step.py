@@ -147,9 +147,11 @@ class TrainStep:
 
         Returning or raising frees the graph of the batch.
         """
-        loss_module, context = self.batch_loss, nullcontext()
+        loss_module = self.batch_loss
+        context = nullcontext()
         if self.parallel_loss is not None:
-            loss_module, context = self.parallel_loss, translate_errors() if is_last else self.parallel_loss.no_sync()
+            loss_module = self.parallel_loss
+            context = translate_errors() if is_last else self.parallel_loss.no_sync()
         with context:
             losses: dict[str, Tensor] = loss_module(batch)
             losses["loss"].backward()
