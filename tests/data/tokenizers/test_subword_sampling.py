@@ -24,7 +24,7 @@ from transformer_mt.data.tokenizers.subword_sampling import (
     Draw,
     SubwordSampler,
     UnigramVocabulary,
-    make_word_factory,
+    make_draw_factory,
 )
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
@@ -118,7 +118,7 @@ def test_bpe_dropout_matches_algorithm_1_of_the_paper(rate: float, word: str) ->
     entries = ["a", "b", "n", *dict.fromkeys(left + right for left, right in merges)]
     vocab = {entry: i for i, entry in enumerate(entries)}
     words = BpeVocabulary({"vocab": vocab, "merges": merges, "byte_fallback": False}, rate)
-    made, rng = words.make_word(word), random.Random(1)
+    made, rng = words.make_draw(word), random.Random(1)
     assert made is not None
     ours = frequencies(lambda: made(random.Random(rng.random()).random))
     naive = frequencies(lambda: [vocab[piece] for piece in naive_bpe_dropout(word, merges, rate, rng)])
@@ -140,7 +140,7 @@ SCORES = {"a": -2.0, "b": -2.5, "c": -1.5, "ab": -2.2, "bc": -3.0, "abc": -3.1, 
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("word", ["abcab", "cabca", "a"])
 def test_unigram_sampling_matches_exact_enumeration(rate: float, word: str) -> None:
-    made = UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, rate).make_word(word)
+    made = UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, rate).make_draw(word)
     assert made is not None
     ids = {piece: i for i, piece in enumerate(SCORES)}
     power = (1 - rate) / rate
@@ -155,10 +155,10 @@ def test_unigram_sampling_matches_exact_enumeration(rate: float, word: str) -> N
 
 def test_long_word_does_not_overflow() -> None:
     words: list[Callable[[str], Draw | None]] = [
-        UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make_word,
+        UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make_draw,
         BpeVocabulary(
             {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5
-        ).make_word,
+        ).make_draw,
     ]
     for make in words:
         made = make("ab" * 500)
@@ -235,7 +235,7 @@ def test_word_with_unknown_characters_is_unchanged() -> None:
 def test_end_of_word_suffix_is_refused() -> None:
     model = models.BPE({"a": 0, "b</w>": 1}, [], end_of_word_suffix="</w>")
     with pytest.raises(UserError, match=r"tokenizer\.sampling: .* mark the ends of words"):
-        make_word_factory(Tokenizer(hf.Tokenizer(model)), 0.1)
+        make_draw_factory(Tokenizer(hf.Tokenizer(model)), 0.1)
 
 
 # --- in batches -------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class SubwordSampler:
         self._normalizer = tokenizer.backend.normalizer
         self._pre_tokenizer = tokenizer.backend.pre_tokenizer
         self._model: Any = tokenizer.backend.model
-        self._make_word = make_word_factory(tokenizer, rate)
+        self._make_draw = make_draw_factory(tokenizer, rate)
         spans_words = any(re.search(f".{SPACE}", entry) for entry in tokenizer.backend.get_vocab())
         self._word_start = None if spans_words else re.compile(f"(?={SPACE})")
         self._cached_look_up = lru_cache(maxsize=MAX_CACHED_WORDS)(self._look_up)
@@ -96,7 +96,7 @@ class SubwordSampler:
 
     def _look_up(self, word: str) -> tuple[list[int], Draw]:
         canonical: list[int] = [token.id for token in self._model.tokenize(word)]
-        return canonical, self._make_word(word) or (lambda _: canonical)
+        return canonical, self._make_draw(word) or (lambda _: canonical)
 
 
 SubwordSamplers = tuple[SubwordSampler, SubwordSampler]  # source, target
@@ -109,19 +109,19 @@ def sample_sides(
     return [samplers[side].sample_rows(sentences, epoch, side, rows) for side, sentences in enumerate(sides)]
 
 
-def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Draw | None]:
+def make_draw_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Draw | None]:
     """Return a function that returns the `Draw` of a word, or None if the vocabulary cannot spell the word.
 
     Raises `UserError` for a tokenizer whose tokens mark the ends of words.
     """
     model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
     if find_kind(tokenizer.backend) == "unigram":
-        return UnigramVocabulary(model, rate).make_word
+        return UnigramVocabulary(model, rate).make_draw
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise UserError(
             "tokenizer.sampling: not supported for this vocabulary file, whose tokens mark the ends of words; set 0"
         )
-    return BpeVocabulary(model, rate).make_word
+    return BpeVocabulary(model, rate).make_draw
 
 
 def _spell(character: str, vocabulary: dict[str, int], byte_fallback: bool) -> list[int]:
@@ -147,7 +147,7 @@ class BpeVocabulary:
             (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(model["merges"])
         }
 
-    def make_word(self, word: str) -> Draw | None:
+    def make_draw(self, word: str) -> Draw | None:
         """Return the draw of a word by BPE-dropout, or None if the vocabulary cannot spell it."""
         spelled = [_spell(character, self.vocabulary, self.byte_fallback) for character in word]
         return MergeState(self, tuple(i for ids in spelled for i in ids)).draw if all(spelled) else None
@@ -202,7 +202,7 @@ class UnigramVocabulary:
         self.longest_entry = max(map(len, self.vocabulary), default=1)
         self.unknown_score = min(self.scores, default=0.0) - 10.0
 
-    def make_word(self, word: str) -> Draw | None:
+    def make_draw(self, word: str) -> Draw | None:
         """Return the draw from the lattice of a word, or None at rate 0 or if the vocabulary cannot spell the word."""
         if self.power == math.inf:
             return None
