@@ -13,12 +13,12 @@ from transformer_mt.errors import UserError
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,
     BatchLine,
-    DecodingOptions,
+    BatchOptions,
     LanguagePair,
     TranslationJob,
 )
 
-EN_DE, EN_FR = (DecodingOptions(LanguagePair("en", target)) for target in ("de", "fr"))
+EN_DE, EN_FR = (BatchOptions(LanguagePair("en", target)) for target in ("de", "fr"))
 WAIT = 10
 
 
@@ -30,7 +30,7 @@ class Recorder:
         self.gate, self.has_started = threading.Event(), threading.Event()
         self.gate.set()
 
-    def __call__(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> Any:
+    def __call__(self, options: BatchOptions, lines: Sequence[BatchLine]) -> Any:
         texts = [str(line.text) for line in lines]
         self.batches.append((options.language_pair.target, texts))
         self.has_started.set()

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformer_mt import __version__
 from transformer_mt.system.log import log
 from transformer_mt.tools.languages.detection import language_name
-from transformer_mt.tools.serving.batching import DecodingOptions, TranslationJob
+from transformer_mt.tools.serving.batching import BatchOptions, TranslationJob
 from transformer_mt.tools.serving.requests import (
     BYTES_PER_CHARACTER,
     FORM,
@@ -235,7 +235,7 @@ class LineStream(Response):
     async def _translate(self, lines: Sequence[bytes]) -> bytes:
         """Return the output lines of input lines. An idle stream has no slot, so that it holds up nobody."""
         texts = [self._parse(line) for line in lines]
-        options = DecodingOptions(self._route.language_pair)
+        options = BatchOptions(self._route.language_pair)
         jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
         async with self._service.slots.take(self._service.limits.timeout):
             translated = await self._service.run(jobs, [self._route] * len(jobs))

@@ -53,7 +53,7 @@ def _subtags(code: str) -> str:
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
 
 
-class DecodingOptions(NamedTuple):
+class BatchOptions(NamedTuple):
     """Options that all lines of a batch share."""
 
     language_pair: LanguagePair
@@ -67,7 +67,7 @@ class DecodingOptions(NamedTuple):
 class TranslationJob:
     """The lines of one text of a request, and their translations."""
 
-    options: DecodingOptions
+    options: BatchOptions
     lines: Sequence[str | MarkedText]
     prefix: str = ""  # of the translation of the first line
     future: Future[list[TranslatedLine]] = field(default_factory=Future[list[TranslatedLine]])
@@ -99,7 +99,7 @@ def count_characters(line: str | MarkedText) -> int:
     return len(line if isinstance(line, str) else line.surface)
 
 
-TranslateBatch = Callable[[DecodingOptions, Sequence[BatchLine]], list[TranslatedLine]]
+TranslateBatch = Callable[[BatchOptions, Sequence[BatchLine]], list[TranslatedLine]]
 """Translates the lines of a batch. A line is not needed any more once its job is cancelled."""
 
 

@@ -19,7 +19,7 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.documents.formats import adapt_translator
 from transformer_mt.tools.markup.stages import make_stages
-from transformer_mt.tools.serving.batching import BatchLine, DecodingOptions, LanguagePair
+from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, LanguagePair
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ServedModel:
         """The language pairs of the model."""
         return tuple(self.loaded.translators)
 
-    def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
+    def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
         translator = self.loaded.translators[options.language_pair]
         text_translator = translator.text_translator.with_options({"n_best": options.n_best})

@@ -25,7 +25,7 @@ from transformer_mt.tools.languages.detection import LanguageDetector, language_
 from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,
-    DecodingOptions,
+    BatchOptions,
     LanguagePair,
     TranslationJob,
     count_characters,
@@ -264,7 +264,7 @@ class TranslationService:
             for source in sources:
                 n_best = 1 + min(request.alternatives, source.route.model.loaded.max_alternatives)
                 pair, is_document = source.route.language_pair, source.document is not None
-                options = DecodingOptions(pair, n_best, request.alignment, is_document)
+                options = BatchOptions(pair, n_best, request.alignment, is_document)
                 jobs.append(TranslationJob(options, source.lines, request.prefix))
             lines = await self.run(jobs, [source.route for source in sources])
         answer = await asyncio.to_thread(self._make_answer, request, sources, lines)
