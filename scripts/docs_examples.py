@@ -116,7 +116,7 @@ def search(beam: int, length_penalty_exponent: float = 1.0) -> tuple[list[Found]
     """Return the translations that a search finds, the best first, and the prefixes that it kept as beams."""
     config, cache = DecodingConfig(beam=beam, length_penalty_exponent=length_penalty_exponent), WordCache()
     bos, eos = VOCABULARY.index("<s>"), VOCABULARY.index("</s>")
-    state = BeamState(torch.tensor([MAX_LENGTH]), beam, bos, eos, config.length_normalise)
+    state = BeamState(torch.tensor([MAX_LENGTH]), beam, bos, eos, config.length_normalize)
     (hypotheses,) = beam_search(next_log_probs, cache, state, beam_candidates)
     found = [
         Found((*(VOCABULARY[i] for i in each.ids), "</s>"), math.exp(each.score), each.ranking_score)

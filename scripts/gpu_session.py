@@ -452,7 +452,7 @@ def measure_decoding(session: Session) -> None:
 
 def search(model: Transformer, src: Tensor, n_beams: int, n_positions: int, n_ids: int) -> list[list[Hypothesis]]:
     limits = torch.full((len(src),), n_positions, device=src.device)
-    beams = BeamState(limits, n_beams, n_ids - 2, n_ids - 1, DecodingConfig(beam=n_beams).length_normalise)
+    beams = BeamState(limits, n_beams, n_ids - 2, n_ids - 1, DecodingConfig(beam=n_beams).length_normalize)
 
     def step(tokens: Tensor, cache: KVCache) -> Iterator[Tensor]:
         yield model.logits(model.step(tokens, cache)).log_softmax(-1)

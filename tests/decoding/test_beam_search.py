@@ -46,7 +46,7 @@ def run_search(
     toy: Any, max_lengths: list[int], config: DecodingConfig, sync_interval: int | None = None
 ) -> list[list[Hypothesis]]:
     beams = BeamState(
-        torch.tensor(max_lengths), config.beam, BOS, EOS, config.length_normalise, sync_interval=sync_interval
+        torch.tensor(max_lengths), config.beam, BOS, EOS, config.length_normalize, sync_interval=sync_interval
     )
     return beam_search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS)])
 

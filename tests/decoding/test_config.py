@@ -26,12 +26,12 @@ def test_length_penalty_matches_worked_examples(
     settings: dict[str, Any], total: float, length: int, rank: float
 ) -> None:
     """Trap 28: examples worked out by hand from the documented formula."""
-    found = DecodingConfig.model_validate(settings).length_normalise(torch.tensor([total, -torch.inf]), length)
+    found = DecodingConfig.model_validate(settings).length_normalize(torch.tensor([total, -torch.inf]), length)
     assert found.tolist() == pytest.approx([rank, -torch.inf])
 
 
 def test_largest_exponent_does_not_overflow() -> None:
-    found = DecodingConfig(length_penalty_exponent=10).length_normalise(torch.tensor([-100.0, -200.0]), 2058)
+    found = DecodingConfig(length_penalty_exponent=10).length_normalize(torch.tensor([-100.0, -200.0]), 2058)
     assert found[0] > found[1]
 
 

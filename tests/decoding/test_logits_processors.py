@@ -36,7 +36,7 @@ BEAMS = pytest.mark.parametrize("beam", [1, 2, 5])
 def run_search(
     toy: Any, config: DecodingConfig, *rules: LogitsProcessor, limits: Sequence[int] = LIMITS
 ) -> list[list[Hypothesis]]:
-    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.length_normalise)
+    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.length_normalize)
     return beam_search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS), *rules])
 
 

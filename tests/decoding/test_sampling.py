@@ -35,7 +35,7 @@ def sampler(config: DecodingConfig, line_numbers: list[int]) -> Sampler:
 
 
 def beams_of(n: int, n_beams: int) -> BeamState:
-    return BeamState(torch.full((n,), 9), n_beams, BOS, EOS, DecodingConfig().length_normalise)
+    return BeamState(torch.full((n,), 9), n_beams, BOS, EOS, DecodingConfig().length_normalize)
 
 
 def first_draws(scores: Tensor, config: DecodingConfig, line_numbers: list[int] = LINE_NUMBERS) -> Candidates:
@@ -47,7 +47,7 @@ def first_draws(scores: Tensor, config: DecodingConfig, line_numbers: list[int] 
 def run_search(toy: Any, line_numbers: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
     """Sample translations of the toy sentences with these line numbers."""
     state = toy(line_numbers, 7)
-    beams = BeamState(torch.full((len(line_numbers),), limit), config.n_beams, BOS, EOS, config.length_normalise)
+    beams = BeamState(torch.full((len(line_numbers),), limit), config.n_beams, BOS, EOS, config.length_normalize)
     return beam_search(state.step, state, beams, sampler(config, line_numbers), [MinLength(config.min_length, EOS)])
 
 

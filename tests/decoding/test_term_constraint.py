@@ -121,7 +121,7 @@ def search(
     config = DecodingConfig.model_validate({"min_length": 0, **settings})
     automata = [TermAutomaton(*CASES[case], CLASSES) for case in cases]
     constraint = TermConstraint(automata, torch.tensor(limits), EOS)
-    beams = BeamState(torch.tensor(limits), beam, BOS, EOS, config.length_normalise)
+    beams = BeamState(torch.tensor(limits), beam, BOS, EOS, config.length_normalize)
     processors = [MinLength(config.min_length, EOS), constraint]
     return beam_search(language.step, language, beams, constraint.choose_candidates, processors)
 

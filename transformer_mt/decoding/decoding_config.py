@@ -146,7 +146,7 @@ class DecodingConfig(Section):
         """Return the maximum length of a translation, EOS included."""
         return int(self.max_length_factor * source_tokens) + self.max_length_offset
 
-    def length_normalise(self, scores: Tensor, length: int) -> Tensor:
+    def length_normalize(self, scores: Tensor, length: int) -> Tensor:
         """Divide the scores of hypotheses of this length, EOS included, by the length penalty.
 
         average: score / length^A; gnmt: score / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).

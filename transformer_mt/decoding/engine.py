@@ -197,7 +197,7 @@ class TorchEngine:
             numbers = torch.tensor(line_numbers or range(1, len(sources) + 1), device=device)  # [n]
             choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
         bos, eos = tokenizer.bos_id, tokenizer.eos_id
-        beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalise)
+        beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalize)
         cache = self.start(collate_sources(sources, self.tokenizers).to(device))
         return beam_search(self.step, cache, beams, choose_candidates, processors, on_candidates)
 

@@ -28,7 +28,7 @@ GPU_SYNC_INTERVAL = 8  # positions between two checks for finished sentences, be
 TOPK_CHUNK = 32  # vocabulary entries per chunk in `chunked_topk`
 MIN_CHUNKED = 1 << 15  # log-probabilities from which on chunks are faster than one `topk`
 
-LengthNormalise = Callable[[Tensor, int], Tensor]
+LengthNormalize = Callable[[Tensor, int], Tensor]
 """Maps the scores of hypotheses and their length in tokens to ranking scores."""
 
 
@@ -223,7 +223,7 @@ class BeamState:
         n_beams: int,
         bos: int,
         eos: int,
-        length_normalise: LengthNormalise,
+        length_normalize: LengthNormalize,
         sync_interval: int | None = None,
     ) -> None:
         """Start with one beam per sentence that holds BOS.
@@ -232,7 +232,7 @@ class BeamState:
         between two checks for finished sentences; by default 1 on a CPU.
         """
         n, device = len(max_lengths), max_lengths.device
-        self.n_beams, self.eos, self.length_normalise = n_beams, eos, length_normalise
+        self.n_beams, self.eos, self.length_normalize = n_beams, eos, length_normalize
         self.sync_interval = sync_interval or (1 if device.type == "cpu" else GPU_SYNC_INTERVAL)
         self._limits = set(cast(list[int], max_lengths.tolist()))
         self.position, self.last_position = 0, max(self._limits)
@@ -316,14 +316,14 @@ class BeamState:
     def _finish_with_eos(self, candidates: Candidates, is_end: Tensor) -> FinishedHypotheses:
         """Turn the candidates with EOS at this position into finished hypotheses. [B, K]."""
         length = self.position + 1  # with EOS
-        ranking_scores = self.length_normalise(candidates.scores, length).masked_fill(~is_end, -torch.inf)
+        ranking_scores = self.length_normalize(candidates.scores, length).masked_fill(~is_end, -torch.inf)
         lengths = torch.full_like(candidates.parents, self.position)
         return FinishedHypotheses(ranking_scores, lengths, candidates.parents, candidates.log_probs, is_end)
 
     def _cut_at_limit(self) -> None:
         """Turn the beams of sentences at their length limit into finished hypotheses without EOS."""
         is_at_limit = (self.max_lengths == self.position)[:, None]  # [B, 1]
-        ranking_scores = self.length_normalise(self.scores, self.position).masked_fill(~is_at_limit, -torch.inf)
+        ranking_scores = self.length_normalize(self.scores, self.position).masked_fill(~is_at_limit, -torch.inf)
         beams = torch.arange(self.n_beams, device=ranking_scores.device).expand_as(ranking_scores)
         zeros = torch.zeros_like(ranking_scores)
         lengths = torch.full_like(beams, self.position)

@@ -85,8 +85,8 @@ class MultiHeadAttention(nn.Module):
         queries_keys, values = heads.split_with_sizes([self.n_heads + groups, groups], dim=1)
         if self.has_norms:
             queries, keys = queries_keys.split_with_sizes([self.n_heads, groups], dim=1)
-            normalised = [self.query_norm(queries), self.key_norm(keys)]
-            queries_keys = torch.cat(normalised, dim=1).to(values.dtype)  # [B, H + G, L, E]
+            normalized = [self.query_norm(queries), self.key_norm(keys)]
+            queries_keys = torch.cat(normalized, dim=1).to(values.dtype)  # [B, H + G, L, E]
         rotated = self.rotation(queries_keys, positions)
         queries, keys = rotated.split_with_sizes([self.n_heads, groups], dim=1)
         return queries, KeysValues(keys, values)

@@ -193,7 +193,7 @@ def _train_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
         # the trainer considers only substrings of two distinct words, so each frequent word is added inside another
         frequent = words[:size] if "whitespace" in config.pre_tokenization else []
         doubled = (f" {2 * word.strip()}" for word in frequent)
-        training_text = (text.translate(without_rare) for text in chain(_normalised(config, texts), doubled))
+        training_text = (text.translate(without_rare) for text in chain(_normalize_texts(config, texts), doubled))
         backend.train_from_iterator(training_text, trainer)
         seen = "\n".join(words) if frequent else ""
         learned: list[tuple[str, float]] = json.loads(backend.to_str())["model"]["vocab"]
@@ -223,14 +223,14 @@ def _make(config: TokenizerConfig, model: models.Model) -> hf.Tokenizer:
     return backend
 
 
-def _normalised(config: TokenizerConfig, texts: Texts) -> Iterator[str]:
+def _normalize_texts(config: TokenizerConfig, texts: Texts) -> Iterator[str]:
     return map(make_normalizer(config.normalization).normalize_str, texts())
 
 
 def _count_characters(config: TokenizerConfig, texts: Texts) -> tuple[list[str], int]:
     """Return the characters with `min_frequency`, most frequent first, and how many cover `ALPHABET_COVERAGE`."""
     counts = Counter[str]()
-    for text in _normalised(config, texts):
+    for text in _normalize_texts(config, texts):
         counts.update(text)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     cumulative = [*accumulate(counts[character] for character in ranked)]

@@ -90,7 +90,7 @@ def predict_tokens(
 def compute_ranking_score(translator: Translator, predictions: Sequence[TokenPrediction]) -> float:
     """Return the log-probability of a translation, divided by the length penalty."""
     score = sum(prediction.log_prob for prediction in predictions)
-    return float(translator.config.length_normalise(torch.tensor(score, dtype=torch.float64), len(predictions)))
+    return float(translator.config.length_normalize(torch.tensor(score, dtype=torch.float64), len(predictions)))
 
 
 CandidateStatus = Literal["kept", "finished", "cut", "dropped"]
@@ -147,7 +147,7 @@ def _build_tree(
                 kept.append(len(branches))
             ids = prefixes[beam] if is_end else [*prefixes[beam], token]
             piece = _name_piece(tokenizer, prefixes[beam], token)
-            ranking_score = float(config.length_normalise(torch.tensor(score), position + 1))
+            ranking_score = float(config.length_normalize(torch.tensor(score), position + 1))
             (text,) = tokenizer.decode([ids])
             branches.append(
                 Branch(parents[beam], ids, token, piece, text, log_probs[rank], score, ranking_score, status)

@@ -145,7 +145,7 @@ class CTranslate2Engine:
         if prefixes is not None:  # rank again, because CTranslate2 ignores the log-probabilities of the prefix
 
             def rank(one: Hypothesis) -> tuple[bool, float]:
-                return one.finished, float(config.length_normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
+                return one.finished, float(config.length_normalize(torch.tensor(one.score), max(1, len(one.log_probs))))
 
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]

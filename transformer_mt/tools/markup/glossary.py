@@ -95,7 +95,7 @@ class Glossary:
         while first < len(spans):
             start, end = spans[first]
             n_units = 1
-            for length in self._lengths.get(normalise(text[start:end]).casefold(), ()):
+            for length in self._lengths.get(normalize(text[start:end]).casefold(), ()):
                 if first + length > len(spans):
                     continue
                 end = spans[first + length - 1][1]
@@ -115,20 +115,20 @@ class Glossary:
         A term may have markup tags inside, but no single element.
         """
         needed = Counter(match.entry.variants for match in self.find(_mask_elements(source)))
-        text = normalise(_mask_elements(translation))
+        text = normalize(_mask_elements(translation))
         used = sum(min(n, len(_pattern_of(variants).findall(text))) for variants, n in needed.items())
         return used, needed.total()
 
     def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
         """Return the term that a part of a text is. A case-sensitive one comes first."""
-        surface = normalise(text[start:end])
+        surface = normalize(text[start:end])
         found = self._exact.get(surface)
         if found is None and self._exact and _SENTENCE_START.search(text, 0, start):
             found = self._exact.get(surface[0].lower() + surface[1:])
         return found or self._folded.get(surface.casefold())
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """Return a text in Unicode form NFC, with single spaces between words."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
@@ -154,7 +154,7 @@ def _pattern_of(variants: tuple[str, ...]) -> regex.Pattern[str]:
 
 def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
     """Return the entry of a line. `location` names the file and the line in errors."""
-    columns = [normalise(column) for column in line.split("\t")]
+    columns = [normalize(column) for column in line.split("\t")]
     if len(columns) == 1:
         raise UserError(f"{location}: has no tab; write source, tab, translation")
     if len(columns) > 3:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from transformer_mt.data.text_files import check_is_file, read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.glossary import normalise
+from transformer_mt.tools.markup.glossary import normalize
 
 CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 """XML elements of TMX that contain markup tags of the original document as text."""
@@ -47,7 +47,7 @@ class TranslationMemory:
 
     def look_up(self, source: str) -> str | None:
         """Return the translation of a sentence, or None."""
-        return self.translations.get(normalise(source))
+        return self.translations.get(normalize(source))
 
 
 def _read_tsv(path: Path) -> dict[str, str]:
@@ -58,7 +58,7 @@ def _read_tsv(path: Path) -> dict[str, str]:
         columns = line.split("\t")
         if len(columns) != 2 or not all(map(str.strip, columns)):
             raise UserError(f"{path}:{number}: is not a source, a tab and a translation; correct or remove the line")
-        translations[normalise(columns[0])] = columns[1].strip()
+        translations[normalize(columns[0])] = columns[1].strip()
     return translations
 
 
@@ -93,7 +93,7 @@ def _read_segment(segment: ElementTree.Element | None) -> str | None:
     """Return the text of a segment, or None if an inline XML element is empty, because its tag is then unknown."""
     if segment is None or any(child.tag in CODES and not "".join(child.itertext()) for child in segment.iter()):
         return None
-    return normalise("".join(segment.itertext()))
+    return normalize("".join(segment.itertext()))
 
 
 def _main_language(code: str) -> str:
