@@ -230,7 +230,7 @@ def test_half_copied_folder_is_refused(
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (file,) = Path("cache").glob(f"ids-*/{name}")
     file.write_bytes(file.read_bytes()[:-n_lost])
-    with pytest.raises(UserError, match=f"{file.parent}: was copied in part"):
+    with pytest.raises(UserError, match=f"{file.parent}: is incomplete or damaged; delete it"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
 
 

@@ -211,8 +211,10 @@ def encode_corpus(
         if not len(rows) == len(src) == len(tgt) or any(len(side.ids) != side.offsets[-1] for side in (src, tgt)):
             raise ValueError("the lengths of the arrays differ")
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except PermissionError:
+        raise
     except (OSError, ValueError):
-        raise UserError(f"{folder}: was copied in part; delete it, and it is made again") from None
+        raise UserError(f"{folder}: is incomplete or damaged; delete it, and the next command makes it again") from None
     return EncodedCorpus(src, tgt, corpus, rows, LengthLimitCounts(**description["limit_counts"]))
 
 
