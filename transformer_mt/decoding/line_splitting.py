@@ -220,7 +220,7 @@ class LineChunker:
         """Return the only chunk of a line that is not split."""
         return [line]
 
-    def sentences_text(self, chunk: Any) -> str:
+    def text_of_chunk(self, chunk: Any) -> str:
         """Return the text of a chunk in which sentences are found."""
         return chunk
 
@@ -233,7 +233,7 @@ class LineChunker:
         chunk_lists = [self.keep_whole(line) for line in lines]
         if self.when == "never":
             return chunk_lists
-        texts = [self.sentences_text(chunk) for (chunk,) in chunk_lists]
+        texts = [self.text_of_chunk(chunk) for (chunk,) in chunk_lists]
         for i, (text, n_tokens) in enumerate(zip(texts, self.count_tokens(texts), strict=True)):
             if self.when == "always" or n_tokens > self.max_tokens:
                 short = split_long_sentences(split_sentences(text, self.src_lang), self.count_tokens, self.max_tokens)

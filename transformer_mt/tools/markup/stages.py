@@ -125,7 +125,7 @@ class MarkedLineChunker(LineChunker):
         """Return the only chunk of a line that is not split, without pairs of tags around all of it."""
         return [strip_enclosing_pairs(line)]
 
-    def sentences_text(self, chunk: Any) -> str:
+    def text_of_chunk(self, chunk: Any) -> str:
         """Return the text of a chunk in which sentences are found."""
         return chunk.text_only
 

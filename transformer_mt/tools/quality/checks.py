@@ -47,7 +47,7 @@ class CorpusCheck(NamedTuple):
 
     name: str
     message: str  # completes "1,234 pairs ..."
-    remedy: str  # item of `data.filters`, as YAML
+    remedy: str  # item of `data.filters`, as YAML; "": none
     warning_share: float
     error_share: float = NEVER
     filter: Filter | None = None  # finds the pairs; None: the remedy, a filter with its defaults
@@ -65,7 +65,7 @@ class FunctionFilter(PairFilter, name="function"):
     reason_of: Callable[[str, str], str | None]
 
     def find_reason(self, src: str, tgt: str) -> str | None:
-        """Return what the function returns."""
+        """Apply the function."""
         return self.reason_of(src, tgt)
 
 
@@ -302,8 +302,8 @@ def run_checks(
 
     def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
         if checks[number].compares_sides:
-            left = np.flatnonzero(~is_misaligned[affected.rows]).tolist()
-            affected, reasons = affected.take(left), [reasons[i] for i in left]
+            kept = np.flatnonzero(~is_misaligned[affected.rows]).tolist()
+            affected, reasons = affected.take(kept), [reasons[i] for i in kept]
         samples[number].add(affected, reasons)
 
     filters = [check.make_filter() for check in checks]

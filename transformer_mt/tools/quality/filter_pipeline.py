@@ -60,21 +60,21 @@ def _apply_groups(
     def record(result: FilteredBlock) -> Block:
         for number, affected, reasons in result.steps:
             observe(number, affected, reasons)
-        return result.left
+        return result.kept
 
     blocks = log_progress(context.blocks(), "filtered" if removes else "checked", context.n_pairs)
-    local = GroupedFilters(groups, context, removes)
+    local = FilterGroups(groups, context, removes)
     are_stateful = [group[0][1].is_stateful for group in groups]
     with ExitStack() as stack:
         pool = None
         if workers > 1 and not all(are_stateful):
-            pool = stack.enter_context(open_pool(workers, GroupedFilters, groups, context, removes))
+            pool = stack.enter_context(open_pool(workers, FilterGroups, groups, context, removes))
         for index, is_stateful in enumerate(are_stateful):
             items = zip(repeat(index), blocks)
             if pool is None or is_stateful:
                 results = map(local.apply, items)
             else:
-                results = pool.map_in_order(GroupedFilters.apply, items)
+                results = pool.map_in_order(FilterGroups.apply, items)
             blocks = map(record, results)
         yield from blocks
 
@@ -82,11 +82,11 @@ def _apply_groups(
 class FilteredBlock(NamedTuple):
     """A block after some filters."""
 
-    left: Block
+    kept: Block
     steps: Sequence[tuple[int, Block, Sequence[str]]]  # arguments of the observer
 
 
-class GroupedFilters:
+class FilterGroups:
     """Filters in groups. The function of a filter is made when its first block comes."""
 
     def __init__(self, groups: Sequence[Group], context: FilterContext, removes: bool) -> None:
