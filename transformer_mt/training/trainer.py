@@ -250,7 +250,7 @@ class Trainer:
     pending: list[tuple[int, StreamPosition, StepMetrics]] = field(default_factory=list[Any])
     """Steps, the position of their first batch, and their metrics, which are still on the device."""
     last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
-    has_warned: bool = False
+    has_warned_of_degenerate_output: bool = False
     tokens_before_resume: float = 0.0  # target tokens of the window that an earlier process trained on
     last_time: float = field(default_factory=time.perf_counter)  # of the last `update_time`
 
@@ -400,9 +400,9 @@ class Trainer:
             is_rejected=is_rejected,
         )
         self.logger.log_validation(progress.step, result, is_best=progress.best_step == progress.step)
-        if result.warning and not is_warming_up and not self.has_warned:
+        if result.warning and not is_warming_up and not self.has_warned_of_degenerate_output:
             log_rank0(f"step {progress.step:,}  {result.warning}")
-            self.has_warned = True
+            self.has_warned_of_degenerate_output = True
         if is_rejected and not is_warming_up:
             log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {self.last_rejection}")
         self.save(result.scores, is_rejected=is_rejected, tests=result.tests)
@@ -412,9 +412,9 @@ class Trainer:
         """Return why a checkpoint with these scores cannot be the best one, or None."""
         for source, limit in self.validation.gate.items():
             key = "bleu" if source == "all" else f"bleu/{source}"
-            loss = self.progress.initial_scores.get(key, math.nan) - result.scores[key]
-            if loss > limit:
-                return f"validation.gate: {source} lost {loss:.2f} BLEU, more than {limit:g}"
+            drop = self.progress.initial_scores.get(key, math.nan) - result.scores[key]
+            if drop > limit:
+                return f"validation.gate: {source} lost {drop:.2f} BLEU, more than {limit:g}"
         return result.failed_tests if self.validation.expect_all else None
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
