@@ -34,7 +34,7 @@ def test_languages_without_spaces_are_compared_by_character() -> None:
 
 @settings(deadline=None)
 @given(WORDS, WORDS)
-def test_parts_are_the_text(translation: str, reference: str) -> None:
+def test_marked_parts_join_to_the_text(translation: str, reference: str) -> None:
     for text, parts in zip((translation, reference), mark_differences(translation, reference, "de"), strict=True):
         assert "".join(part.text for part in parts) == text
 

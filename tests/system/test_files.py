@@ -251,7 +251,7 @@ def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_p
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, UserError), (errno.ENOENT, FileNotFoundError)])
-def test_errors_while_a_cached_folder_is_filled(number: int, error: type[Exception], tmp_path: Path) -> None:
+def test_a_full_disk_is_a_user_error_and_other_errors_pass(number: int, error: type[Exception], tmp_path: Path) -> None:
     def fill(_: Path) -> None:
         raise OSError(number, os.strerror(number))
 

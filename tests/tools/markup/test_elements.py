@@ -76,7 +76,7 @@ def test_any_text_is_the_valid_translation_of_itself() -> None:
         pytest.param([1, 2, 0, 3], id="outside of its pair"),
     ],
 )
-def test_broken_translations_are_found(order: list[int]) -> None:
+def test_elements_in_another_order_or_nesting_are_refused(order: list[int]) -> None:
     source = mark_tags("<b>a <i>old</i> dog</b>")
     assert not MarkedText.make(order, source.elements).has_elements_of(source)
 
