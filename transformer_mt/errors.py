@@ -4,7 +4,7 @@
 class UserError(Exception):
     """A mistake that the user can fix. The command line prints the message and exits with status 2.
 
-    The message has at most four lines. It names the file, line or key, and what to do.
+    The message names the file, line or key, and what to do. It has a few lines, or one for each mistake in a list.
     """
 
 

@@ -33,7 +33,7 @@ SELF_TEST_SECONDS = 180.0  # about 20 are usual
 SUFFICIENT_LOSS = 0.8  # of the validation, relative to the first training loss (0.6 is usual)
 
 Outcome = tuple[str, Severity, str]
-"""What was checked, and a value or sentence."""
+"""Name of the check, severity, and value or message."""
 
 
 class Diagnosis(NamedTuple):

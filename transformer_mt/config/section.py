@@ -140,7 +140,7 @@ REMOVED = {
 }
 """Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users.
 
-They are ignored when a run is read.
+In a configuration file they are errors; in the `config.yaml` of a run they are ignored.
 """
 
 

@@ -205,8 +205,10 @@ class SystemScore:
 
     The interval is the mean of the bootstrap samples, minus and plus half the width of their central 95 %, as in
     `sacrebleu --confidence`. A p-value is the probability of a difference at least as large if both systems were
-    equally good. Difference and p-values are None for the baseline, and interval and p-values for more than
-    `MAX_RESAMPLED_PAIRS` pairs. Fewer than `MIN_DIFFERENT` different translations have no p-value.
+    equally good.
+
+    The baseline has no difference and no p-values. With more than `MAX_RESAMPLED_PAIRS` pairs, there are no interval
+    and no p-values. With fewer than `MIN_DIFFERENT` different translations, there are no p-values.
     """
 
     score: float

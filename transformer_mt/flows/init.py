@@ -182,7 +182,7 @@ HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 
 
 class InitialConfig(NamedTuple):
-    """The YAML text of a configuration, and doubts about it."""
+    """The YAML text of a configuration, and warnings."""
 
     text: str
     warnings: list[str]

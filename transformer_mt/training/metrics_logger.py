@@ -189,8 +189,8 @@ class MetricsLogger:
     def _writer(self, part: str = "") -> Any:
         """Return the writer of a sub-folder: training and validation curves have one each.
 
-        TensorBoard hides older events of the steps from `purge_step` on. The default is 0, because TensorBoard
-        ignores the first `purge_step` of a folder.
+        TensorBoard hides older events of the steps from `purge_step` on, but ignores the first `purge_step` of a
+        folder. So the first file has one, too; its 0 hides nothing, because no file is older.
         """
         if not self._writers:
             self._write_hparams()
@@ -224,7 +224,7 @@ class MetricsLogger:
 
 
 class SilentMetricsLogger(MetricsLogger):
-    """Logger of the other ranks, which writes nothing."""
+    """A logger that writes no files, for ranks other than 0 and for `tmt plan`."""
 
     def _ignore(self, *_args: Any, **_kwargs: Any) -> None:
         """Do nothing."""

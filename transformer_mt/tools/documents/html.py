@@ -59,7 +59,7 @@ class OpenHtmlElement:
         self._open = [tag]
 
     def read(self, kind: str, tag: str, is_closed: bool = False) -> Literal["later", "before", "after"]:
-        """Return where the HTML element ends: later, or before or after the next tag.
+        """Return whether the element ends before or after this tag, or later.
 
         The tag is `opening`, `closing`, or other content. `is_closed`: an opening tag has no content.
         """
