@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -157,6 +157,20 @@ def test_an_error_before_the_first_window_leaves_no_files(tmp_path: Path) -> Non
     with pytest.raises(UserError):
         process(tmp_path / "g", stop_after=0, error=UserError("bad line"))
     assert names(tmp_path) == []
+
+
+def test_nothing_is_computed_between_the_write_of_a_window_and_its_record(tmp_path: Path) -> None:
+    """A signal in between would discard a complete window, and hashing the input takes the longest."""
+    sizes: list[int] = []
+
+    class Watched(list[Line]):
+        def __iter__(self) -> Iterator[Line]:
+            sizes.append((tmp_path / "g.part").stat().st_size)
+            return super().__iter__()
+
+    with open_output(tmp_path / "g", SETTINGS) as output:
+        output.write(Watched(LINES), "text\n")
+    assert sizes == [0]
 
 
 def test_output_without_settings_has_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

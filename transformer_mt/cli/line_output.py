@@ -112,6 +112,10 @@ class LineOutput:
     def write(self, window: Sequence[Line], text: str) -> None:
         """Write the output text of a window of input lines, and record the progress."""
         content = memoryview(text.encode())
+        done, digest = self._state[0], self._state[1].copy()
+        digest.update(_to_bytes(window))
+        lines, n_bytes = done.lines + len(window), done.bytes + len(content)
+        state = replace(done, lines=lines, bytes=n_bytes, sha256=digest.hexdigest()), digest
         try:
             while content:
                 content = content[self.file.write(content) :]
@@ -119,10 +123,7 @@ class LineOutput:
         except OSError as error:
             error.filename = self.file.name  # a failed write does not set it
             raise
-        done, digest = self._state[0], self._state[1].copy()
-        digest.update(_to_bytes(window))
-        lines, n_bytes = done.lines + len(window), done.bytes + len(text.encode())
-        self._state = replace(done, lines=lines, bytes=n_bytes, sha256=digest.hexdigest()), digest
+        self._state = state  # right after the write, because a signal in between would discard the window
         self.save_progress()
 
     def save_progress(self) -> None:
