@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -148,9 +149,9 @@ def test_an_interrupted_translation_resumes(number: int, tiny_run: Path, tmp_pat
     lines = ["one two three", "two", "", "eight four one", "six"] * 1300
     (tmp_path / "f").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     translate = tmt_command("translate", tiny_run, "--input", tmp_path / "f", "--output")
-    part = tmp_path / "g.part"
+    record = tmp_path / "g.part.json"
     with Popen([*translate, str(tmp_path / "g")], stderr=PIPE) as process:
-        wait_for(lambda: part.exists() and part.read_bytes().count(b"\n") >= 1000)
+        wait_for(lambda: record.exists() and json.loads(record.read_bytes())["lines"] >= 1000)
         process.send_signal(number)
         _, message = process.communicate()
     assert not (tmp_path / "g").exists()
