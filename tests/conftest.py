@@ -74,6 +74,7 @@ def tmt() -> Tmt:
             stdin_file.buffer.write(stdin)
             stdin_file.buffer.seek(0)
             main(command)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # that of a command ignores a second interrupt
         return CompletedProcess(command, int(end.value.code or 0), written(stdout), written(stderr))
 
     return tmt

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM before a command has done anything, and while it prepares data."""
+"""Ctrl-C and SIGTERM before a command has done anything, while it prepares data, and during the clean-up."""
 
 from __future__ import annotations
 
@@ -20,6 +20,23 @@ sys.stderr.write("started\\n")
 sys.stderr.flush()
 from transformer_mt.cli.main import main
 main(sys.argv[1:])
+"""
+INTERRUPTED_TWICE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from transformer_mt.cli.config import Config
+from transformer_mt.cli.main import main
+
+def work(_):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    finally:
+        for _ in range(2):
+            os.kill(os.getpid(), int(sys.argv[1]))
+        print("cleaned up")
+
+Config.execute = work
+main(["config", "x.yaml"])
 """
 
 
@@ -64,3 +81,10 @@ def test_a_signal_while_data_is_read_leaves_no_temporary_files(
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number and "Traceback" not in errors
     assert not [*tmp_path.rglob("*.tmp"), *tmp_path.rglob("*.partial")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_TWICE, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")

@@ -104,12 +104,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread and not (name == "train" and launcher.under_torchrun()):  # the training ends its waiting ranks
-        signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs
+        signal.signal(signal.SIGTERM, _raise_on_signal)  # so that cleanup code runs
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
     try:
         if _replaces_interrupt and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _raise_on_signal)
         command.execute()
         sys.stdout.flush()
     except UserError as error:
@@ -178,8 +178,13 @@ def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
     return parser
 
 
-def _exit_on_signal(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)
+def _raise_on_signal(number: int, _frame: object) -> NoReturn:
+    """Raise an exception, so that cleanup code runs, and ignore further signals of this kind, so that it ends.
+
+    The second handler is no `SIG_IGN`, for which Python reports a signal that has arrived already.
+    """
+    signal.signal(number, lambda _number, _frame: None)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
