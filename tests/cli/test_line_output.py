@@ -153,10 +153,16 @@ def test_partial_output_is_not_overwritten_without_resume(interrupted: Path) -> 
     assert names(interrupted.parent) == ["g"]
 
 
-def test_an_error_before_the_first_window_leaves_no_files(tmp_path: Path) -> None:
-    with pytest.raises(UserError):
-        process(tmp_path / "g", stop_after=0, error=UserError("bad line"))
+@pytest.mark.parametrize("error", [UserError("bad line"), KeyboardInterrupt(), SystemExit(143)])
+def test_a_stop_before_the_first_window_leaves_no_files(
+    error: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interruption says so; the message of an error says enough."""
+    with pytest.raises(type(error)):
+        process(tmp_path / "g", stop_after=0, error=error)
     assert names(tmp_path) == []
+    message = "tmt: stopped before the first window (up to 1,000 lines) was finished; nothing is kept\n"
+    assert capsys.readouterr().err == ("" if isinstance(error, UserError) else message)
 
 
 def test_nothing_is_computed_between_the_write_of_a_window_and_its_record(tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
         try:
             output.save_progress()
             yield output
-        except BaseException:  # also SystemExit, which a signal raises
-            _keep_finished_lines(output, part, record)
+        except BaseException as error:  # also SystemExit, which a signal raises
+            _keep_finished_lines(output, part, record, is_interrupted=not isinstance(error, Exception))
             raise
         part.replace(path)
     record.unlink(missing_ok=True)
@@ -202,16 +202,18 @@ def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> P
     return saved
 
 
-def _keep_finished_lines(output: LineOutput, part: Path, record: Path) -> None:
+def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_interrupted: bool) -> None:
     done = output.progress
     output.file.truncate(done.bytes)  # removes an incomplete window
     if done.lines:
         output.save_progress()
         advice = "; the same command with --resume continues after them" if output.record else ""
-        log(f"tmt: {part} contains {done.lines:,} finished lines{advice}")
+        log(f"tmt: {part} contains {done.lines:,} finished line{'' if done.lines == 1 else 's'}{advice}")
     else:
         part.unlink(missing_ok=True)
         record.unlink(missing_ok=True)
+        if is_interrupted and output.record:
+            log(f"tmt: stopped before the first window (up to {WINDOW_LINES:,} lines) was finished; nothing is kept")
 
 
 def check_output(path: Path | None, *inputs: Path | None, option: str = "--output") -> None:
