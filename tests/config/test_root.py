@@ -68,6 +68,8 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
             "optimizer: {kind: schedule_free}\n",
             'x.yaml:2: optimizer.kind: "schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
         ),
+        ("train: {threads: 1}\n", 'x.yaml:2: train.threads: unknown key, did you mean "threads"?'),
+        ("train: {patience: 1}\n", "x.yaml:2: train.patience: unknown key, choose from: validation.patience"),
         ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last"),
         (
             "model:\n  dropout: {resdual: 0.1}\n",
@@ -82,7 +84,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("model:\n", "x.yaml:2: model: must be a section of keys and values, not nothing"),
         ("validation:\n  every: daily\n", 'x.yaml:3: validation.every: "daily" is neither a number of steps'),
         ("device: tpu\n", 'x.yaml:2: device: "tpu" is no device; choose from: auto, cpu, cuda, cuda:N, mps'),
-        ("threads: 0\n", 'x.yaml:2: threads: "0" is neither a number nor auto'),
+        ("threads: 0\n", 'x.yaml:2: threads: "0" is neither a positive integer nor auto'),
         ("loss: {label_smoothing: much}\n", "x.yaml:2: loss.label_smoothing: Input should be a valid number"),
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: Input should be a valid number"),

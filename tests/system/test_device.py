@@ -187,7 +187,7 @@ def test_thread_count_is_valid(written: object, read: object) -> None:
 
 @pytest.mark.parametrize("written", ["0", "-1", "1.5", "many", "", None])
 def test_thread_count_is_invalid(written: object) -> None:
-    with pytest.raises(ValidationError, match="neither a number nor auto"):
+    with pytest.raises(ValidationError, match="neither a positive integer nor auto"):
         TypeAdapter[int | str](CountOrAuto).validate_python(written)
 
 

@@ -84,12 +84,12 @@ class Schema:
     def keys_to_suggest(self, path: KeyPath) -> list[str]:
         """Return keys to suggest in place of an unknown one.
 
-        These are the keys of its section. An unknown key at the top level is suggested as `section.key` for each
-        section that has it.
+        These are the keys of the same name at the top level and in the sections, or else the keys of its own section.
         """
-        sections = self.root.model_fields if len(path) == 1 else ()
-        dotted = [f"{name}.{path[0]}" for name in sections if path[0] in self.keys_at((name,))]
-        return dotted or self.keys_at(path[:-1])
+        *section, key = path
+        places = [(), *((name,) for name in self.root.model_fields)] if len(section) <= 1 else ()
+        keys = [".".join((*place, str(key))) for place in places if key in self.keys_at(place)]
+        return keys or self.keys_at(tuple(section))
 
     def path_in_file(self, loc: KeyPath, tree: Tree) -> KeyPath:
         """Convert pydantic's error location to keys of the file: drop the names of union branches."""

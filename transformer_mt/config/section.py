@@ -84,7 +84,7 @@ def parse_count_or_auto(value: object) -> Literal["auto"] | int:
     if value == "auto":
         return "auto"
     if not re.fullmatch("[1-9][0-9]*", str(value)):
-        raise ValueError(f'"{value}" is neither a number nor auto')
+        raise ValueError(f'"{value}" is neither a positive integer nor auto')
     return int(str(value))
 
 
