@@ -72,7 +72,7 @@ IDENTICAL_SHARE, IDENTICAL_SHARE_SHORT = 0.1, 0.5  # maximum share of sources wi
 IDENTICAL_COUNT = 4
 
 HINTS = {
-    "empty": "the model ends at once: look for empty or cut targets in the training text",
+    "empty": "the model ends at once: it has not learnt enough yet, or the training text has empty or cut targets",
     "repetitive": "the model loops: it has not learnt enough yet, or the learning rate (schedule.peak) is too high",
     "identical": "the model ignores the source: train longer, lower schedule.peak, and check that pairs are aligned",
     "unfinished": "the model never ends: raise decoding.max_length_factor if translations are longer than that, else "
