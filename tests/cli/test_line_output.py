@@ -186,6 +186,13 @@ def test_output_without_settings_has_no_record(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == f"tmt: {tmp_path}/g.part contains 5 finished lines\n"
 
 
+def test_a_single_finished_line_has_no_plural(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), open_output(tmp_path / "g") as output:
+        output.write(LINES[:1], "ONE\n")
+        raise KeyboardInterrupt
+    assert "contains 1 finished line\n" in capsys.readouterr().err
+
+
 def test_the_record_counts_input_lines(tmp_path: Path) -> None:
     """The output may have another number of lines, for example n-best lists."""
     with pytest.raises(RuntimeError), open_output(tmp_path / "g", SETTINGS) as output:

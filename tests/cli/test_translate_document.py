@@ -46,6 +46,8 @@ def test_the_format_of_a_file_without_its_suffix_is_an_option(tmp_path: Path, ti
     assert_succeeded(tmt("translate", tiny_run, *options))
     one, two = polib.pofile(str(tmp_path / "g"))
     assert one.msgstr and two.msgstr.count("%s") == 1
+    (tmp_path / "f").write_text('msgid "one"\nmsgstr ""\n')
+    assert "translated 1 segment of" in tmt("translate", tiny_run, *options).stderr
 
 
 def test_a_document_may_be_translated_line_by_line(page: Path, tiny_run: Path, tmt: Tmt) -> None:

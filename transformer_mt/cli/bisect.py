@@ -59,7 +59,9 @@ class Bisect(Command):
 
 
 def _show(result: Bisection) -> None:
-    print(f"{len(result.differences)} differences, {result.steps:,} steps; {result.metric} of {result.n_pairs:,} pairs")
+    n = len(result.differences)
+    differences = f"{n} difference{'' if n == 1 else 's'}"
+    print(f"{differences}, {result.steps:,} steps; {result.metric} of {result.n_pairs:,} pairs")
     rows = [
         [
             Path(trial.run).name,

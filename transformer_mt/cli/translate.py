@@ -411,4 +411,4 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
         )
     with open_output(target) as file:
         file.write((), fill_document(document, translated))
-    log(f"tmt: translated {len(lines):,} segments of {source} to {target}")
+    log(f"tmt: translated {len(lines):,} segment{'' if len(lines) == 1 else 's'} of {source} to {target}")
