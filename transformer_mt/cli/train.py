@@ -56,3 +56,6 @@ class Train(Command):
             if self.restart or self.checkpoint != "last":
                 log("tmt: leave out --restart and --checkpoint to resume; they would discard the saved checkpoint")
             raise
+        except (KeyboardInterrupt, SystemExit):
+            log_rank0("tmt: stopped before the first step or after the last one; no step is lost")
+            raise
