@@ -26,6 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # also if a shell star
 if TYPE_CHECKING:
     from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+    from transformer_mt.decoding.translator import Translator
     from transformer_mt.model.transformer import Transformer
 
 
@@ -218,3 +219,45 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
         return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, LengthLimitCounts())
 
     return make_corpus
+
+
+@pytest.fixture(scope="session")
+def make_translator(
+    make_model: Callable[..., Transformer], make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
+) -> Callable[..., Translator]:
+    """`make_translator(**decoding)` has a briefly trained model, so translations differ and some are cut."""
+    from transformer_mt.data.batches import BatchStream, StreamPosition
+    from transformer_mt.data.sources import load_pairs
+    from transformer_mt.decoding.decoding_config import DecodingConfig
+    from transformer_mt.decoding.engine import TorchEngine
+    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.markup.stages import make_stages
+    from transformer_mt.training.loss import batch_loss
+    from transformer_mt.training.optimizers import make_optimizers
+    from transformer_mt.training.schedule import inverse_sqrt
+    from transformer_mt.training.training_config import OptimizerConfig
+
+    src, tgt = small_tokenizers.src, small_tokenizers.tgt
+    one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)
+    model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)
+    (optimizer,) = make_optimizers(OptimizerConfig(), model)
+    corpus = make_corpus(*(src.encode(texts) for texts in zip(*load_pairs("test")[:300], strict=True)))
+    batches, _ = BatchStream(corpus, small_tokenizers, tokens=400, seed=1).take(StreamPosition(), 200)
+    for step, batch in enumerate(batches, start=1):
+        optimizer.param_groups[0]["lr"] = inverse_sqrt(step, peak=0.01, warmup_steps=20)
+        optimizer.zero_grad()
+        (batch_loss(model, batch, smoothing=0.1)["loss"] / batch.n_tgt).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+    def make_translator(**decoding: Any) -> Translator:
+        settings = {"max_length_factor": 1, "max_length_offset": 2, **decoding}
+        return Translator(
+            TorchEngine([model], small_tokenizers),
+            small_tokenizers,
+            DecodingConfig.model_validate(settings),
+            (),
+            make_stages,
+        )
+
+    return make_translator

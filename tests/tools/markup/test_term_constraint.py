@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from search_helpers import Toy
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
@@ -138,9 +139,9 @@ def all_valid(scores: Callable[..., Any], case: str, limit: int) -> list[tuple[f
     return sorted(found, reverse=True)
 
 
-def test_wide_beam_finds_all_valid_translations_in_their_order(toy: Any) -> None:
+def test_wide_beam_finds_all_valid_translations_in_their_order() -> None:
     cases, limit = [*CASES], 5
-    language = toy(range(len(cases)), VOCAB)
+    language = Toy(range(len(cases)), VOCAB)
     results = search(language, cases, [limit] * len(cases), beam=1300)  # room for all candidates
     for i, (case, found) in enumerate(zip(cases, results, strict=True)):
         expected = all_valid(language.scores(i), case, limit)
@@ -150,20 +151,20 @@ def test_wide_beam_finds_all_valid_translations_in_their_order(toy: Any) -> None
 
 
 @pytest.mark.parametrize("beam", [2, 5])
-def test_every_translation_has_its_terms_also_at_the_length_limit(toy: Any, beam: int) -> None:
+def test_every_translation_has_its_terms_also_at_the_length_limit(beam: int) -> None:
     rng = random.Random(beam)
     cases = rng.choices([*CASES], k=60)
     needed = [TermAutomaton(*CASES[case], CLASSES).start.n_missing_tokens for case in cases]
     limits = [n + 1 + rng.randrange(4) for n in needed]
-    results = search(toy(range(60), VOCAB), cases, limits, beam)
+    results = search(Toy(range(60), VOCAB), cases, limits, beam)
     for case, limit, found in zip(cases, limits, results, strict=True):
         assert all(is_valid(one.ids, *CASES[case]) and len(one.ids) <= limit for one in found)
         assert found[0].ranking_score > -math.inf
 
 
-def test_a_beam_of_five_is_close_to_the_best_valid_translation(toy: Any) -> None:
+def test_a_beam_of_five_is_close_to_the_best_valid_translation() -> None:
     cases, limit = [*CASES] * 5, 5
-    language = toy(range(len(cases)), VOCAB)
+    language = Toy(range(len(cases)), VOCAB)
     results = search(language, cases, [limit] * len(cases), beam=5)
     ranks = [
         [ids for _, ids in all_valid(language.scores(i), case, limit)].index(found[0].ids)
@@ -173,10 +174,10 @@ def test_a_beam_of_five_is_close_to_the_best_valid_translation(toy: Any) -> None
     assert sum(rank == 0 for rank in ranks) > len(cases) / 2
 
 
-def test_result_is_independent_of_the_batch(toy: Any) -> None:
+def test_result_is_independent_of_the_batch() -> None:
     cases, limits = [*CASES], [6, 9, 5, 12, 8, 7, 12, 10]
-    together = search(toy(range(8), VOCAB), cases, limits, beam=5)
-    alone = [search(toy([i], VOCAB), [cases[i]], [limits[i]], beam=5)[0] for i in range(8)]
+    together = search(Toy(range(8), VOCAB), cases, limits, beam=5)
+    alone = [search(Toy([i], VOCAB), [cases[i]], [limits[i]], beam=5)[0] for i in range(8)]
     assert together == alone
 
 

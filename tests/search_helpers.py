@@ -1,0 +1,58 @@
+"""A toy step function for tests of the search."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import cast
+
+import torch
+from torch import Tensor
+
+Scores = Callable[[list[list[int]]], list[list[float]]]
+"""Prefixes of the translations of one sentence -> log-probabilities of the next token of each."""
+
+
+class Toy:
+    """A cache and a step function whose log-probabilities depend on the sentence and the whole prefix. EOS is 0."""
+
+    def __init__(self, sentences: Sequence[int], vocab: int) -> None:
+        self.vocab = vocab
+        self.sentences = list(sentences)
+        self.read: list[list[list[int]]] = [[[]] for _ in sentences]  # BOS first; of each sentence, of each branch
+        self.sizes: list[int] = []  # sentences at each step
+
+    def reorder(self, parents: Tensor) -> None:
+        chosen = cast("list[list[int]]", parents.tolist())
+        self.read = [[branches[k] for k in row] for branches, row in zip(self.read, chosen, strict=True)]
+
+    def select(self, rows: Tensor) -> None:
+        kept = cast("list[int]", rows.tolist())
+        self.sentences, self.read = [self.sentences[row] for row in kept], [self.read[row] for row in kept]
+
+    def step(self, tokens: Tensor, state: Toy) -> Iterator[Tensor]:
+        """Yield slices of two sentences."""
+        assert state is self
+        self.sizes.append(len(self.sentences))
+        new = cast("list[list[int]]", tokens.tolist())
+        self.read = [
+            [[*ids, token] for ids, token in zip(branches, row, strict=True)]
+            for branches, row in zip(self.read, new, strict=True)
+        ]
+        rows = [
+            self.scores(sentence)([ids[1:] for ids in branches])
+            for sentence, branches in zip(self.sentences, self.read, strict=True)
+        ]
+        yield from torch.tensor(rows).split(2)
+
+    def scores(self, sentence: int) -> Scores:
+        return lambda prefixes: [list(random_log_probs(sentence, tuple(ids), self.vocab)) for ids in prefixes]
+
+
+@cache
+def random_log_probs(sentence: int, ids: tuple[int, ...], vocab: int) -> tuple[float, ...]:
+    """Return random log-probabilities that depend only on the arguments."""
+    dice = random.Random(f"{sentence} {ids}")
+    logits = torch.tensor([dice.gauss(0, 1.5) for _ in range(vocab)])
+    return tuple(cast("list[float]", logits.log_softmax(0).tolist()))
