@@ -234,6 +234,18 @@ def test_half_copied_folder_is_refused(
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
 
 
+def test_a_folder_without_permission_is_not_called_damaged(
+    write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, _dtype: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    corpus = write_corpus(PAIRS)
+    monkeypatch.setattr(encoding, "_map_array", refuse)
+    with pytest.raises(PermissionError):
+        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
+
+
 def test_a_disk_without_space_is_reported_before_anything_is_encoded(
     write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
