@@ -180,6 +180,10 @@ class CommandParser(argparse.ArgumentParser):
             self.refuse(rest, arguments)
         return _fill(command, vars(namespace))
 
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line, because the usage of a command has up to 25."""
+        self.exit(2, f"{self.prog}: error: {message}; {self.prog} --help lists all options\n")
+
     def _parse_optional(self, arg_string: str) -> Any:
         """Take a text that starts with a hyphen, such as -50%, as a positional argument."""
         is_text = isinstance(arg_string, _Literal) or re.match("--?[^A-Za-z-]|---", arg_string)
@@ -219,7 +223,9 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {make_visible(' '.join(rest))}")
 
     def _refuse_word(self, problem: str, similar: Sequence[str]) -> NoReturn:
-        remedy = f"did you mean {' or '.join(similar)}?" if similar else f"{self.prog} --help lists all"
+        takes_text = any(each.dest in ("text", "texts") for each in self._actions)
+        dash = "; put -- before a text that begins with a hyphen" if takes_text else ""
+        remedy = f"did you mean {' or '.join(similar)}?" if similar else f"{self.prog} --help lists all{dash}"
         self.exit(2, f"{self.prog}: error: {problem}; {remedy}\n")
 
     def _find_similar(self, option: str, value: str) -> list[str]:
