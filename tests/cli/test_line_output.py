@@ -38,7 +38,7 @@ def process(
     count = 0
     with open_output(path, settings, resume) as output:
         for window in group_windows(output.skip_finished(iter(lines)), 5):
-            if error and output.progress.lines == stop_after:
+            if error and output.finished.lines == stop_after:
                 output.file.write(b"HALF A WIN")
                 raise error
             output.write(window, upper(window))
@@ -197,7 +197,7 @@ def test_the_record_counts_input_lines(tmp_path: Path) -> None:
     """The output may have another number of lines, for example n-best lists."""
     with pytest.raises(RuntimeError), open_output(tmp_path / "g", SETTINGS) as output:
         for window in group_windows(output.skip_finished(iter(LINES[:7])), 2):
-            if output.progress.lines == 4:
+            if output.finished.lines == 4:
                 raise RuntimeError
             output.write(window, upper(window) * 3)
     with open_output(tmp_path / "g", SETTINGS, resume=True) as output:

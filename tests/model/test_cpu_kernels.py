@@ -22,11 +22,11 @@ from transformer_mt.model.cpu_kernels import (
     onednn_linear,
     pad_rows,
     plain_torch,
-    use_cpu_kernels,
+    uses_cpu_kernels,
 )
 from transformer_mt.model.modules import RMSNorm, dropout, linear
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import batch_loss, make_loss
+from transformer_mt.training.loss import make_loss, one_pass_loss
 from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
@@ -60,11 +60,11 @@ class MatmulShapes(TorchDispatchMode):
 
 def test_kernels_are_used_on_the_cpu_unless_turned_off() -> None:
     cpu, other = torch.device("cpu"), torch.device("meta")
-    assert use_cpu_kernels(cpu) and not use_cpu_kernels(other)
+    assert uses_cpu_kernels(cpu) and not uses_cpu_kernels(other)
     with pytest.raises(KeyError), plain_torch():
-        assert not use_cpu_kernels(cpu)
+        assert not uses_cpu_kernels(cpu)
         raise KeyError
-    assert use_cpu_kernels(cpu)
+    assert uses_cpu_kernels(cpu)
 
 
 def custom_gradients(output: Tensor) -> set[str]:
@@ -105,7 +105,7 @@ def test_kernels_equal_plain_torch_in_a_model(make_model: MakeModel, settings: d
 
     def loss_and_gradients() -> list[Tensor]:
         with torch.autocast("cpu", BF16, enabled=autocast):
-            loss = batch_loss(model, batch, smoothing=0.1)["loss"]
+            loss = one_pass_loss(model, batch, smoothing=0.1)["loss"]
         return [loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
 
     found = loss_and_gradients()

@@ -24,7 +24,7 @@ from transformer_mt.model.modules import FusedLinear, LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
-from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.loss import one_pass_loss
 
 MakeModel = Callable[..., Transformer]
 PRESETS = sorted((Path(__file__).resolve().parents[2] / "configs" / "architectures").glob("*.yaml"))
@@ -103,7 +103,7 @@ def check_model(model: Transformer, folder: Path) -> None:
     for enabled in (False, True):
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss = batch_loss(model, Batch(SRC, TGT, TGT, n_src=11, n_tgt=7), smoothing=0.1)
+            loss = one_pass_loss(model, Batch(SRC, TGT, TGT, n_src=11, n_tgt=7), smoothing=0.1)
         loss["loss"].backward()
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         assert gradients and all(gradient.isfinite().all() for gradient in gradients)

@@ -16,11 +16,11 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import (
     PassWeights,
-    batch_loss,
     consistency_loss,
     cut_off,
     label_smoothed_cross_entropy,
     make_loss,
+    one_pass_loss,
     two_pass_states,
 )
 from transformer_mt.training.train_step import loss_and_gradients
@@ -364,4 +364,4 @@ def test_default_alpha_is_that_of_the_papers(make_model: MakeModel) -> None:
 
 
 def test_validation_loss_has_one_pass(make_model: MakeModel) -> None:
-    assert "consistency" not in batch_loss(make_model().train(), ragged(), 0.1)
+    assert "consistency" not in one_pass_loss(make_model().train(), ragged(), 0.1)

@@ -16,7 +16,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model import cpu_kernels, modules
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training.loss import batch_loss, explicit_cross_entropy, label_smoothed_cross_entropy, make_loss
+from transformer_mt.training.loss import explicit_cross_entropy, label_smoothed_cross_entropy, make_loss, one_pass_loss
 from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
 
@@ -255,7 +255,7 @@ def test_initial_loss_is_near_ln_v(make_model: MakeModel, tie_embeddings: str, n
     """Trap 22: ln V within 1."""
     model = make_model(d_model=64, vocab=(1000, 1000), tie_embeddings=tie_embeddings, norm_position=norm_position)
     batch = ragged(32, vocab=1000)
-    losses = batch_loss(model, batch, smoothing=0.1)
+    losses = one_pass_loss(model, batch, smoothing=0.1)
     assert losses["nll"].item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
     assert losses["loss"].item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
 
@@ -266,7 +266,7 @@ def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int
     model = make_model(pad=pads, tie_embeddings="decoder", rough=0.1)
     batch = ragged(8, pads)
     batch.labels[0, 0], batch.src[0, 0] = pads
-    loss = batch_loss(model, batch, smoothing=0.1)["loss"]
+    loss = one_pass_loss(model, batch, smoothing=0.1)["loss"]
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
     assert_near(loss, oracle(problem, pads[1], 0.1))
 

@@ -23,7 +23,7 @@ from transformer_mt.flows import train as pipeline
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory_estimate as memory
-from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.loss import one_pass_loss
 
 CPU = torch.device("cpu")
 MakeStream = Callable[[int], BatchStream]
@@ -140,7 +140,7 @@ def test_trials_change_no_weight_and_no_random_number(
         rng_state = torch.get_rng_state()
 
         def try_batch(batch: Batch) -> None:
-            torch.autograd.grad(batch_loss(model, batch, 0.1)["loss"], list(model.parameters()))
+            torch.autograd.grad(one_pass_loss(model, batch, 0.1)["loss"], list(model.parameters()))
             assert not torch.equal(torch.get_rng_state(), rng_state), "dropout draws random numbers"
             if runs_out:
                 raise torch.OutOfMemoryError
@@ -152,7 +152,7 @@ def test_trials_change_no_weight_and_no_random_number(
         optimizer = torch.optim.Adam(model.parameters())
         for batch in make_stream(300).take(StreamPosition(), 3)[0]:
             optimizer.zero_grad()
-            batch_loss(model, batch, 0.1)["loss"].backward()
+            one_pass_loss(model, batch, 0.1)["loss"].backward()
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 

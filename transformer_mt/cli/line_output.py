@@ -47,7 +47,7 @@ def process_lines(
     finish: Callable[[Path], None] | None = None,
     progress: ProgressReport | None = None,
 ) -> None:
-    """Write the output of each window, and report the progress, unless the lines come from the user.
+    """Write the output of each window. Show the progress, unless a person types the lines or reads the output.
 
     `finish` gets the path of the partial output when all lines are in it, before it is renamed. After an interruption
     there, `resume` calls it again. `process` may report the progress inside of a window to `progress`.
@@ -55,16 +55,16 @@ def process_lines(
     progress = progress or ProgressReport("done")
     is_quiet = is_interactive or (sys.stdout.isatty() and not output)
     with open_output(output, settings, resume) as file:
-        with nullcontext() if is_quiet else progress.show(file.progress.lines, messages=output is not None):
+        with nullcontext() if is_quiet else progress.show(file.finished.lines, messages=output is not None):
             for window in group_windows(file.skip_finished(lines), WINDOW_LINES):
-                file.write(window, process(window, file.progress.lines + 1))
-                progress.update(file.progress.lines)
+                file.write(window, process(window, file.finished.lines + 1))
+                progress.update(file.finished.lines)
         if finish and output:
             finish(make_part_path(output))
 
 
 @dataclass(frozen=True)
-class Progress:
+class FinishedLines:
     """The number of input lines that are finished, and the size of their output."""
 
     settings: Settings
@@ -73,28 +73,28 @@ class Progress:
     sha256: str = sha256().hexdigest()  # of the finished input lines
 
     @classmethod
-    def load(cls, record: Path, part: Path) -> Progress:
+    def load(cls, record: Path, part: Path) -> FinishedLines:
         """Read the record of a partial output. Raises `UserError` if it is unreadable or does not match the output."""
         try:
-            progress = cls(**json.loads(record.read_bytes()))
+            saved = cls(**json.loads(record.read_bytes()))
         except (OSError, ValueError, TypeError):
-            progress = None
-        if progress is None or part.stat().st_size < progress.bytes:
+            saved = None
+        if saved is None or part.stat().st_size < saved.bytes:
             raise UserError(f"{part}: its record {record} is missing or does not match;\ndelete it to start over")
-        return progress
+        return saved
 
 
 class LineOutput:
-    """A binary file that receives the output of one window after the other, and the progress in it."""
+    """A binary file that receives the output of one window after the other, and counts the finished lines."""
 
-    def __init__(self, file: IO[bytes], start: Progress, record: Path | None = None) -> None:
+    def __init__(self, file: IO[bytes], start: FinishedLines, record: Path | None = None) -> None:
         """`record`: file to save the progress to after each window; None: do not save it."""
         self.file, self.start, self.record = file, start, record
         self._state = start, sha256()  # one assignment updates both, so that a signal never separates them
 
     @property
-    def progress(self) -> Progress:
-        """The progress after the last complete window."""
+    def finished(self) -> FinishedLines:
+        """The lines of all complete windows."""
         return self._state[0]
 
     def skip_finished(self, lines: Iterator[Line | None]) -> Iterator[Line | None]:
@@ -130,7 +130,7 @@ class LineOutput:
         """Write the record, if there is one, after the output has reached the disk."""
         if self.record:
             os.fsync(self.file.fileno())
-            write_text(self.record, json.dumps(asdict(self.progress), indent=2, ensure_ascii=False) + "\n")
+            write_text(self.record, json.dumps(asdict(self.finished), indent=2, ensure_ascii=False) + "\n")
 
 
 def _to_bytes(lines: Sequence[Line]) -> bytes:
@@ -145,11 +145,11 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
     `UserError` if a partial output cannot be continued, or would be overwritten.
     """
     if path is None:
-        yield LineOutput(sys.stdout.buffer, Progress({}))
+        yield LineOutput(sys.stdout.buffer, FinishedLines({}))
         return
     if path.exists() and not path.is_file():  # a device or a named pipe cannot be renamed
         with path.open("wb", buffering=0) as file:
-            yield LineOutput(file, Progress({}))
+            yield LineOutput(file, FinishedLines({}))
         return
     path = path.resolve()
     part, record = make_part_path(path), path.with_name(f"{path.name}.part.json")
@@ -181,16 +181,16 @@ def _lock(file: IO[bytes]) -> None:
             raise UserError(f"{file.name}: another process is writing it; wait for it or stop it") from None
 
 
-def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> Progress:
+def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> FinishedLines:
     """Return the progress to continue from. Raises `UserError` if a partial output does not match or would be lost."""
     if not part.stat().st_size:  # new, or killed before its first lines
-        return Progress(settings)
-    saved = Progress.load(record, part)
+        return FinishedLines(settings)
+    saved = FinishedLines.load(record, part)
     if not resume:
         if saved.lines:
             advice = "repeat that command with --resume, or delete the file to start over"
             raise UserError(f"{part}: contains {saved.lines:,} lines of an interrupted command;\n{advice}")
-        return Progress(settings)
+        return FinishedLines(settings)
     changes = [
         f"{name} {saved.settings.get(name, 'unset')} (now {settings.get(name, 'unset')})"
         for name in {**settings, **saved.settings}
@@ -203,7 +203,7 @@ def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> P
 
 
 def _keep_finished_lines(output: LineOutput, part: Path, record: Path, *, is_interrupted: bool) -> None:
-    done = output.progress
+    done = output.finished
     output.file.truncate(done.bytes)  # removes an incomplete window
     if done.lines:
         output.save_progress()

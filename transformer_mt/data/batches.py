@@ -304,7 +304,7 @@ class BatchStream:
             self.sample_subwords = partial(sample_sides, subword_samplers)
         self._growth = self._measure_growth()
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
-        self._bounds: list[int] = corpus.source_bounds().tolist()  # [K + 1] first row of each source
+        self._bounds: list[int] = corpus.source_bounds().tolist()  # first row of each source, and the end of the last
         self.bucketed_sources = [
             ShardedBatches(end - first, self._read_lengths, tokens, seed, first)
             for first, end in pairwise(self._bounds)

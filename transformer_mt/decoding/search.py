@@ -1,8 +1,8 @@
 """Beam search over a step function. One beam is greedy search; with a `Sampler` the beams are random samples.
 
 The search knows neither the model nor text. At each position it extends the K beams of a sentence by one token.
-Candidates that end with EOS become finished hypotheses, and the best K of the others become the new beams. The search
-of a sentence ends when it has K finished hypotheses, or at its length limit.
+Those of the best K candidates that end with EOS become finished hypotheses, and the best K candidates without EOS
+become the new beams. The search of a sentence ends when it has K finished hypotheses, or at its length limit.
 
 `n` sentences of the call, `B` sentences still searched, `b` sentences of one slice, `K` beams, `N` candidates,
 `V` vocabulary, `T` positions.
@@ -245,7 +245,7 @@ class BeamState:
         self._back_pointers: list[BackPointers] = []
 
     def advance(self, candidates: Candidates) -> Tensor:
-        """Collect candidates with EOS, and make the best others the new beams. Returns their parents. [B, K]."""
+        """Finish those of the best K candidates that end; the best others become the beams. Returns parents. [B, K]."""
         is_end = (candidates.tokens == self.eos) & (candidates.scores > -torch.inf)  # [B, N]
         new = Candidates(*(each[:, : self.n_beams] for each in candidates))
         if self.sync_interval > 1 or is_end.any():  # on a GPU, `any` would wait for the result

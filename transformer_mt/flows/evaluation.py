@@ -29,7 +29,7 @@ from transformer_mt.system.log import ProgressReport, Warn
 from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.figures import render_pixels
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import batch_loss, perplexity
+from transformer_mt.training.loss import one_pass_loss, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Validator:
         by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
-                found = batch_loss(model, batch.to(self.machine.device), self.smoothing)
+                found = one_pass_loss(model, batch.to(self.machine.device), self.smoothing)
             nll = found["nll"]
             sums += torch.stack([found["loss"], nll, torch.full_like(nll, batch.n_tgt)])
             by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])

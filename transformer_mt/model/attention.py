@@ -21,7 +21,7 @@ from transformer_mt.model.cpu_kernels import (
     MASKED_SCORE,
     explicit_attention_is_faster,
     masked_softmax_cpu,
-    use_cpu_kernels,
+    uses_cpu_kernels,
 )
 from transformer_mt.model.cuda_kernels import packed_attention
 from transformer_mt.model.model_config import ModelConfig
@@ -165,7 +165,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """
     if mask is not None and mask.is_floating_point():
         return torch.add(mask, scores.float(), alpha=scale).softmax(-1)
-    if use_cpu_kernels(scores.device):
+    if uses_cpu_kernels(scores.device):
         return masked_softmax_cpu(scores, mask, scale)
     scores = scores.float() * scale
     if mask is None:

@@ -10,8 +10,9 @@ At the sizes of a translation model, PyTorch's own CPU code is slow for:
 
 `slice_sources` splits batches for the encoder, so that their states fit into the caches of the processor.
 
-Each function here has a plain PyTorch counterpart in the module that calls it, and equals it within rounding. The
-caller asks `use_cpu_kernels` which of the two to run. Gradients are written out to save passes over memory.
+The kernels equal plain PyTorch, which stands beside each call, within rounding. `uses_cpu_kernels`,
+`needs_padded_rows` and `onednn_is_faster` say which of the two to run. Gradients are written out to save passes over
+memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch import Tensor
 _is_enabled = True
 
 
-def use_cpu_kernels(device: torch.device) -> bool:
+def uses_cpu_kernels(device: torch.device) -> bool:
     """Return whether operations on `device` run the kernels of this module instead of plain PyTorch.
 
     Compiled layers run plain PyTorch, which the compiler fuses.
@@ -54,7 +55,7 @@ SHORT_KEYS = 128
 
 def explicit_attention_is_faster(queries: Tensor, n_keys: int) -> bool:
     """Return whether separate products beat PyTorch's fused attention: on a CPU in bf16 (2 to 7 times) or if short."""
-    return use_cpu_kernels(queries.device) and (queries.dtype == torch.bfloat16 or n_keys <= SHORT_KEYS)
+    return uses_cpu_kernels(queries.device) and (queries.dtype == torch.bfloat16 or n_keys <= SHORT_KEYS)
 
 
 TINY = torch.finfo(torch.float32).tiny
@@ -112,7 +113,7 @@ def slice_sources(src: Tensor, pad_id: int) -> Iterator[Tensor]:
 
     A batch is sorted by length, so that most slices have less padding than the batch.
     """
-    if not use_cpu_kernels(src.device):
+    if not uses_cpu_kernels(src.device):
         yield src
         return
     for rows in torch.split(src, max(1, SLICE_TOKENS // src.size(1))):
@@ -192,7 +193,7 @@ BUCKETS_PER_OCTAVE = 8
 
 def needs_padded_rows(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether products on `device` in `dtype` compile a kernel per shape: bf16 on a CPU."""
-    return dtype == torch.bfloat16 and use_cpu_kernels(device)
+    return dtype == torch.bfloat16 and uses_cpu_kernels(device)
 
 
 def bucket_size(n_rows: int) -> int:
@@ -229,7 +230,7 @@ HAS_MKL_AND_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn
 def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
     """Return whether `onednn_linear` may replace `F.linear`, and is faster. It has no gradient."""
     is_large_fp32 = x.numel() * weight.size(0) >= ONEDNN_PRODUCT and x.dtype == weight.dtype == torch.float32
-    return is_large_fp32 and HAS_MKL_AND_ONEDNN and use_cpu_kernels(x.device) and not torch.is_grad_enabled()
+    return is_large_fp32 and HAS_MKL_AND_ONEDNN and uses_cpu_kernels(x.device) and not torch.is_grad_enabled()
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ from transformer_mt.model.cpu_kernels import (
     onednn_linear,
     padded_linear,
     rms_norm_cpu,
-    use_cpu_kernels,
+    uses_cpu_kernels,
 )
 from transformer_mt.model.model_config import ModelConfig
 
@@ -136,7 +136,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise in the dtype of the gain."""
         x = x.to(self.weight.dtype)
-        if use_cpu_kernels(x.device) and x.dtype == torch.float32:
+        if uses_cpu_kernels(x.device) and x.dtype == torch.float32:
             return rms_norm_cpu(x, self.weight, self.eps)
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
@@ -163,7 +163,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """Zero each element with probability `p` and scale the others by 1 / (1 - p)."""
     if p == 0.0:
         return x
-    return dropout_cpu(x, p) if use_cpu_kernels(x.device) else F.dropout(x, p)
+    return dropout_cpu(x, p) if uses_cpu_kernels(x.device) else F.dropout(x, p)
 
 
 # --- chunks of logits -------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def make_loss(config: LossConfig) -> LossFunction:
         weight = (R_DROP_WEIGHT if alpha is None else alpha) / 4
         weights = PassWeights((0.5, 0.5), (weight, weight))
         return partial(two_pass_loss, pass_weights=weights, smoothing=smoothing, cutoff=0.0)
-    return partial(batch_loss, smoothing=smoothing)
+    return partial(one_pass_loss, smoothing=smoothing)
 
 
 def perplexity(nll: float) -> float:
@@ -58,7 +58,7 @@ def perplexity(nll: float) -> float:
 # --- cross-entropy ----------------------------------------------------------------------------------------------------
 
 
-def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> dict[str, Tensor]:
+def one_pass_loss(model: Transformer, batch: Batch, smoothing: float) -> dict[str, Tensor]:
     """Compute loss and negative log-likelihood of one batch, with teacher forcing."""
     packings = batch.packings if isinstance(batch, PackedBatch) else None
     states = model(batch.src, batch.tgt_in, packings)  # [B, T, D]

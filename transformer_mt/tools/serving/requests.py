@@ -1,4 +1,7 @@
-"""Requests and answers of the HTTP API, as pydantic models. `/openapi.json` is made from them."""
+"""Requests and answers of the HTTP API as pydantic models, and the reading of a request within its limits.
+
+`/openapi.json` is made from the models.
+"""
 
 from __future__ import annotations
 
