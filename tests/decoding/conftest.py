@@ -9,7 +9,7 @@ import pytest
 from search_helpers import Scores, Toy
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.interface import Hypothesis
 
 NEG_INF = -math.inf
 

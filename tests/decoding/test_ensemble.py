@@ -20,8 +20,8 @@ from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.engine import LoadedRun, TorchEngine, align, load_runs
-from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.engine import TorchEngine, align, check_compatible, load_model
+from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
@@ -249,13 +249,11 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
     assert "missing" in done.stderr
 
 
-def test_runs_with_other_tags_are_refused(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    untagged = LoadedRun.load(RunFolder.open(tiny_run), "best")
+def test_runs_with_other_tags_are_refused(tiny_run: Path) -> None:
+    untagged, _ = load_model(RunFolder.open(tiny_run), "best")
     tagged = untagged._replace(tokenizers=untagged.tokenizers.with_tags(("x",), is_needed=True))
-    loaded = iter((untagged, tagged))
-    monkeypatch.setattr(LoadedRun, "load", lambda *_: next(loaded))
     with pytest.raises(UserError, match=r"tags.* retrain it with the same tags in data\.train"):
-        load_runs([untagged.folder] * 2, "best")
+        check_compatible(untagged, tagged)
 
 
 def test_misplaced_ensemble_option_is_refused(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.decoding.engine import WordAlignment
+from transformer_mt.decoding.interface import WordAlignment
 from transformer_mt.decoding.line_splitting import LineChunker, iterate_word_offsets
 from transformer_mt.decoding.translator import Translation
 

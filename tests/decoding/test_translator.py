@@ -19,7 +19,7 @@ from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import (
     Translation,
     Translator,

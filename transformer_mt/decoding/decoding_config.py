@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import regex
 from pydantic import Field, ValidationError, model_validator
@@ -12,6 +12,8 @@ from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ScoresT = TypeVar("ScoresT", "Tensor", float)
 
 MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
 GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
@@ -146,7 +148,7 @@ class DecodingConfig(Section):
         """Return the maximum length of a translation, EOS included."""
         return int(self.max_length_factor * source_tokens) + self.max_length_offset
 
-    def length_normalize(self, scores: Tensor, length: int) -> Tensor:
+    def length_normalize(self, scores: ScoresT, length: int) -> ScoresT:
         """Divide the scores of hypotheses of this length, EOS included, by the length penalty.
 
         average: score / length^A; gnmt: score / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).

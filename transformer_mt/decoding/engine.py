@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch, BucketedBatches, batch_by_length, collate_pairs, collate_sources
-from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, LoadedRun, WordAlignment
 from transformer_mt.decoding.logits_processors import (
     ForcedPrefix,
     LogitsProcessor,
@@ -37,8 +37,6 @@ from transformer_mt.decoding.logits_processors import (
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
-    Constraint,
-    Hypothesis,
     Sampler,
     beam_candidates,
     beam_search,
@@ -48,62 +46,14 @@ from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_indices
 from transformer_mt.model.transformer import Transformer, cross_attention_weights
-from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
+from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import CheckpointInfo
 
 CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
 
 
 ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
 CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
-WordAlignment = list[tuple[int, int]]
-"""Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
-words."""
-IsCancelled = Callable[[int], bool]
-"""Takes the index of a text or source, and returns whether its translation is no longer needed."""
-
-
-class Engine(Protocol):
-    """Interface of the models that work with token ids. `TorchEngine` describes the methods."""
-
-    @property
-    def precision(self) -> str:
-        """Precision of the matrix products."""
-        ...
-
-    @property
-    def max_positions(self) -> int:
-        """Length of the longest sequence that it can read."""
-        ...
-
-    def search(
-        self,
-        sources: list[list[int]],
-        config: DecodingConfig,
-        line_numbers: Sequence[int] | None = None,
-        prefixes: list[list[int]] | None = None,
-        is_cancelled: IsCancelled | None = None,
-        constraints: Sequence[Constraint] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Translate one batch."""
-        ...
-
-    def score(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
-    ) -> list[list[float]]:
-        """Return the log-probabilities of given translations."""
-        ...
-
-    def align(
-        self,
-        texts: Sequence[str],
-        sources: list[list[int]],
-        hypotheses: list[list[Hypothesis]],
-        layer: int | None = None,
-    ) -> list[WordAlignment]:
-        """Align the words of translations with those of their texts."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -125,6 +75,8 @@ class EnsembleCache:
 
 class TorchEngine:
     """One or more models on one device and in one precision."""
+
+    name = "torch"
 
     def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair) -> None:
         """The models are in evaluation mode."""
@@ -326,40 +278,24 @@ def align_words(weights: Tensor, src_word_indices: list[int], tgt_word_indices: 
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-class LoadedRun(NamedTuple):
-    """A model of an ensemble, with the run and checkpoint that it was loaded from."""
-
-    folder: RunFolder
-    data: DataConfig  # its training data
-    tokenizers: TokenizerPair
-    model: Transformer
-    step: int
-    weights_hash: str  # a run in training may replace the checkpoint of a step
-
-    @classmethod
-    def load(cls, folder: RunFolder, checkpoint: str) -> LoadedRun:
-        """Load the checkpoint best, last, or of a step. Raises `UserError` if it cannot be read."""
-        tokenizers = TokenizerPair.load(folder.tokenizer)
-        model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        info = load_weights_of(model, folder, checkpoint)
-        data = folder.read_section("data", DataConfig)
-        return cls(folder, data, tokenizers, model, info.step, shorten_weights_hash(info))
+def load_model(folder: RunFolder, checkpoint: str) -> tuple[LoadedRun, Transformer]:
+    """Load the checkpoint best, last, or of a step. Raises `UserError` if it cannot be read."""
+    tokenizers = TokenizerPair.load(folder.tokenizer)
+    model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+    info = load_weights_of(model, folder, checkpoint)
+    return LoadedRun.make(folder, tokenizers, info), model
 
 
-def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
-    """Return the first digits of the SHA-256 of the weights."""
-    return checkpoint.files[WEIGHTS].sha256[:12]
-
-
-def load_runs(runs: Sequence[RunFolder], checkpoint: str) -> list[LoadedRun]:
+def load_models(folders: Sequence[RunFolder], checkpoint: str) -> list[tuple[LoadedRun, Transformer]]:
     """Load the same checkpoint (best, last, or a step) of each run.
 
     Raises `UserError` if a run has other languages or another vocabulary than the first.
     """
-    first, *others = (LoadedRun.load(run, checkpoint) for run in runs)
+    found = [load_model(folder, checkpoint) for folder in folders]
+    first, *others = (run for run, _ in found)
     for other in others:
-        _check_compatible(first, other)
-    return [first, *others]
+        check_compatible(first, other)
+    return found
 
 
 def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
@@ -369,7 +305,7 @@ def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]
     return model.eval()
 
 
-def _check_compatible(first: LoadedRun, other: LoadedRun) -> None:
+def check_compatible(first: LoadedRun, other: LoadedRun) -> None:
     """Raise `UserError` if two runs differ in their languages or vocabularies."""
     first_path, name = first.folder.path, f"ensemble: {other.folder.path}"
     first_languages, languages = (f"{one.data.src_lang} to {one.data.tgt_lang}" for one in (first, other))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from transformer_mt.data.languages import primary_language
-from transformer_mt.decoding.engine import WordAlignment
+from transformer_mt.decoding.interface import WordAlignment
 from transformer_mt.decoding.translator import CHUNK_STRIDE, ModelProvenance, Translation, Translator
 
 CountTokens = Callable[[Sequence[str]], list[int]]

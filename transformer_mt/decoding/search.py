@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.logits_processors import LogitsProcessor
 
 COMPACTION_SHARE = 0.85  # finished sentences are dropped once at most this share of the batch is still searched
@@ -30,21 +30,6 @@ MIN_CHUNKED = 1 << 15  # log-probabilities from which on chunks are faster than 
 
 LengthNormalize = Callable[[Tensor, int], Tensor]
 """Maps the scores of hypotheses and their length in tokens to ranking scores."""
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A translation as ids, without control symbols."""
-
-    ids: list[int]
-    log_probs: list[float]  # of each token, and of EOS if it was found
-    finished: bool  # ends with EOS; False if it was cut at the length limit
-    ranking_score: float = 0.0  # length-normalised score
-
-    @property
-    def score(self) -> float:
-        """Log-probability of the whole hypothesis; minus infinity if the model's output was NaN."""
-        return sum(self.log_probs) if self.ranking_score > -torch.inf else -torch.inf
 
 
 class Candidates(NamedTuple):
@@ -86,23 +71,6 @@ class ConstraintProcessor(LogitsProcessor):
     @abstractmethod
     def choose_candidates(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
         """Return N >= K candidates of each sentence. [b, K, V] -> [b, N]."""
-
-
-class Constraint(Protocol):
-    """What the translation of one sentence must contain."""
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens that it needs."""
-        ...
-
-    def accepts(self, ids: Sequence[int]) -> bool:
-        """Return whether a translation fulfils the constraint."""
-        ...
-
-    def make_processor(self, constraints: Any, max_lengths: Tensor, eos: int) -> ConstraintProcessor:
-        """Return the processor for a batch of sentences, each with a constraint of this type."""
-        ...
 
 
 def beam_search(

@@ -12,25 +12,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from transformer_mt.data.batches import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import (
-    Engine,
-    IsCancelled,
-    LoadedRun,
-    TorchEngine,
-    WordAlignment,
-    load_runs,
-    prepare_for_inference,
-)
-from transformer_mt.decoding.search import Constraint, Hypothesis
+from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, IsCancelled, LoadedRun, WordAlignment
 from transformer_mt.errors import UserError
-from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.engine import TorchEngine
+    from transformer_mt.model.transformer import Transformer
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
@@ -158,6 +152,8 @@ class Translator:
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
         """Return a translator with a copy of a model, which may continue to train."""
+        from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
+
         return cls(
             TorchEngine([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers), tokenizers, config
         )
@@ -191,13 +187,16 @@ class Translator:
         Raises:
             UserError: If a checkpoint cannot be read, or the runs do not fit together.
         """
+        from transformer_mt.decoding.engine import TorchEngine, load_models, prepare_for_inference
+
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(path) for path in (run, *others)]
         config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
-        runs = load_runs(folders, checkpoint)
-        models = [prepare_for_inference(loaded.model.to(machine.device), machine.precision) for loaded in runs]
+        loaded = load_models(folders, checkpoint)
+        models = [prepare_for_inference(model.to(machine.device), machine.precision) for _, model in loaded]
+        runs = [run for run, _ in loaded]
         tokenizers = runs[0].tokenizers
         return cls(TorchEngine(models, tokenizers), tokenizers, config, runs, make_stages)
 
@@ -212,6 +211,8 @@ class Translator:
     @property
     def torch_engine(self) -> TorchEngine:
         """The engine, if it is one of PyTorch. Raises `UserError` for another one."""
+        from transformer_mt.decoding.engine import TorchEngine
+
         if not isinstance(self.engine, TorchEngine):
             raise UserError("this engine has no PyTorch model; load the run itself")
         return self.engine

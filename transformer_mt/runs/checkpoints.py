@@ -20,6 +20,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import (
     CHECKPOINT,
+    WEIGHTS,
     CheckpointInfo,
     CorruptFileError,
     damaged_checkpoint_error,
@@ -33,7 +34,7 @@ from transformer_mt.system.log import cut_list, log_rank0
 State = dict[str, Any]
 """A training state: tensors, numbers and strings, and lists and dicts of them."""
 
-WEIGHTS, STATE = "model.safetensors", "training.pt"
+STATE = "training.pt"
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

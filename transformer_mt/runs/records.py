@@ -183,6 +183,7 @@ class FileChecksum(Record):
 
 
 CHECKPOINT = "checkpoint.json"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="ignore", strict=True))

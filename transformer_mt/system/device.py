@@ -44,6 +44,12 @@ MAX_THREADS = 1024  # with more, OpenMP aborts the process
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 """A container's CPU limit: "MICROSECONDS PERIOD" or "max PERIOD"."""
 
+CORES = Path("/sys/devices/system/cpu")
+"""Folder of Linux with the topology of the processors."""
+
+GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
+"""Files of Linux that exist if a GPU of NVIDIA or AMD has a driver. The last one is that of WSL."""
+
 ALLOCATOR_VARIABLES = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 """Variables of the environment that configure CUDA's allocator. It reads them once, when CUDA is initialised."""
 
@@ -87,11 +93,22 @@ def resolve_machine(device: str, precision: str, threads: str | int) -> Machine:
     chosen = _resolve_device(_read_or_fail("device", _read_device, device))
     if chosen.type == "cuda" and not any(map(os.environ.get, ALLOCATOR_VARIABLES)):  # before bf16 initialises CUDA
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # batches of all shapes fragment fixed segments
-    n_threads = _resolve_threads(_read_or_fail("threads", parse_count_or_auto, threads))
+    n_threads = resolve_threads(threads)
     if precision not in get_args(Precision):
         raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
     bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(chosen))
     return Machine(chosen, "bf16" if bf16 else "fp32", n_threads)
+
+
+def is_cpu(device: str) -> bool:
+    """Return whether a device resolves to the CPU. Imports torch only if this machine may have a GPU.
+
+    Raises `UserError` for a device that is missing, and for a value that cannot be read.
+    """
+    name = _read_or_fail("device", _read_device, device)
+    if name == "auto" and sys.platform == "linux" and "torch" not in sys.modules:
+        name = "auto" if any(file.exists() for file in GPU_DRIVERS) else "cpu"
+    return name == "cpu" or _resolve_device(name).type == "cpu"
 
 
 def configure_process(machine: Machine) -> None:
@@ -152,17 +169,30 @@ def _resolve_device(name: str) -> torch.device:
     return chosen
 
 
-def _resolve_threads(threads: Literal["auto"] | int) -> int:
-    import torch
+def resolve_threads(threads: str | int) -> int:
+    """Resolve `auto`: the threads of torch, or as many as it would take if it is not imported yet.
 
-    if threads != "auto":
-        if threads > MAX_THREADS:
-            raise UserError(f"threads: {threads:,} are too many; auto takes one per core")
-        return threads
+    Raises `UserError` for a value that cannot be read, and for too many threads.
+    """
+    chosen = _read_or_fail("threads", parse_count_or_auto, threads)
+    if chosen != "auto":
+        if chosen > MAX_THREADS:
+            raise UserError(f"threads: {chosen:,} are too many; auto takes one per core")
+        return chosen
     processes = launcher.local_world_size()
-    if processes == 1:
-        return min(count_available_cores(), torch.get_num_threads())
-    return max(1, count_available_cores() // processes)
+    if processes > 1:
+        return max(1, count_available_cores() // processes)
+    torch = sys.modules.get("torch")
+    return min(count_available_cores(), torch.get_num_threads() if torch else _count_default_threads())
+
+
+def _count_default_threads() -> int:
+    """Return the number that OMP_NUM_THREADS asks for, or else of physical cores, as torch does."""
+    wanted = re.match("[1-9][0-9]*", os.environ.get("OMP_NUM_THREADS", ""))
+    if wanted:
+        return int(wanted[0])
+    files = CORES.glob("cpu[0-9]*/topology/thread_siblings_list")
+    return len({file.read_text(encoding="ascii") for file in files}) or MAX_THREADS
 
 
 def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:

@@ -13,7 +13,7 @@ from helpers import RUN_RECORD
 
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import LoadedRun
+from transformer_mt.decoding.interface import LoadedRun
 from transformer_mt.decoding.line_splitting import LineChunker
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
@@ -52,7 +52,7 @@ def calibrated(make_translator: Callable[..., Translator], tmp_path: Path) -> Tr
     run = RunFolder(tmp_path)
     run.config.write_text(json.dumps({"decoding": translator.config.model_dump()}), encoding="utf-8")
     run.metadata.write_text(json.dumps({**RUN_RECORD, "format": FORMAT}), encoding="utf-8")
-    translator.runs = [LoadedRun(run, data, translator.tokenizers, translator.model, 7, "abc")]
+    translator.runs = [LoadedRun(run, data, translator.tokenizers, 7, "abc")]
     run.calibration.write_text(make_calibration(translator.config).model_dump_json(), encoding="utf-8")
     return translator
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.search import Hypothesis
+from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import AttentionWeights, attention_weights

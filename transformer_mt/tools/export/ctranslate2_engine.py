@@ -19,18 +19,16 @@ from shlex import quote
 from typing import Any
 
 import tokenizers as hf
-import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import WordAlignment
-from transformer_mt.decoding.search import Constraint, Hypothesis
+from transformer_mt.decoding.interface import Constraint, Hypothesis, WordAlignment
 from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
-from transformer_mt.system.device import configure_process, resolve_machine
+from transformer_mt.system.device import keep_freed_memory, resolve_threads
 from transformer_mt.system.files import refuse_special_files
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
 
@@ -105,6 +103,7 @@ class CTranslate2Engine:
         tokenizers: TokenizerPair,
         positions: int,
         device: str = "cpu",
+        threads: int | str = "auto",
         scores: bool = True,
     ) -> None:
         """Load the model. `positions` is the length of the longest sequence that it can read.
@@ -117,8 +116,13 @@ class CTranslate2Engine:
         ctranslate2.set_log_level(logging.ERROR)  # `tmt` prints the compute type if the CPU lacks the wanted one
         kind, _, index = device.partition(":")
         self.library: Any = ctranslate2.Translator(
-            str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
+            str(folder), device=kind, device_index=int(index or 0), intra_threads=resolve_threads(threads)
         )
+
+    @property
+    def name(self) -> str:
+        """Name and version of the library."""
+        return f"ctranslate2 {ctranslate2.__version__}"
 
     @property
     def precision(self) -> str:
@@ -145,7 +149,7 @@ class CTranslate2Engine:
         if prefixes is not None:  # rank again, because CTranslate2 ignores the log-probabilities of the prefix
 
             def rank(one: Hypothesis) -> tuple[bool, float]:
-                return one.finished, float(config.length_normalize(torch.tensor(one.score), max(1, len(one.log_probs))))
+                return one.finished, config.length_normalize(one.score, max(1, len(one.log_probs)))
 
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
@@ -257,7 +261,7 @@ def load_translator(
     metadata = read_metadata(folder)
     if checkpoint != "best":
         raise UserError(f"checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
-    configure_process(resolve_machine("cpu", "fp32", threads))
+    keep_freed_memory()
     check_device(device)
     try:
         contents = [(folder / f"{side}_tokenizer.json").read_text(encoding="utf-8") for side in ("src", "tgt")]
@@ -269,7 +273,7 @@ def load_translator(
         config = metadata.decoding.with_options(options)
         check_search(config)
         tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
-        engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, scores)
+        engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads, scores)
     except UserError:
         raise
     except Exception as error:  # both libraries raise bare Exceptions

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from transformer_mt.decoding.engine import shorten_weights_hash
+from transformer_mt.decoding.interface import shorten_weights_hash
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder

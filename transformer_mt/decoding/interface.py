@@ -1,0 +1,126 @@
+"""Interface of the translator and its engine: ids of sources go in, and hypotheses come out.
+
+Importing it does not import torch, because an engine may do without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import WEIGHTS, CheckpointInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WordAlignment = list[tuple[int, int]]
+"""Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
+words."""
+IsCancelled = Callable[[int], bool]
+"""Takes the index of a text or source, and returns whether its translation is no longer needed."""
+
+
+class LoadedRun(NamedTuple):
+    """The run and the checkpoint that a model was loaded from."""
+
+    folder: RunFolder
+    data: DataConfig  # its training data
+    tokenizers: TokenizerPair
+    step: int
+    weights_hash: str  # a run in training may replace the checkpoint of a step
+
+    @classmethod
+    def make(cls, folder: RunFolder, tokenizers: TokenizerPair, checkpoint: CheckpointInfo) -> LoadedRun:
+        """Describe a checkpoint that is loaded. Raises `UserError` if section `data` is damaged."""
+        data = folder.read_section("data", DataConfig)
+        return cls(folder, data, tokenizers, checkpoint.step, shorten_weights_hash(checkpoint))
+
+
+def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
+    """Return the first digits of the SHA-256 of the weights."""
+    return checkpoint.files[WEIGHTS].sha256[:12]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation as ids, without control symbols."""
+
+    ids: list[int]
+    log_probs: list[float]  # of each token, and of EOS if it was found
+    finished: bool  # ends with EOS; False if it was cut at the length limit
+    ranking_score: float = 0.0  # length-normalised score
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the whole hypothesis; minus infinity if the model's output was NaN."""
+        return sum(self.log_probs) if self.ranking_score > -math.inf else -math.inf
+
+
+class Constraint(Protocol):
+    """What the translation of one sentence must contain."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens that it needs."""
+        ...
+
+    def accepts(self, ids: Sequence[int]) -> bool:
+        """Return whether a translation fulfils the constraint."""
+        ...
+
+    def make_processor(self, constraints: Any, max_lengths: Tensor, eos: int) -> Any:
+        """Return the `ConstraintProcessor` for a batch of sentences, each with a constraint of this type."""
+        ...
+
+
+class Engine(Protocol):
+    """Interface of the models that work with token ids. `TorchEngine` describes the methods."""
+
+    @property
+    def name(self) -> str:
+        """Value of `decoding.engine`, with the version of a library whose results may change with it."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """Precision of the matrix products."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Length of the longest sequence that it can read."""
+        ...
+
+    def search(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        line_numbers: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: IsCancelled | None = None,
+        constraints: Sequence[Constraint] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate one batch."""
+        ...
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
+    ) -> list[list[float]]:
+        """Return the log-probabilities of given translations."""
+        ...
+
+    def align(
+        self,
+        texts: Sequence[str],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        layer: int | None = None,
+    ) -> list[WordAlignment]:
+        """Align the words of translations with those of their texts."""
+        ...
