@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ from transformer_mt.decoding.search import (
 )
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.system.device import Machine, configure_process
+from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process, precision_dtype
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
@@ -72,8 +72,6 @@ SMALL = [
 ]
 PEAK_FLOPS = 989e12  # of an H100 SXM in bf16, from its data sheet
 WORDS, SPREAD = 3.2, 0.55  # of the logarithm of the length of a sentence: 28 tokens on average
-
-Precision = Literal["fp32", "bf16"]
 
 
 class Session:
@@ -161,13 +159,13 @@ def lengths_of(batch: Batch, pad: int) -> tuple[list[int], list[int]]:
     return src, tgt
 
 
-def make_step(session: Session, config: Config, model: Transformer, precision: Precision = "bf16") -> TrainStep:
+def make_step(session: Session, config: Config, model: Transformer, precision: ResolvedPrecision = "bf16") -> TrainStep:
     def split_batch(batch: Batch) -> Sequence[Batch]:
         raise RuntimeError("this batch does not fit")
 
     return TrainStep(
         model,
-        make_optimizers(config.optimizer, model, precision),
+        make_optimizers(config.optimizer, model, precision_dtype(precision)),
         loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=1,
@@ -225,11 +223,13 @@ def measure_parity(session: Session) -> None:
         model, loss, (batch,) = make_model(config, n_ids, cpu), make_loss(config.loss), make_batches(300, n_ids, 1)
         reference = loss_and_gradients(model, batch, machine=Machine(cpu, "fp32", 1), loss=loss)
         packed = pack([batch], n_ids - 3, n_ids - 3)
-        variants: list[tuple[str, Batch, Precision]] = [
+        variants: list[tuple[str, Batch, ResolvedPrecision]] = [
             ("fp32", batch, "fp32"),
             ("fp32 packed", packed, "fp32"),
             ("bf16", batch, "bf16"),
             ("bf16 packed", packed, "bf16"),
+            ("fp16", batch, "fp16"),
+            ("fp16 packed", packed, "fp16"),
         ]
         for variant, given, precision in variants:
             moved = copy.deepcopy(model).to(session.device)
@@ -435,7 +435,7 @@ def measure_decoding(session: Session) -> None:
     n_equal = sum(left == right for left, right in zip(*found, strict=True))
     session.record("decode as on the CPU", f"{n_equal} of {len(src)} sentences")
     n_ids, positions = (500, 4) if session.is_tiny else (37000, 36)
-    for precision in cast("tuple[Precision, ...]", ("bf16", "fp32")):
+    for precision in cast("tuple[ResolvedPrecision, ...]", ("bf16", "fp32")):
         model = prepare_for_inference(make_model(load_preset(session, "base"), n_ids, session.device), precision)
         for n_sentences, beam in (
             ((2, 4),) if session.is_tiny else ((1, 1), (1, 4), (32, 4), (128, 1), (128, 4), (512, 4))

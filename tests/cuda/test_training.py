@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from cuda_helpers import CPU, CUDA, IS_FAKE, compute, real_gpu_only, relative_difference
-from helpers import assert_succeeded, random_batch
+from helpers import assert_succeeded, random_batch, read_metrics
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import KeysValues, fused_attention
@@ -49,7 +49,9 @@ def make_wide_model(make_model: Callable[..., Transformer], **settings: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("precision", "limit"), [("fp32", 1e-3), pytest.param("bf16", 1e-1, marks=pytest.mark.slow)], ids=["fp32", "bf16"]
+    ("precision", "limit"),
+    [("fp32", 1e-3), pytest.param("bf16", 1e-1, marks=pytest.mark.slow), ("fp16", 2e-2)],
+    ids=["fp32", "bf16", "fp16"],
 )
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["positions"])
@@ -87,18 +89,19 @@ def test_compiled_layers_compute_the_same(is_packed: bool, make_model) -> None:
         assert relative_difference(compute(compiled, batch, CUDA, "bf16"), expected) < 2e-2
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
-def test_copies_of_the_weights_give_the_gradients_of_autocast(is_packed: bool, make_model) -> None:
+def test_copies_of_the_weights_give_the_gradients_of_autocast(is_packed: bool, precision: str, make_model) -> None:
     plain = make_wide_model(make_model, dropout=NO_DROPOUT).to(CUDA)
     model = copy.deepcopy(plain)
     plain.is_compiled = True  # then no copies are made
     for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31)):
         batch = pack([make_batch(*shape)], PAD, PAD) if is_packed else make_batch(*shape)
-        found = compute(model, batch, CUDA, "bf16")
-        assert relative_difference(found, compute(plain, batch, CUDA, "bf16")) < 2e-2
+        found = compute(model, batch, CUDA, precision)
+        assert relative_difference(found, compute(plain, batch, CUDA, precision)) < 2e-2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 def test_packed_attention_equals_attention_with_the_dense_mask(dtype: torch.dtype, is_causal: bool) -> None:
     packing = Packing.from_lengths([3, 70, 1, 12]).map_tensors(lambda tensor: tensor.to(CUDA))
@@ -193,3 +196,15 @@ def test_training_learns_and_resumes(mode: str, run_copy: Path, tmt) -> None:
         assert_succeeded(tmt(*command, *sizes, "name=resumed", f"train.max_steps={steps}"))
     assert all(later < earlier for earlier, later in itertools.pairwise(losses("whole")))
     assert losses("resumed") == pytest.approx(losses("whole"), rel=1e-2)
+
+
+@pytest.mark.slow
+@real_gpu_only
+def test_fp16_reaches_the_loss_of_bf16(tmp_path: Path, tmt) -> None:
+    """200 steps of the quickstart. A GPU before Ampere emulates bf16."""
+    final: dict[str, float] = {}
+    for precision in ("bf16", "fp16"):
+        settings = (f"name={precision}", f"runs_dir={tmp_path}", f"precision={precision}", "train.max_steps=200")
+        assert_succeeded(tmt("train", *settings, "device=cuda", "validation.every=200 steps", "data.test={}"))
+        final[precision] = float(read_metrics(tmp_path / precision)["valid/loss"][200])
+    assert final["fp16"] == pytest.approx(final["bf16"], rel=0.01)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -29,6 +29,7 @@ from transformer_mt.decoding.translator import (
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.system.device import ResolvedPrecision
 from transformer_mt.tools.analysis.attention_maps import decode_tokens, translate_with_attention
 
 MakeModel = Callable[..., Transformer]
@@ -399,9 +400,9 @@ def test_translation_leaves_no_gradients(translator: Translator) -> None:
     assert all(parameter.grad is None for parameter in translator.model.parameters())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_translator_copies_a_training_model(
-    make_model: MakeModel, small_tokenizers: TokenizerPair, precision: Literal["fp32", "bf16"]
+    make_model: MakeModel, small_tokenizers: TokenizerPair, precision: ResolvedPrecision
 ) -> None:
     """Trap 24: the model stays in training mode and fp32, and its later changes do not affect the translator."""
     src, tgt = small_tokenizers.src, small_tokenizers.tgt

@@ -1,4 +1,4 @@
-"""References of the kernels that exist only for CUDA: attention and RMSNorm, step by step in fp32.
+"""References of the kernels that exist only for CUDA, step by step in fp32: attention, RMSNorm, and softmax of fp16.
 
 `B` batch, `T` queries, `S` keys, `H` heads, `E` head width.
 """
@@ -228,3 +228,19 @@ def _fused_rms_norm_backward(
     grad_input = (grad_x - x * (grad_x * x).mean(-1, keepdim=True)) * rstd
     grad_weight = None if weight is None else (grad * x).flatten(0, -2).sum(0).to(weight.dtype)
     return grad_input.to(input.dtype), grad_weight
+
+
+# --- softmax ----------------------------------------------------------------------------------------------------------
+# The kernels of the CPU cannot read fp16 and write fp32.
+
+
+@kernel
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    logits = x.float()
+    return (logits - logits.logsumexp(dim, keepdim=True)).to(torch.float32 if half_to_float else x.dtype)
+
+
+@kernel
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    logits = x.float()
+    return (logits - logits.logsumexp(dim, keepdim=True)).exp().to(torch.float32 if half_to_float else x.dtype)

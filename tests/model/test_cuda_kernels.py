@@ -1,4 +1,4 @@
-"""Copies of the weights in bf16 give the loss and the gradients of autocast."""
+"""Copies of the weights in half precision give the loss and the gradients of autocast."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def portable_path() -> Iterator[None]:
         yield
 
 
-def loss_and_gradients(model: Transformer, cast: Any) -> tuple[Tensor, list[Tensor]]:
+def loss_and_gradients(model: Transformer, cast: Any, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     torch.manual_seed(3)
     batch = random_batch(4, 9, 7, VOCABULARY, PAD)
-    with torch.autocast("cpu", torch.bfloat16), cast():
+    with torch.autocast("cpu", dtype), cast():
         loss = model(batch.src, batch.tgt_in).float().square().sum()
     return loss, [*torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "variant",
     [
@@ -43,10 +44,10 @@ def loss_and_gradients(model: Transformer, cast: Any) -> tuple[Tensor, list[Tens
     ],
     ids=["paper", "modern", "layer_drop"],
 )
-def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], make_model) -> None:
+def test_loss_and_gradients_are_those_of_autocast(variant: dict[str, Any], dtype: torch.dtype, make_model) -> None:
     model = make_model(rough=0.3, vocab=(VOCABULARY, VOCABULARY), pad=(PAD, PAD), **variant).train()
-    expected_loss, expected = loss_and_gradients(model, nullcontext)
-    loss, gradients = loss_and_gradients(model, WeightCast((model.encoder, model.decoder), torch.bfloat16))
+    expected_loss, expected = loss_and_gradients(model, nullcontext, dtype)
+    loss, gradients = loss_and_gradients(model, WeightCast((model.encoder, model.decoder), dtype), dtype)
     assert torch.equal(loss, expected_loss)
     for found, gradient in zip(gradients, expected, strict=True):
         assert found.dtype == torch.float32

@@ -223,7 +223,7 @@ def test_every_target_position_sees_every_source_token(make_model: MakeModel) ->
         assert torch.equal(gradient.abs().sum(-1) > 0, SRC != PAD)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_an_empty_source_does_not_affect_other_sentences(make_model: MakeModel, dtype: torch.dtype) -> None:
     """Trap 4: loss and gradients are finite, also with dropout on the attention weights."""
     model = make_model(dropout={"attention": 0.3}).train()

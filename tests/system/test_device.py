@@ -85,7 +85,7 @@ def test_one_device_is_refused_for_several_processes(name: str, monkeypatch: pyt
         (f"cuda:{10**11}", "auto", "auto", f'device: "cuda:{10**11}" is no device'),
         ("cpu", "auto", "0", 'threads: "0" is neither'),
         ("cpu", "auto", f"{10**20}", f"threads: {10**20:,} are too many"),
-        ("cpu", "fp16", "1", "precision: fp16: choose from auto, fp32, bf16"),
+        ("cpu", "fp8", "1", "precision: fp8: choose from auto, fp32, bf16, fp16"),
     ],
 )
 def test_invalid_value_is_refused_with_its_name(name: str, precision: str, threads: str, message: str) -> None:
@@ -114,7 +114,13 @@ def test_hardware_is_described() -> None:
 
 @pytest.mark.parametrize(
     ("requested", "is_faster", "expected"),
-    [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16"), ("fp32", True, "fp32")],
+    [
+        ("auto", True, "bf16"),
+        ("auto", False, "fp32"),
+        ("bf16", False, "bf16"),
+        ("fp32", True, "fp32"),
+        ("fp16", True, "fp16"),
+    ],
 )
 def test_auto_precision_is_the_faster_one(
     requested: str, is_faster: bool, expected: str, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +130,19 @@ def test_auto_precision_is_the_faster_one(
     assert machine.precision == expected
     with machine.autocast():
         product = torch.ones(2, 2) @ torch.ones(2, 2)
-    assert product.dtype == (torch.bfloat16 if expected == "bf16" else torch.float32)
+    assert product.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[expected]
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((6, 1), "fp32"), ((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
+    ids=["GTX 1080", "V100", "T4", "A100", "H100"],
+)
+def test_auto_precision_of_a_gpu(capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: capability >= (8, 0))
+    assert resolve_machine("cuda", "auto", "auto").precision == expected
 
 
 @pytest.mark.parametrize(

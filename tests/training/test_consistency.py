@@ -102,9 +102,10 @@ def test_loss_and_gradient_equal_torch(pad: int, pass_weights: PassWeights, smoo
 
 @PADS
 @WEIGHTS
-def test_bf16_is_close_to_fp32(pad: int, pass_weights: PassWeights) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_close_to_fp32(pad: int, pass_weights: PassWeights, dtype: torch.dtype) -> None:
     problem = make_problem(pad, scale=0.3)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         ours = compute(problem, pad, pass_weights)
     theirs = oracle(problem, pad, pass_weights)
     for mine, wanted in zip(ours, theirs, strict=True):

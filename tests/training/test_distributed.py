@@ -155,8 +155,13 @@ def test_two_or_four_processes_give_the_weights_and_curves_of_one(alone: Path, p
 
 @pytest.mark.parametrize(
     "settings",
-    [("model.layer_drop=0.5",), ("model.tie_embeddings=none", "tokenizer.joint=false"), ("optimizer.kind=muon",)],
-    ids=["LayerDrop", "untied", "muon"],
+    [
+        ("model.layer_drop=0.5",),
+        ("model.tie_embeddings=none", "tokenizer.joint=false"),
+        ("optimizer.kind=muon",),
+        ("precision=fp16",),
+    ],
+    ids=["LayerDrop", "untied", "muon", "fp16"],
 )
 def test_two_processes_give_the_weights_of_one_in_other_models(tiny: Path, settings: tuple[str, ...]) -> None:
     """LayerDrop may skip a layer on one rank, or on both."""

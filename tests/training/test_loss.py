@@ -124,9 +124,10 @@ def test_vocabulary_may_exceed_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @PADS
 @SMOOTHINGS
-def test_bf16_is_close_to_fp32(pad: int, smoothing: float) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_close_to_fp32(pad: int, smoothing: float, dtype: torch.dtype) -> None:
     problem = make_problem(pad)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         loss, nll = chunked(problem, pad, smoothing)
     assert loss.dtype == nll.dtype == torch.float32
     expected = oracle(problem, pad, smoothing)
@@ -134,6 +135,18 @@ def test_bf16_is_close_to_fp32(pad: int, smoothing: float) -> None:
     for ours, theirs in zip(gradients(loss, problem), gradients(expected, problem), strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
+
+
+def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> None:
+    """A sum over 4,096 labels is larger than the largest number of fp16, and a probability smaller than the least."""
+    states, labels = torch.full((1, 4096, D), 30.0, requires_grad=True), torch.full((1, 4096), 3)
+    problem = Problem(states, torch.zeros(V, D, requires_grad=True), labels)
+    problem.weight.data[5] = -14.4 / (30 * D)
+    with torch.autocast("cpu", torch.float16):
+        loss, _ = chunked(problem, 0, 0.0)
+    found, expected = gradients(loss, problem), gradients(oracle(problem, 0, 0.0), problem)
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=1e-4)
+    assert found[1].abs().max() > torch.finfo(torch.float16).max
 
 
 @PADS

@@ -45,7 +45,7 @@ def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
     matrices = torch.randn(6, *shape) * torch.tensor([1e-20, 1e-6, 1.0, 3.0, 1e6, 1e15])[:, None, None]
-    found = orthogonalize(matrices, in_bf16=False)
+    found = orthogonalize(matrices, torch.float32)
     for matrix, made in zip(matrices, found, strict=True):
         torch.testing.assert_close(made.double(), exact(matrix), atol=1e-3, rtol=1e-3)
         assert torch.linalg.svdvals(made).max() < 1.25
@@ -53,7 +53,7 @@ def test_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
 
 def test_bf16_is_close_to_fp32() -> None:
     matrices = torch.randn(3, 16, 32)
-    exact, found = (orthogonalize(matrices, in_bf16) for in_bf16 in (False, True))
+    exact, found = (orthogonalize(matrices, dtype) for dtype in (torch.float32, torch.bfloat16))
     assert found.dtype == torch.float32
     assert not torch.equal(found, exact)
     for one, other in zip(found, exact, strict=True):
@@ -61,14 +61,14 @@ def test_bf16_is_close_to_fp32() -> None:
 
 
 def test_zeros_stay_zeros() -> None:
-    assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), in_bf16=True), torch.zeros(2, 3, 5))
+    assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), torch.bfloat16), torch.zeros(2, 3, 5))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_step_equals_its_formula_for_each_fused_projection(decay: float) -> None:
     fused, alone = nn.Parameter(torch.randn(10, 6)), nn.Parameter(torch.randn(6, 4))
     rows = [4, 3, 3]
-    optimizer = Muon({fused: rows, alone: [6]}, decay, in_bf16=False)
+    optimizer = Muon({fused: rows, alone: [6]}, decay, torch.float32)
     oracles = [Oracle(weight) for weight in (*fused.detach().split(rows), alone.detach())]
     for rate, scale in ((0.1, 1.0), (0.2, 8.0), (0.05, 0.1)):
         for weight in (fused, alone):
@@ -85,7 +85,7 @@ def test_step_equals_its_formula_for_each_fused_projection(decay: float) -> None
 def test_step_with_found_inf_changes_nothing() -> None:
     """Weights and momentum stay, to the bit."""
     weight = nn.Parameter(torch.randn(5, 3))
-    optimizer, oracle = Muon({weight: [5]}, 0.1, in_bf16=False), Oracle(weight)
+    optimizer, oracle = Muon({weight: [5]}, 0.1, torch.float32), Oracle(weight)
     for bad, value in [(True, 1.0), (False, 0.5), (True, float("nan")), (True, float("inf")), (False, 0.7)]:
         weight.grad = torch.randn_like(weight) * value
         set_up(optimizer, 0.1, bad=bad)

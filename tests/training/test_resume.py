@@ -26,6 +26,7 @@ from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, write_manifest
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.schedule import ScheduleConfig
+from transformer_mt.training.train_step import LossScale
 
 STEPS = 10
 
@@ -112,6 +113,25 @@ def test_resumed_run_equals_an_uninterrupted_one(first: int, text: Path, uninter
     extra = [entry for entry in found["metrics"] if entry not in expected["metrics"]]
     assert all(entry["step"] == first and "valid/loss" in entry for entry in extra)
     assert [entry for entry in found["metrics"] if entry in expected["metrics"]] == expected["metrics"]
+
+
+def test_resumed_run_in_fp16_equals_an_uninterrupted_one(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss scale falls in the first steps, and grows at step 9, which depends on the steps before the stop."""
+    monkeypatch.setattr(LossScale, "INITIAL", 2.0**14)
+    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 5)
+    config = make_config(text, tmp_path / "whole").model_copy(update={"precision": "fp16"})
+    pipeline.train(config)
+    scales = [
+        checkpoints.load_state(info)["loss_scale"]["value"].item()
+        for info in RunFolder(tmp_path / "whole" / "run").list_checkpoints()
+    ]
+    assert scales[0] < 2.0**14 and scales[-1] == 2 * min(scales)
+    run = without_later_checkpoints(tmp_path / "whole", tmp_path)
+    pipeline.train(config.model_copy(update={"runs_dir": str(tmp_path)}))
+    assert run.path == tmp_path / "run"
+    assert_same(tmp_path, tmp_path / "whole")
 
 
 def test_resume_refuses_another_checkpoint_format(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

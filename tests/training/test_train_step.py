@@ -14,10 +14,12 @@ from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import explicit_cross_entropy, make_loss
-from transformer_mt.training.train_step import StepMetrics, TrainStep
-from transformer_mt.training.training_config import LossConfig
+from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
+from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
+IN_FP16 = Machine(torch.device("cpu"), "fp16", 1)
 
 
 @pytest.fixture
@@ -238,3 +240,84 @@ def test_dropout_depends_on_seed_step_and_micro_batch_only(stream, make_train_st
         for i in range(4)
     }
     assert len(seeds) == 400
+
+
+# --- fp16 -------------------------------------------------------------------------------------------------------------
+
+FINITE, INFINITE = torch.tensor(3.0), torch.tensor(torch.inf)
+
+
+def scale_after(*norms: torch.Tensor, loss: torch.Tensor = FINITE) -> float:
+    """Return the loss scale after steps with these norms of the gradient."""
+    loss_scale = LossScale(torch.device("cpu"))
+    for norm in norms:
+        loss_scale.update(loss, norm)
+    return loss_scale.value.item()
+
+
+def test_the_loss_scale_falls_at_an_overflow_and_grows_after_steps_without_one(monkeypatch) -> None:
+    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 3)
+    initial = LossScale.INITIAL
+    assert scale_after(INFINITE) == scale_after(torch.tensor(torch.nan)) == initial / 2
+    assert scale_after(INFINITE, INFINITE) == initial / 4
+    assert scale_after(FINITE, FINITE) == initial
+    assert scale_after(*3 * [FINITE]) == scale_after(*5 * [FINITE]) == 2 * initial
+    assert scale_after(*6 * [FINITE]) == 4 * initial
+    assert scale_after(FINITE, FINITE, INFINITE, FINITE, FINITE) == initial / 2
+    assert scale_after(*100 * [INFINITE]) == LossScale.MINIMUM
+    assert scale_after(*100 * [FINITE]) == LossScale.MAXIMUM
+    assert scale_after(*3 * [INFINITE], loss=INFINITE) == initial
+
+
+def test_a_saved_loss_scale_continues_and_an_impossible_one_is_refused() -> None:
+    old, new = LossScale(torch.device("cpu")), LossScale(torch.device("cpu"))
+    for norm in (INFINITE, FINITE, FINITE):
+        old.update(FINITE, norm)
+    new.load_state_dict(old.state_dict())
+    assert (new.value, new.n_finite) == (LossScale.INITIAL / 2, 2)
+    good = old.state_dict()
+    for wrong in (torch.nan, torch.inf, 0.0, -1.0):
+        with pytest.raises(ValueError, match="loss scale"):
+            new.load_state_dict({**good, "value": torch.tensor(wrong)})
+    with pytest.raises(ValueError, match="n_finite"):
+        new.load_state_dict({**good, "n_finite": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+def test_scaled_steps_in_fp16_are_those_of_fp32(kind, clip_norm, stream, make_train_step) -> None:
+    """Whatever the scale is: gradients and their norm are divided by it, and then clipped."""
+    results: list[torch.Tensor] = []
+    for machine, scale in ((CPU, None), (IN_FP16, 2.0**3), (IN_FP16, 2.0**9)):
+        train_step = make_train_step(clip_norm=clip_norm, machine=machine)
+        train_step.optimizers = make_optimizers(OptimizerConfig(kind=kind, eps=1e-2), train_step.model, machine.dtype)
+        if scale is not None:
+            train_step.loss_scale.value.fill_(scale)
+        for step in (1, 2, 3):
+            metrics = train_step(step, 0.01, stream.take(StreamPosition(0, 3 * step), 3)[0])
+            results.append(metrics["grad_norm"])
+            assert metrics.get("loss_scale") == scale
+        results.append(weights(train_step))
+    for i in (4, 8):
+        for found, expected in zip(results[i : i + 4], results[:4], strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-2, atol=2e-3)
+
+
+def test_a_step_that_overflows_in_fp16_changes_only_the_scale(stream, make_train_step) -> None:
+    train_step = make_train_step(machine=IN_FP16)
+    before = weights(train_step)
+    train_step.loss_scale.value.fill_(LossScale.MAXIMUM)
+    metrics = train_step(1, 0.01, batches(stream, 2))
+    assert metrics["loss"].isfinite() and not metrics["grad_norm"].isfinite()
+    assert torch.equal(weights(train_step), before)
+    assert (metrics["loss_scale"], train_step.loss_scale.value) == (LossScale.MAXIMUM, LossScale.MAXIMUM / 2)
+    while not train_step(2, 0.01, batches(stream, 2))["grad_norm"].isfinite():
+        assert torch.equal(weights(train_step), before)
+    assert not torch.equal(weights(train_step), before)
+    assert LossScale.INITIAL < train_step.loss_scale.value < LossScale.MAXIMUM / 2
+
+
+def test_a_step_without_labels_keeps_the_loss_scale(make_train_step) -> None:
+    train_step = make_train_step(machine=IN_FP16)
+    train_step(1, 0.01, [])
+    assert train_step.loss_scale.value == LossScale.INITIAL

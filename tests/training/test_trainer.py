@@ -21,7 +21,7 @@ from transformer_mt.data.batches import BucketedBatches
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.train_step import BatchLoss, StepMetrics, TrainStep
+from transformer_mt.training.train_step import BatchLoss, LossScale, StepMetrics, TrainStep
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 IsPoisoned = Callable[[int, float], bool]
@@ -108,6 +108,26 @@ def test_divergence_in_the_last_steps_is_noticed(here, tmt, poison) -> None:
     done = tmt(*TRAIN, *CONSTANT, "train.log_every=12")
     assert done.returncode == 2
     assert "from step 10 on" in done.stderr
+
+
+def test_the_search_for_a_loss_scale_is_no_divergence(here, tmt, poison) -> None:
+    """More steps in a row overflow than may be skipped, until the scale is small enough."""
+    poison(lambda step, _: step <= 4)
+    done = tmt(*TRAIN, "precision=fp16")
+    assert done.returncode == 0, done.stderr
+    assert "skipped" not in done.stderr
+    found = entries()
+    assert [entry["train/skipped_steps"] for entry in found] == [1.0, 2.0, 3.0] + 9 * [4.0]
+    assert [entry["train/loss_scale"] for entry in found] == [LossScale.INITIAL / 2 ** min(i, 4) for i in range(12)]
+
+
+def test_overflow_at_the_minimum_of_the_loss_scale_is_divergence(here, tmt, poison, monkeypatch) -> None:
+    monkeypatch.setattr(LossScale, "MINIMUM", LossScale.INITIAL / 4)
+    poison(lambda step, _: step >= 5)
+    done = tmt(*TRAIN, *CONSTANT, "precision=fp16")
+    assert done.returncode == 2
+    assert "not finite for 3 steps in a row from step 7 on" in done.stderr
+    assert "precision: fp32" in done.stderr and "--checkpoint 4" in done.stderr
 
 
 def test_checkpoints_are_kept_while_steps_are_skipped(here, tmt, poison) -> None:

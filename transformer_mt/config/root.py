@@ -169,7 +169,7 @@ class Config(Section):
     device: Annotated[DeviceName, MAY_CHANGE] = "auto"
     """cpu, cuda, cuda:N, mps, or auto (cuda if available, else mps, else cpu)"""
     precision: Precision = "auto"
-    """dtype of matrix products in training: fp32, bf16, or auto (bf16 if the device is faster with it)"""
+    """dtype of matrix products in training: fp32, bf16, fp16, or auto (the fastest; fp16 only on older NVIDIA GPUs)"""
     compile: Annotated[CompileMode, MAY_CHANGE] = "auto"
     """torch.compile for each layer: layers (CUDA only), off, or auto (layers on CUDA for 1,000 steps and more)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"

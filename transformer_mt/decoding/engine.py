@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_in
 from transformer_mt.model.transformer import Transformer, cross_attention_weights
 from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.device import ResolvedPrecision, precision_dtype
 
 CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
 
@@ -83,7 +84,7 @@ class TorchEngine:
         self.models, self.tokenizers = models, tokenizers
         weight = models[0].output.weight
         self.device = weight.device
-        self.precision: Literal["fp32", "bf16"] = "bf16" if weight.dtype == torch.bfloat16 else "fp32"
+        self.precision = next(name for name in get_args(ResolvedPrecision) if precision_dtype(name) == weight.dtype)
 
     @property
     def max_positions(self) -> int:
@@ -298,10 +299,10 @@ def load_models(folders: Sequence[RunFolder], checkpoint: str) -> list[tuple[Loa
     return found
 
 
-def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
+def prepare_for_inference(model: Transformer, precision: ResolvedPrecision) -> Transformer:
     """Convert the linear layers to `precision` and switch to evaluation mode, in place."""
-    if precision == "bf16":
-        convert_linears(model, torch.bfloat16)
+    if precision != "fp32":
+        convert_linears(model, precision_dtype(precision))
     return model.eval()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from transformer_mt.data.batches import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -20,7 +20,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, IsCancelled, LoadedRun, WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.device import configure_process, resolve_machine
+from transformer_mt.system.device import ResolvedPrecision, configure_process, resolve_machine
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
@@ -149,7 +149,7 @@ class Translator:
 
     @classmethod
     def from_model(
-        cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
+        cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: ResolvedPrecision
     ) -> Translator:
         """Return a translator with a copy of a model, which may continue to train."""
         from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
@@ -178,7 +178,7 @@ class Translator:
             checkpoint: best, last, or the number of a step.
             device: auto, cpu, cuda, cuda:N or mps.
             threads: CPU threads, or auto.
-            precision: Of the matrix products: fp32, bf16, or auto (bf16 where it is faster).
+            precision: Of the matrix products: fp32, bf16, fp16, or auto (the fastest one).
             ensemble: Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings
                 apply.
             make_stages: Makes the stages for options that need some, such as a glossary.

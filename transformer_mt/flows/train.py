@@ -338,7 +338,7 @@ def make_train_step(
     """Return the train step. `split_batch` splits a batch that does not fit into memory."""
     return TrainStep(
         model,
-        make_optimizers(config.optimizer, model, machine.precision),
+        make_optimizers(config.optimizer, model, machine.dtype),
         loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,

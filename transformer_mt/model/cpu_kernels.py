@@ -60,7 +60,14 @@ def explicit_attention_is_faster(queries: Tensor, n_keys: int) -> bool:
 
 TINY = torch.finfo(torch.float32).tiny
 MIN_SCORE = -80.0  # relative to the maximum: exp takes ten times as long where it underflows
-MASKED_SCORE = torch.finfo(torch.float32).min / 2  # half of the minimum, so that adding a score cannot overflow
+
+
+def masked_score(dtype: torch.dtype) -> float:
+    """Return the score of a masked key in `dtype`: half of the minimum, so that adding a score cannot overflow."""
+    return torch.finfo(dtype).min / 2
+
+
+MASKED_SCORE = masked_score(torch.float32)
 
 
 def masked_softmax_cpu(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.model.attention import KeysValues
-from transformer_mt.model.cpu_kernels import MASKED_SCORE
+from transformer_mt.model.cpu_kernels import masked_score
 
 BLOCK = 16
 """Keys come in multiples of this number, because softmax over shorter rows is slow on a CPU."""
@@ -63,17 +63,24 @@ def pad_slots(x: Tensor, n_slots: int) -> Tensor:
     return F.pad(x, (0, 0, 0, n_slots - x.size(2))).contiguous()
 
 
+def pad_mask(mask: Tensor, n_slots: int) -> Tensor:
+    """Append slots that no hypothesis attends to. [B, 1, L, S] -> [B, 1, L, n_slots]."""
+    missing = n_slots - mask.size(3)
+    return F.pad(mask, (0, missing), value=masked_score(mask.dtype)) if missing else mask
+
+
 class KVCache:
     """State of a step-by-step decoder: the projected source, and the target tokens so far of each hypothesis.
 
-    Its masks are added to the scores: 0 for a key that may be attended, `MASKED_SCORE` for any other.
+    Its masks are added to the scores: 0 for a key that may be attended, `masked_score` for any other.
     """
 
     def __init__(self, memory: list[KeysValues], memory_mask: Tensor) -> None:
         """`memory` has the projections for each layer's cross-attention, 2 x [B, G, S, E]; the mask is [B, 1, 1, S]."""
         n_slots, is_padding = round_up(memory_mask.size(3)), ~memory_mask
-        mask = torch.zeros_like(memory_mask, dtype=memory[0].keys.dtype).masked_fill_(is_padding, MASKED_SCORE)
-        self.memory_mask = F.pad(mask, (0, n_slots - mask.size(3)), value=MASKED_SCORE)
+        dtype = memory[0].keys.dtype
+        mask = torch.zeros_like(memory_mask, dtype=dtype).masked_fill_(is_padding, masked_score(dtype))
+        self.memory_mask = pad_mask(mask, n_slots)
         self.memory = [  # values of padding are 0, so that a source without tokens gives 0
             KeysValues(pad_slots(keys, n_slots), pad_slots(values.masked_fill(is_padding.mT, 0), n_slots))
             for keys, values in memory
@@ -90,7 +97,7 @@ class KVCache:
         if others:
             n_slots = max(each.memory_mask.size(3) for each in caches)
             masks = [each.memory_mask for each in caches]
-            joined.memory_mask = torch.cat([F.pad(m, (0, n_slots - m.size(3)), value=MASKED_SCORE) for m in masks])
+            joined.memory_mask = torch.cat([pad_mask(mask, n_slots) for mask in masks])
             joined.mask = torch.cat([each.mask for each in caches])
             joined.memory = [
                 KeysValues(*(torch.cat([pad_slots(x, n_slots) for x in parts]) for parts in zip(*layer, strict=True)))
@@ -104,9 +111,7 @@ class KVCache:
         Return the position of that token, and the self-attention mask [B, 1, K, C].
         """
         end = self.n_used + n_hypotheses
-        missing = round_up(end) - self.mask.size(3)
-        if missing:
-            self.mask = F.pad(self.mask, (0, missing), value=MASKED_SCORE)
+        self.mask = pad_mask(self.mask, round_up(end))
         self.mask[..., self.n_used : end].diagonal(dim1=-2, dim2=-1).zero_()
         position = slice(self.position, self.position + 1)
         self.position, self.n_used = self.position + 1, end

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -53,6 +53,9 @@ GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/d
 ALLOCATOR_VARIABLES = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 """Variables of the environment that configure CUDA's allocator. It reads them once, when CUDA is initialised."""
 
+FP16_CAPABILITY = (7, 0)
+"""The first compute capability with tensor cores, which multiply fp16: Volta. Bf16 came with 8.0."""
+
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 
 
@@ -65,7 +68,8 @@ def _read_device(value: object) -> str:
 DeviceName = Annotated[
     str, BeforeValidator(_read_device), WithJsonSchema({"type": "string", "pattern": _DEVICE.pattern})
 ]
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+ResolvedPrecision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Machine:
     """A resolved device, precision and number of CPU threads."""
 
     device: torch.device
-    precision: Literal["fp32", "bf16"]
+    precision: ResolvedPrecision
     threads: int
 
     @contextmanager
@@ -81,8 +85,20 @@ class Machine:
         """Compute matrix products in this precision. Parameters, residual stream, norms and losses stay in fp32."""
         import torch
 
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with torch.autocast(self.device.type, self.dtype, enabled=self.precision != "fp32"):
             yield
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of matrix products."""
+        return precision_dtype(self.precision)
+
+
+def precision_dtype(precision: ResolvedPrecision) -> torch.dtype:
+    """Return the dtype of matrix products in a precision."""
+    import torch
+
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
 def resolve_machine(device: str, precision: str, threads: str | int) -> Machine:
@@ -96,8 +112,8 @@ def resolve_machine(device: str, precision: str, threads: str | int) -> Machine:
     n_threads = resolve_threads(threads)
     if precision not in get_args(Precision):
         raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
-    bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(chosen))
-    return Machine(chosen, "bf16" if bf16 else "fp32", n_threads)
+    resolved = choose_precision(chosen) if precision == "auto" else cast(ResolvedPrecision, precision)
+    return Machine(chosen, resolved, n_threads)
 
 
 def is_cpu(device: str) -> bool:
@@ -217,6 +233,16 @@ def _best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def choose_precision(device: torch.device) -> ResolvedPrecision:
+    """Return the fastest precision: bf16, or fp16 on an NVIDIA GPU with tensor cores that lack bf16, or fp32."""
+    import torch
+
+    if bf16_is_faster(device):
+        return "bf16"
+    has_fp16_cores = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FP16_CAPABILITY
+    return "fp16" if has_fp16_cores else "fp32"
 
 
 def bf16_is_faster(device: torch.device) -> bool:

@@ -265,6 +265,23 @@ def sum_over_chunks(
         )
 
 
+class GradientFactors(NamedTuple):
+    """Factors of the operands of the products that give the gradients. Powers of 2 are exact."""
+
+    logits: float = 1.0  # of the gradient of the logits
+    states: float = 1.0  # of the states, in the product of both
+
+
+FP16_FACTORS = GradientFactors(2.0**4, 2.0**-6)
+"""In fp16 most gradients of logits, which are probabilities, would be too small, and the gradient of a frequent word, a
+sum over all its labels, too large."""
+
+
+def _multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return x * factor in another dtype, in one pass over memory."""
+    return x.to(dtype) if factor == 1 else torch.mul(x, factor, out=torch.empty_like(x, dtype=dtype))
+
+
 class _ChunkedSum(torch.autograd.Function):
     """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight."""
 
@@ -281,6 +298,8 @@ class _ChunkedSum(torch.autograd.Function):
         needs_grad: bool,
     ) -> Tensor:
         states = pad_rows(states, dtype) if needs_padded_rows(states.device, dtype) else states.to(dtype)
+        factors = FP16_FACTORS if dtype == torch.float16 else GradientFactors()
+        scaled_states = states if factors.states == 1 else states * factors.states
         grad_states = torch.empty_like(states) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
         n_ids = len(weight)
@@ -298,18 +317,19 @@ class _ChunkedSum(torch.autograd.Function):
             if grad_states is not None and grad_weight is not None:
                 gradient = gradient.flatten(1)  # [n, ... * V]
                 gradient = F.pad(gradient, (0, 0, 0, n_missing)) if n_missing else gradient
-                grad_logits = gradient.view(-1, len(weight)).to(dtype)
+                grad_logits = _multiply(gradient.view(-1, len(weight)), factors.logits, dtype)
                 torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-                grad_weight += (grad_logits.T @ states[chunk].flatten(0, -2))[:n_ids]
+                grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
         ctx.save_for_backward(grad_states, grad_weight)
-        ctx.n_labels = len(labels)
+        ctx.n_labels, ctx.factors = len(labels), factors
         return torch.stack(sums).sum(0)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         grad_states, grad_weight = ctx.saved_tensors
-        scale = grad_outputs[0][0]
-        return grad_states[: ctx.n_labels] * scale, grad_weight * scale, None, None, None, None, None, None
+        scale, factors = grad_outputs[0][0], ctx.factors
+        of_states = grad_states[: ctx.n_labels].float() * (scale / factors.logits)
+        return of_states, grad_weight * (scale / (factors.logits * factors.states)), None, None, None, None, None, None
 
 
 def pad_vocabulary(weight: Tensor) -> Tensor:

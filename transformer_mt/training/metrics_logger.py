@@ -30,7 +30,7 @@ Pixels = NDArray[np.uint8]
 CHARTS = {
     "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
     "input": ("padding", "waiting"),
-    "optimization": ("consistency", "gradient_norm", "skipped_steps", "split_batches"),
+    "optimization": ("consistency", "gradient_norm", "loss_scale", "skipped_steps", "split_batches"),
     "progress": ("epoch", "hours"),
     "quality": ("chrf", "degenerate", "nll", "ppl"),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,18 +22,18 @@ from transformer_mt.training.training_config import OptimizerConfig
 
 
 def make_optimizers(
-    config: OptimizerConfig, model: nn.Module, precision: Literal["fp32", "bf16"] = "fp32"
+    config: OptimizerConfig, model: nn.Module, dtype: torch.dtype = torch.float32
 ) -> list[torch.optim.Optimizer]:
     """Return fused Adam or AdamW for all parameters, or Muon and AdamW for disjoint sets of parameters.
 
-    `precision` applies to Muon's iterations. The caller sets the learning rate before each step, and may set two scalar
+    Muon iterates in `dtype`. The caller sets the learning rate before each step, and may set two scalar
     fp32 tensors: `step` divides the gradients by `grad_scale`, and changes no weight or state if `found_inf` is 1.
     """
     matrices = list_layer_matrices(model) if config.kind == "muon" else {}
     groups = group_parameters(model, config.weight_decay, excluded=set(matrices))
     adam_class = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
     adam = adam_class(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
-    return [Muon(matrices, config.weight_decay, in_bf16=precision == "bf16"), adam] if matrices else [adam]
+    return [Muon(matrices, config.weight_decay, dtype), adam] if matrices else [adam]
 
 
 def list_layer_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
@@ -86,15 +86,15 @@ class Muon(torch.optim.Optimizer):
     It does not read these tensors on the CPU, which would synchronise with a GPU.
     """
 
-    def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, in_bf16: bool) -> None:
+    def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, dtype: torch.dtype) -> None:
         """Create the optimizer.
 
         `matrices` maps each matrix to the row counts of the projections fused into it, which are updated separately.
-        `in_bf16` chooses the precision of the iterations; bf16 is accurate enough.
+        The iterations have the given `dtype`; bf16 is accurate enough.
         """
         groups = [{"params": [matrix], "rows": [*rows]} for matrix, rows in matrices.items()]
         super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
-        self.in_bf16 = in_bf16
+        self.dtype = dtype
         self.grad_scale, self.found_inf = torch.ones(()), torch.zeros(())
 
     @torch.no_grad()
@@ -116,18 +116,17 @@ class Muon(torch.optim.Optimizer):
             momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * is_taken)
             torch._foreach_copy_(momenta, momentum.unbind())
             direction = gradient.lerp_(momentum, MOMENTUM).mul_(is_taken)  # Nesterov momentum
-            updates = orthogonalize(direction, self.in_bf16)
+            updates = orthogonalize(direction, self.dtype)
             torch._foreach_mul_(weights, 1 - rate * decay * is_taken)
             torch._foreach_add_(weights, updates.unbind(), alpha=-rate * UPDATE_RMS * max(shape) ** 0.5)
 
 
-def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
+def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations; 0 stays 0. [N, R, C] -> [N, R, C]."""
     is_tall = matrices.size(1) > matrices.size(2)
     x = matrices.mT if is_tall else matrices
     x = F.normalize(x.flatten(1), eps=torch.finfo(x.dtype).tiny).view_as(x)
-    if in_bf16:
-        x = x.bfloat16()
+    x = x.to(dtype)
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         gram = x @ x.mT

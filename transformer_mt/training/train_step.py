@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from inspect import signature
 from typing import Any, NamedTuple
@@ -20,14 +20,55 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
 from transformer_mt.training.loss import LossFunction
+from transformer_mt.training.optimizers import check_tensor
 
 StepMetrics = dict[str, Tensor]
 """Metrics of one step by name, still on the device. Reading them synchronises.
 
 Sums over all labels of all ranks: `loss`, `nll`, `consistency`, and of each source of a mixture `nll/NAME` and
 `n_tgt/NAME`. Numbers: `n_src`, `n_tgt`, `n_padded` (source and target positions, with the padding that packing may have
-removed), and `n_splits`. `grad_norm` is that of the mean gradient per label.
+removed), and `n_splits`. `grad_norm` is that of the mean gradient per label, and `loss_scale` the factor in fp16.
 """
+
+
+class LossScale:
+    """Factor of the loss in fp16, whose gradients would otherwise be too small (Micikevicius et al. 2018).
+
+    A step whose gradient overflows halves the factor, and is skipped. After `GROWTH_INTERVAL` steps without overflow,
+    the factor doubles. It is a power of 2, so that gradients divided by it are those of the loss. It stays on the
+    device, and all ranks change it alike, because they have the same sums of losses and gradients.
+
+    `torch.amp.GradScaler` is not used: it has no minimum, and unscales the gradients in a pass of its own.
+    """
+
+    INITIAL = 2.0**7
+    MINIMUM, MAXIMUM = 2.0**-10, 2.0**24  # the loss is a sum over labels, so that less than 1 is normal
+    GROWTH_INTERVAL = 2000
+
+    def __init__(self, device: torch.device) -> None:
+        self.value = torch.full((), self.INITIAL, device=device)
+        self.n_finite = torch.zeros((), device=device)  # steps since the last overflow or growth
+
+    def update(self, loss: Tensor, grad_norm: Tensor) -> None:
+        """Adapt the factor after a step, without synchronising. A loss that is not finite does not change it."""
+        is_finite = grad_norm.isfinite()
+        is_overflow = loss.isfinite() & ~is_finite
+        self.n_finite.add_(1).mul_(is_finite)
+        is_growing = self.n_finite == self.GROWTH_INTERVAL
+        self.n_finite.mul_(~is_growing)
+        self.value.mul_(1 + is_growing.float() - 0.5 * is_overflow).clamp_(self.MINIMUM, self.MAXIMUM)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state for a checkpoint."""
+        return {"value": self.value, "n_finite": self.n_finite}
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """Restore the state. Raises `KeyError`, `TypeError` or `ValueError` for impossible values."""
+        value, n_finite = (check_tensor(name, saved[name], torch.zeros(())) for name in ("value", "n_finite"))
+        if not (self.MINIMUM <= value <= self.MAXIMUM and 0 <= n_finite < self.GROWTH_INTERVAL):
+            raise ValueError(f"the loss scale is {float(value)}, for {float(n_finite)} steps")
+        self.value.copy_(value)
+        self.n_finite.copy_(n_finite)
 
 
 class BatchLoss(nn.Module):
@@ -36,8 +77,8 @@ class BatchLoss(nn.Module):
     def __init__(self, model: Transformer, loss: LossFunction, machine: Machine) -> None:
         super().__init__()
         self.model, self.loss, self.machine = model, loss, machine
-        is_cast = machine.device.type == "cuda" and machine.precision == "bf16" and not model.is_compiled
-        self.cast_weights = WeightCast((model.encoder, model.decoder), torch.bfloat16) if is_cast else nullcontext
+        is_cast = machine.device.type == "cuda" and machine.precision != "fp32" and not model.is_compiled
+        self.cast_weights = WeightCast((model.encoder, model.decoder), machine.dtype) if is_cast else nullcontext
 
     def forward(self, batch: Batch | None) -> dict[str, Tensor]:
         """Compute the losses of a batch, or a loss of 0 without a batch, of which all gradients are 0."""
@@ -76,6 +117,7 @@ class TrainStep:
         self.clip_norm, self.seed, self.machine, self.ranks = clip_norm, seed, machine, ranks
         self.split_batch, self.source_names = split_batch, source_names
         self.batch_loss = BatchLoss(model, loss, machine)
+        self.loss_scale = LossScale(machine.device) if machine.precision == "fp16" else None
         self.parallel_loss = wrap_for_ranks(self.batch_loss, ranks) if ranks.size > 1 else None
 
     def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics:
@@ -88,13 +130,17 @@ class TrainStep:
             if parameter.grad is None:  # of a layer that LayerDrop has skipped on all ranks
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        n_labels = metrics["n_tgt"] / self.ranks.size  # `DistributedDataParallel` has averaged over the ranks
-        metrics["grad_norm"] = get_total_norm(gradients) / n_labels
-        self.update_weights(learning_rate, n_labels, metrics["grad_norm"])
+        divisor = metrics["n_tgt"] / self.ranks.size  # `DistributedDataParallel` has averaged over the ranks
+        total_norm = get_total_norm(gradients)
+        if self.loss_scale is not None:
+            divisor, metrics["loss_scale"] = divisor * self.loss_scale.value, self.loss_scale.value.clone()
+            self.loss_scale.update(metrics["loss"], total_norm)
+        metrics["grad_norm"] = total_norm / divisor
+        self.update_weights(learning_rate, divisor, metrics["grad_norm"])
         return metrics
 
     def compute_gradients(self, step: int, batches: Sequence[Batch]) -> StepMetrics:
-        """Set the gradients to sums over the batches, averaged over the ranks. Return the sums of all ranks.
+        """Set the gradients to (scaled) sums over the batches, averaged over the ranks. Return the sums of all ranks.
 
         If memory runs out, the batch at fault is split, and the step starts again.
         """
@@ -154,7 +200,8 @@ class TrainStep:
             context = translate_errors() if is_last else self.parallel_loss.no_sync()
         with context:
             losses: dict[str, Tensor] = loss_module(batch)
-            losses["loss"].backward()
+            loss = losses["loss"] if self.loss_scale is None else losses["loss"] * self.loss_scale.value
+            loss.backward()
         metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
         if batch is not None:
             metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
@@ -163,10 +210,13 @@ class TrainStep:
                 metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
         return metrics
 
-    def update_weights(self, learning_rate: float, n_labels: Tensor, grad_norm: Tensor) -> None:
-        """Update the weights without synchronising: the optimizers average, clip and skip, see `make_optimizers`."""
+    def update_weights(self, learning_rate: float, divisor: Tensor, grad_norm: Tensor) -> None:
+        """Update the weights with the gradients divided by `divisor`, which then have the norm `grad_norm`.
+
+        This does not synchronise: the optimizers divide, clip and skip, see `make_optimizers`.
+        """
         clip_factor = (grad_norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
-        scale, is_finite = n_labels * clip_factor, grad_norm.isfinite()
+        scale, is_finite = divisor * clip_factor, grad_norm.isfinite()
         if self.machine.device.type == "mps":  # its fused kernel ignores `grad_scale` and `found_inf`
             if not is_finite:
                 self.zero_grad()

@@ -28,7 +28,7 @@ from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
 from transformer_mt.training.optimizers import ExponentialMovingAverage, load_optimizers
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.train_step import StepMetrics, TrainStep
+from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
 from transformer_mt.training.training_config import TrainConfig, ValidationConfig
 
 MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the training ends
@@ -127,6 +127,7 @@ class LogWindow:
 
     sums: dict[str, float] = field(default_factory=dict[str, float])  # of `StepMetrics`
     grad_norm: float = 0.0  # of the last step
+    loss_scale: float | None = None  # of the last step, in fp16
     seconds: float = 0.0
     seconds_waiting: float = 0.0  # for batches; part of `seconds`
 
@@ -158,6 +159,8 @@ class LogWindow:
             "train/waiting": self.seconds_waiting / self.seconds,
             "train/padding": 1 - (self.total("n_src") + self.total("n_tgt")) / (self.total("n_padded") or math.nan),
         }
+        if self.loss_scale is not None:
+            scalars["train/loss_scale"] = self.loss_scale
         if self.total("consistency"):
             scalars["train/consistency"] = self.total("consistency") / n_labels
         for name, n_tgt in self.sums.items():
@@ -321,7 +324,7 @@ class Trainer:
         self.pending = []
         for (step, first_batch, names), row in zip(pending, rows, strict=True):
             metrics = dict(zip(names, row, strict=True))
-            self.window.grad_norm = metrics.pop("grad_norm")
+            self.window.grad_norm, self.window.loss_scale = metrics.pop("grad_norm"), metrics.pop("loss_scale", None)
             self.progress.splits += int(metrics["n_splits"])
             if math.isfinite(self.window.grad_norm):
                 self.progress.skipped_in_a_row = 0
@@ -330,9 +333,15 @@ class Trainer:
                 self.count_skipped(step, first_batch, loss_is_finite=math.isfinite(metrics["loss"]))
 
     def count_skipped(self, step: int, first_batch: StreamPosition, *, loss_is_finite: bool) -> None:
-        """Count a step without an update. The first of several in a row is logged, and the last one ends the run."""
-        progress = self.progress
+        """Count a step without an update. The first of several in a row is logged, and the last one ends the run.
+
+        In fp16 a gradient may overflow until the loss scale is small enough. This is neither logged nor does it end the
+        run, unless the scale is at its minimum.
+        """
+        progress, scale = self.progress, self.window.loss_scale
         progress.skipped += 1
+        if loss_is_finite and scale is not None and scale > LossScale.MINIMUM:
+            return
         progress.skipped_in_a_row += 1
         if progress.skipped_in_a_row == 1:
             culprit = "gradient of the loss" if loss_is_finite else "loss"
@@ -465,6 +474,7 @@ class Trainer:
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.train_step.optimizers],
             "raw_weights": raw_weights,
+            "loss_scale": self.train_step.loss_scale and self.train_step.loss_scale.state_dict(),
         }
 
     def resume(self, info: CheckpointInfo) -> None:
@@ -478,6 +488,8 @@ class Trainer:
             progress = Progress.from_checkpoint(state["progress"], info.step, len(self.train_step.source_names))
             window = LogWindow.from_checkpoint(state["window"])
             load_optimizers(self.train_step.optimizers, state["optimizers"])
+            if self.train_step.loss_scale is not None:
+                self.train_step.loss_scale.load_state_dict(state["loss_scale"])
             if self.ema is not None:
                 self.ema.load_raw_weights(state["raw_weights"])
         except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -34,7 +34,7 @@ from transformer_mt.tools.export.ctranslate2_support import find_unsupported_sea
 
 ctranslate2 = import_ctranslate2()
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
-COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class TrainingDataMetadata(BaseModel):
