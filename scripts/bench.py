@@ -1,7 +1,7 @@
 """Benchmark training speed against a plain loop, memory over time, and translation (`decode`, see bench_decode.py).
 
-    python scripts/bench.py train [--src F --tgt G] [--precision fp32|bf16] [--steps N] [--rounds N] [section.key=value]
-    python scripts/bench.py memory [--src F --tgt G] [--precision fp32|bf16] [--steps N] [section.key=value]
+    python scripts/bench.py train [--src F --tgt G] [--precision P] [--steps N] [--rounds N] [section.key=value]
+    python scripts/bench.py memory [--src F --tgt G] [--precision P] [--steps N] [section.key=value]
 
 The workload: joint vocabulary of 8,000, 3 + 3 layers, d_model 256, d_ff 1024, 4 heads, dropout 0.1, tied embeddings,
 label smoothing 0.1, batches of about 4,096 padded target tokens. Overrides (`threads=1 model.d_model=128`) change it.
