@@ -61,6 +61,8 @@ def list_waits_of_second_step(config: Config, precision: Any, batches: list[Batc
     torch.manual_seed(1)
     model = Transformer(config.model, vocabulary, vocabulary).to(CUDA)
     step = make_train_step(config, machine, Ranks(), model, lambda batch: [batch])
+    if step.loss_scale is not None:
+        step.loss_scale.value.fill_(2.0**-5)  # some gradients overflow at the initial scale
     decay = config.optimizer.ema_decay
     ema = ExponentialMovingAverage(model, decay) if decay else None
     found: list[torch.Tensor] = []

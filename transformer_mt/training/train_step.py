@@ -42,7 +42,7 @@ class LossScale:
     """
 
     INITIAL = 2.0**7
-    MINIMUM, MAXIMUM = 2.0**-10, 2.0**24  # the loss is a sum over labels, so that less than 1 is normal
+    MINIMUM, MAXIMUM = 2.0**-14, 2.0**24  # the loss is a sum over labels, so that less than 1 is normal
     GROWTH_INTERVAL = 2000
 
     def __init__(self, device: torch.device) -> None:
