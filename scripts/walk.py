@@ -4,8 +4,8 @@
     python scripts/walk.py --write                 update the tables of CONTRIBUTING.md
 
 Each command runs in a process of its own, in a temporary folder, on the CPU: `train` two steps of the quickstart, and
-`translate` one sentence with that run. A line has the module, the first function executed there, and what the module
-does, by its docstring. Modules whose functions are called only while the package is imported come last.
+`translate` one sentence with that run and PyTorch. A line has the module, the first function executed there, and what
+the module does, by its docstring. Modules whose functions are called only while the package is imported come last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAGE = ROOT / "CONTRIBUTING.md"
 SETTINGS = ("train.max_steps=2", "schedule.warmup_steps=1", "device=cpu", "precision=fp32")
 COMMANDS: Mapping[str, Sequence[str]] = {
     "train": ("train", "--config", str(ROOT / "configs" / "quickstart.yaml"), *SETTINGS),
-    "translate": ("translate", "runs/quickstart", "The old dog sleeps."),
+    "translate": ("translate", "runs/quickstart", "The old dog sleeps.", "--engine", "torch"),
 }
 
 

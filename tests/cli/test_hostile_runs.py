@@ -70,6 +70,7 @@ def run_a_command(config: dict[str, Any], elsewhere: Path) -> None:
     filters = [{"command": {"run": f"touch {elsewhere}/executed; yes 1", "min": 0}}]
     config["data"] |= {"train": train, "validation": None, "test": {"t": test}, "filters": filters}
     config["data"]["cache_dir"] = str(elsewhere / "autostart")
+    config["decoding"]["engine"] = "auto"
     config["runs_dir"] = str(elsewhere / "runs")
 
 

@@ -518,6 +518,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "decoding.markup": "auto",
     "decoding.protect": ["urls"],
     "decoding.protect_patterns": ["x+"],
+    "decoding.engine": "torch",
     "decoding.glossary": "terms.tsv",
     "decoding.batch_tokens": 7,
     "keep.best": 7,

@@ -123,7 +123,7 @@ def test_exported_model_is_refused_with_a_command_to_type(tmp_path: Path) -> Non
     folder = tmp_path / "my engine"
     folder.mkdir()
     (folder / EXPORT).touch()
-    with pytest.raises(UserError, match=re.escape(f"`tmt translate --engine ctranslate2 '{folder}'`")):
+    with pytest.raises(UserError, match=re.escape(f"`tmt translate '{folder}'`")):
         RunFolder.open(folder)
 
 

@@ -17,10 +17,12 @@ from transformer_mt.cli.command import Command, group, list_given_flags, option,
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import (
+    EngineName,
     LoadingOptions,
     SearchOptions,
     TextKindOptions,
     collect_overrides,
+    engine_option,
     ensemble_option,
     json_flag,
     load_translator,
@@ -72,6 +74,7 @@ class Evaluate(Command):
     output: Path | None = option("write the translations to this file, one per line", metavar="OUT")
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
+    engine: EngineName | None = engine_option()
     files: FileOptions = group(FileOptions)
     search: SearchOptions = group(SearchOptions)
 
@@ -83,8 +86,8 @@ class Evaluate(Command):
         tests = load_behaviour_tests(self.expect) if self.expect else ()
         translator = None
         if self.run is not None:
-            overrides = collect_overrides(self.search, n_best=1)
-            translator = load_translator(self.run, self.loading, overrides, ensemble=self.ensemble)
+            overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
+            translator = load_translator(self.run, self.loading, overrides, ensemble=self.ensemble, chooses_engine=True)
         header, evaluations = _evaluate_run(self, translator) if translator else _evaluate_file(self)
         sets: dict[str, Any] = {}
         for evaluation in evaluations:
@@ -195,6 +198,7 @@ def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any
         "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
         "search": translator.config.method,
         "decoding": translator.config.model_dump(mode="json"),
+        "engine": translator.engine.name,
         "precision": translator.precision,
         "tgt_lang": scorer.tgt_lang,
         "text": scorer.text,

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Export(Command):
     """Export the model of a run to CTranslate2, or its weights alone.
 
-    ctranslate2: write a folder for CTranslate2 (pip install ctranslate2), with a script translate.py that needs only
-    the packages ctranslate2 and tokenizers. Both engines translate up to 100 validation sentences; export.json contains
-    the comparison. weights: write a folder that replaces a run, without the training state.
+    ctranslate2: write a folder for CTranslate2, with a script translate.py that needs only the packages ctranslate2 and
+    tokenizers. Both engines translate up to 100 validation sentences; export.json contains the comparison.
+    weights: write a folder that replaces a run, without the training state.
     """
 
     EXAMPLE: ClassVar[str] = "tmt export runs/mine --to ctranslate2 --output engine"

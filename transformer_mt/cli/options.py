@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
+EngineName = Literal["auto", "torch", "ctranslate2"]
 SplitWhen = Literal["long", "always", "never"]
 
 
@@ -104,6 +105,21 @@ def json_flag() -> bool:
 def tag_option() -> str | None:
     """Declare the option that selects the tag."""
     return option("tag before each source sentence, for a model that was trained with tags, such as 2de", metavar="TAG")
+
+
+def engine_option() -> EngineName | None:
+    """Declare the library that computes."""
+    help = (
+        "library that computes: torch; ctranslate2, which is faster on a CPU; auto (default): ctranslate2 on a CPU, if "
+        "it supports the model and all options"
+    )
+    return option(help, parse=_parse_engine)
+
+
+def _parse_engine(text: str) -> str:
+    if text == "tmt":
+        raise argparse.ArgumentTypeError("tmt is called torch now: pass --engine torch")
+    return text
 
 
 def ensemble_option() -> tuple[Path, ...]:
@@ -314,29 +330,34 @@ def load_translator(
     *,
     ensemble: Sequence[Path] = (),
     few_texts: bool = False,
+    chooses_engine: bool = False,
+    torch_reason: str = "",
+    scores: bool = False,
 ) -> Translator:
     """Load the model of a run, and of the runs of `ensemble`, with overrides of section `decoding`.
 
-    For `few_texts`, `--precision auto` is fp32 on a CPU: its bf16 products are faster only in batches.
+    PyTorch computes unless the command `chooses_engine`. See `Translator.load` and `engine_choice.load_translator` for
+    the other parameters.
     """
     from transformer_mt.decoding.decoding_config import DecodingConfig
     from transformer_mt.runs.folder import RunFolder
 
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
-    folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
+    config = folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
     for folder in folders:
         folder.find_checkpoint(loading.checkpoint or "best")
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
     try:
         from transformer_mt.decoding.translator import Translator
         from transformer_mt.flows.text_stages import make_text_stages
-        from transformer_mt.system.device import resolve_machine
 
-        options = {"device": "auto", "threads": "auto", "precision": "auto", **collect_given(loading)}
-        if few_texts and options["precision"] == "auto":
-            machine = resolve_machine(options["device"], "auto", options["threads"])
-            options["precision"] = "fp32" if machine.device.type == "cpu" else machine.precision
-        return Translator.load(run, **options, ensemble=ensemble, make_stages=make_text_stages, **decoding)
+        options: dict[str, Any] = {"ensemble": ensemble, "few_texts": few_texts, "make_stages": make_text_stages}
+        options |= {**collect_given(loading), **decoding}
+        if not chooses_engine or config.engine == "torch":
+            return Translator.load(run, **options)
+        from transformer_mt.tools.export import engine_choice
+
+        return engine_choice.load_translator(run, **options, scores=scores, torch_reason=torch_reason)
     finally:
         gc.freeze()
         gc.enable()

@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 
 from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
 from transformer_mt.cli.options import (
+    EngineName,
     LoadingOptions,
     SearchOptions,
     SplitWhen,
     collect_overrides,
+    engine_option,
     number,
     split_sentences_option,
 )
@@ -132,6 +134,7 @@ class Serve(Command):
         parse=number(0.001, 1e6, float),
     )
     split_sentences: SplitWhen = split_sentences_option()
+    engine: EngineName | None = engine_option()
     loading: LoadingOptions = group(LoadingOptions)
     limits: LimitOptions = group(LimitOptions)
     access: AccessOptions = group(AccessOptions)
@@ -172,7 +175,11 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
         warnings.simplefilter("ignore", category)
     models = load_models(
         args.models,
-        ModelOptions(collect_given(args.loading), collect_overrides(args.search, n_best=1), args.split_sentences),
+        ModelOptions(
+            collect_given(args.loading),
+            collect_overrides(args.search, n_best=1, engine=args.engine),
+            args.split_sentences,
+        ),
     )
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -17,7 +17,6 @@ from transformer_mt import __version__
 from transformer_mt.cli.command import (
     Command,
     OptionGroup,
-    collect_given,
     flag,
     group,
     list_given_flags,
@@ -27,10 +26,12 @@ from transformer_mt.cli.command import (
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, make_part_path, process_lines
 from transformer_mt.cli.options import (
+    EngineName,
     LoadingOptions,
     SamplingOptions,
     SearchOptions,
     collect_overrides,
+    engine_option,
     ensemble_option,
     errors_option,
     json_flag,
@@ -103,6 +104,7 @@ class MakePairs(Command):
     run: Path = positional("a run; see above for its direction", metavar="RUN")
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
+    engine: EngineName | None = engine_option()
     files: FileOptions = group(FileOptions)
     back: RoundTripOptions = group(RoundTripOptions)
     search: SearchOptions = group(SearchOptions)
@@ -233,8 +235,8 @@ def _load(args: MakePairs) -> tuple[CandidateMaker, Settings]:
     from transformer_mt.decoding.translator import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
-    overrides = collect_overrides(args.search, args.sampling, n_best=1)
-    translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble)
+    overrides = collect_overrides(args.search, args.sampling, n_best=1, engine=args.engine)
+    translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble, chooses_engine=True)
     args.sampling.check(args.search, args.NAME, translator.config.sample)
     provenance = ModelProvenance.of_translator(translator)
     max_tokens = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
@@ -254,12 +256,10 @@ def _load(args: MakePairs) -> tuple[CandidateMaker, Settings]:
 
 def _load_back(args: MakePairs, run: Path) -> Translator:
     """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
-    from transformer_mt.decoding.translator import Translator
-
-    given: dict[str, Any] = {"tag": args.back.round_trip_tag, "batch_tokens": args.search.batch_tokens}
-    options = {key: value for key, value in given.items() if value is not None}
-    loading = {**collect_given(args.loading), "checkpoint": "best"}
-    return Translator.load(run, **loading, beam=1, n_best=1, sample=False, **options)
+    tag, batch_tokens = args.back.round_trip_tag, args.search.batch_tokens
+    options = collect_overrides(tag=tag, batch_tokens=batch_tokens, engine=args.engine)
+    options |= {"beam": 1, "n_best": 1, "sample": False}
+    return load_translator(run, replace(args.loading, checkpoint="best"), options, chooses_engine=True)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

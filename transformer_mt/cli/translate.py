@@ -24,12 +24,14 @@ from transformer_mt.cli.command import (
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Format, OutputKind, Settings, check_output, open_output, process_lines
 from transformer_mt.cli.options import (
+    EngineName,
     LoadingOptions,
     OutputOptions,
     SamplingOptions,
     SearchOptions,
     SplitWhen,
     collect_overrides,
+    engine_option,
     ensemble_option,
     load_translator,
     split_sentences_option,
@@ -141,16 +143,15 @@ class Translate(Command):
         "tmt translate runs/mine --markup auto --glossary terms.tsv --input page.html --output page.de.html"
     )
 
-    run: Path = positional("a run folder, such as runs/quickstart", metavar="RUN")
+    run: Path = positional(
+        "a run folder, such as runs/quickstart, or a folder made by tmt export --to ctranslate2", metavar="RUN"
+    )
     texts: tuple[str, ...] = positional(
         "text to translate (default: --input, else standard input, or a prompt on a terminal)",
         metavar="text",
         default=(),
     )
-    engine: Literal["tmt", "ctranslate2"] = option(
-        "tmt (default) or ctranslate2; with ctranslate2, RUN is a folder made by tmt export --to ctranslate2",
-        default="tmt",
-    )
+    engine: EngineName | None = engine_option()
     n_best: int | None = option(
         "number of translations per line, best first; text format: always N lines, some may be empty", metavar="N"
     )
@@ -166,7 +167,20 @@ class Translate(Command):
     def collect_overrides(self) -> dict[str, Any]:
         """Return the given options as keys of section `decoding`."""
         groups = (self.search, self.sampling, self.markup)
-        return collect_overrides(*groups, n_best=self.n_best, glossary=self.terminology.glossary)
+        others = {"engine": self.engine, "n_best": self.n_best, "glossary": self.terminology.glossary}
+        return collect_overrides(*groups, **others)
+
+    @property
+    def needs_scores(self) -> bool:
+        """Return whether scores are written."""
+        return self.lines.scores or self.lines.format != "text"
+
+    @property
+    def is_exported(self) -> bool:
+        """Return whether RUN is a folder for CTranslate2."""
+        from transformer_mt.runs.folder import EXPORT, RunFolder
+
+        return (self.run / EXPORT).exists() and not RunFolder(self.run).exists()
 
     def execute(self) -> None:
         """Run `tmt translate`."""
@@ -181,9 +195,8 @@ class Translate(Command):
         lines = line_input.add_prefixes(texts, self.lines.prefix, self.lines.errors)
         if self.texts:
             lines = iter([*lines])  # check their number before the model is loaded
-        provenance, translator = (
-            _load_ctranslate2(self) if self.engine == "ctranslate2" else _load_run(self, is_interactive)
-        )
+        load = _load_exported if self.is_exported and self.engine != "torch" else _load_run
+        provenance, translator = load(self, is_interactive)
         self.sampling.check(self.search, "translate", translator.config.sample)
         progress = ProgressReport("translated")
         window_translator = WindowTranslator(self, provenance, translator, progress)
@@ -211,33 +224,51 @@ def _check_arguments(args: Translate) -> None:
         for text in args.texts:
             if os.path.isdir(text):  # noqa: PTH112  (Path.is_dir raises an error for a long text)
                 raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
-    if args.engine == "ctranslate2" and args.ensemble:
-        raise UserError("--engine ctranslate2: it translates with one model; leave out --ensemble")
-    if args.engine == "ctranslate2" and args.lines.alignments:
-        raise UserError("--engine ctranslate2: it has no alignments; leave out --alignments, or translate with the run")
-    if args.lines.confidence and (args.ensemble or args.engine == "ctranslate2"):
-        other = "--ensemble" if args.ensemble else "--engine ctranslate2"
-        raise UserError(f"--confidence: a calibration is for the model of one run; leave out {other}")
+    if args.lines.confidence and args.ensemble:
+        raise UserError("--confidence: a calibration is for the model of one run; leave out --ensemble")
     line_input.check_same_length(args.lines.input, args.lines.prefix, args.lines.errors)
 
 
-def _load_run(args: Translate, few_texts: bool) -> tuple[ModelProvenance, Translator]:
-    options = args.collect_overrides()
-    translator = load_translator(args.run, args.loading, options, ensemble=args.ensemble, few_texts=few_texts)
+def _load_run(
+    args: Translate, few_texts: bool, document_format: DocumentFormat | None = None
+) -> tuple[ModelProvenance, Translator]:
+    translator = load_translator(
+        args.run,
+        args.loading,
+        args.collect_overrides(),
+        ensemble=args.ensemble,
+        few_texts=few_texts,
+        chooses_engine=True,
+        torch_reason=_find_torch_reason(args, document_format),
+        scores=args.needs_scores,
+    )
     from transformer_mt.decoding.translator import ModelProvenance
 
     return ModelProvenance.of_translator(translator), translator
 
 
-def _load_ctranslate2(args: Translate) -> tuple[ModelProvenance, Translator]:
+def _load_exported(args: Translate, few_texts: bool) -> tuple[ModelProvenance, Translator]:
+    """Load a folder for CTranslate2. `few_texts` makes no difference."""
+    if args.ensemble:
+        raise UserError(f"--ensemble: {args.run} is a model for CTranslate2, which has one model; pass the runs")
+    if reason := _find_torch_reason(args, None):
+        raise UserError(f"{reason}, and {args.run} is a model for it; translate with the run itself")
     try:
         from transformer_mt.tools.export import ctranslate2_engine
-    except ImportError:
-        raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
-    scores = args.lines.scores or args.lines.format != "text"  # the engine computes them only if they are written
+    except ImportError as error:
+        raise UserError(f"{args.run}: CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
     options = {**collect_given(args.loading), **args.collect_overrides()}
-    translator = ctranslate2_engine.load_translator(args.run, scores=scores, **options)
+    translator = ctranslate2_engine.load_translator(args.run, scores=args.needs_scores, **options)
     return ctranslate2_engine.read_provenance(args.run, translator.precision), translator
+
+
+def _find_torch_reason(args: Translate, document_format: DocumentFormat | None) -> str:
+    """Return why only PyTorch can do what is wanted, or an empty text."""
+    if document_format:
+        return f"{args.lines.input}: CTranslate2 cannot keep the markup of a document"
+    if args.lines.alignments:
+        return "--alignments: CTranslate2 has none"
+    return "--confidence: CTranslate2 has no calibration" if args.lines.confidence else ""
 
 
 def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
@@ -373,8 +404,8 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
     if given:
         advice = f"leave it out, or translate its lines with --document-format {LINES}"
         raise UserError(f"{given[0]}: {args.lines.input} is translated as a document ({document_format}); {advice}")
-    if args.engine == "ctranslate2":
-        raise UserError("--engine ctranslate2: it cannot keep the markup of a document; translate with the run")
+    if args.is_exported:
+        raise UserError(f"{args.run}: CTranslate2 cannot keep the markup of a document; translate with the run")
     if args.documents.attributes and document_format != "html":
         raise UserError(
             f"--attributes: only HTML has attributes, and {args.lines.input} is {document_format}; leave it out"
@@ -396,7 +427,7 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
         read_document,
     )
 
-    provenance, translator = _load_run(args, few_texts=False)
+    provenance, translator = _load_run(args, few_texts=False, document_format=document_format)
     args.sampling.check(args.search, "translate", translator.config.sample)
     options = DocumentOptions(provenance.tgt_lang, args.documents.attributes, args.documents.retranslate)
     document = read_document(source, document_format, options)

@@ -228,8 +228,12 @@ class Config(Section):
             yield ("scoring", key), message
         if message := self.loss.find_problem(self.model.has_dropout):
             yield ("loss", "consistency"), message
-        for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
-            yield (section, key), f"{message}, or leave out export: {self.export}"
+        for setting, is_set in {
+            "export: ctranslate2": self.export is not None,
+            "decoding.engine: ctranslate2": self.decoding.engine == "ctranslate2",
+        }.items():
+            for section, key, message in self.unsupported_by_ctranslate2() if is_set else ():
+                yield (section, key), f"{message}, or leave out {setting}"
         for key, message in self.schedule.find_problems(self.train.max_steps):
             yield ("schedule", key), message
 

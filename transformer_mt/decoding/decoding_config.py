@@ -23,6 +23,8 @@ MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others 
 class DecodingConfig(Section):
     """Options of translation. Validation is greedy, and uses only the maximum lengths, the batch size and the tag."""
 
+    engine: Annotated[Literal["auto", "torch", "ctranslate2"], MAY_CHANGE] = "auto"
+    """library that translates: torch, ctranslate2, or auto: ctranslate2 on a CPU if it supports all options"""
     beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
     """beam size: hypotheses per sentence that are extended at each step; 1: greedy search"""
     n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1, le=1000)
@@ -119,8 +121,8 @@ class DecodingConfig(Section):
             ) from None
 
     def output_options(self) -> dict[str, Any]:
-        """Return all options that affect the translations, as JSON values."""
-        return self.model_dump(mode="json", exclude={"batch_tokens"})
+        """Return all options that affect the translations, as JSON values. `Engine.name` is the resolved engine."""
+        return self.model_dump(mode="json", exclude={"batch_tokens", "engine"})
 
     def for_validation(self, gpu_bytes: int = 0) -> DecodingConfig:
         """Return the options of validation: greedy search with the same length limits."""

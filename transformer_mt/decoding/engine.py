@@ -77,7 +77,7 @@ class EnsembleCache:
 class TorchEngine:
     """One or more models on one device and in one precision."""
 
-    name = "torch"
+    name, has_alignments = "torch", True
 
     def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair) -> None:
         """The models are in evaluation mode."""

@@ -88,6 +88,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def has_alignments(self) -> bool:
+        """Return whether `align` is supported."""
+        ...
+
+    @property
     def precision(self) -> str:
         """Precision of the matrix products."""
         ...

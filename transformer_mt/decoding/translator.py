@@ -168,10 +168,11 @@ class Translator:
         precision: str = "auto",
         *,
         ensemble: str | Path | Sequence[str | Path] = (),
+        few_texts: bool = False,
         make_stages: MakeStages | None = None,
         **options: Any,
     ) -> Translator:
-        """Load a checkpoint of a run folder. The training data is not needed.
+        """Load a checkpoint of a run folder with PyTorch. The training data is not needed.
 
         Args:
             run: The run folder.
@@ -181,18 +182,21 @@ class Translator:
             precision: Of the matrix products: fp32, bf16, fp16, or auto (the fastest one).
             ensemble: Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings
                 apply.
+            few_texts: Whether precision auto is fp32 on a CPU, whose bf16 products are faster only in batches.
             make_stages: Makes the stages for options that need some, such as a glossary.
             **options: Keys of the section `decoding`, as for `translate`.
 
         Raises:
-            UserError: If a checkpoint cannot be read, or the runs do not fit together.
+            UserError: If a checkpoint cannot be read, the runs do not fit together, or the engine is another one.
         """
+        if options.get("engine") == "ctranslate2":
+            raise UserError("engine: ctranslate2: pass it to transformer_mt.tools.export.engine_choice.load_translator")
         from transformer_mt.decoding.engine import TorchEngine, load_models, prepare_for_inference
 
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(path) for path in (run, *others)]
         config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
-        machine = resolve_machine(device, precision, threads)
+        machine = resolve_machine(device, precision, threads, few_texts=few_texts)
         configure_process(machine)
         loaded = load_models(folders, checkpoint)
         models = [prepare_for_inference(model.to(machine.device), machine.precision) for _, model in loaded]
@@ -564,6 +568,7 @@ class ModelProvenance:
         is_tag_missing = tag is None and data.needs_tag  # the translation will be refused
         src_lang, tgt_lang = (data.src_lang, data.tgt_lang) if is_tag_missing else data.languages_of(tag)
         identity = {
+            "--engine": translator.engine.name,
             "run": ", ".join(run.folder.path.resolve().name for run in runs),
             "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in runs), translator.precision]),
         }

@@ -9,8 +9,9 @@
       tensorboard/       the same metrics as events, and figures
       README.md          summary of the run, its scores, and commands to continue with
 
-`tmt plot` adds a folder plots/, `tmt report` the page report.html, and `tmt calibrate` the file calibration.json. A
-damaged checkpoint is kept as step-000500.damaged/. The process that trains the run holds the file .lock.
+`tmt plot` adds a folder plots/, `tmt report` the page report.html, and `tmt calibrate` the file calibration.json.
+Translation on a CPU adds ctranslate2/ with converted checkpoints. A damaged checkpoint is kept as step-000500.damaged/.
+The process that trains the run holds the file .lock.
 """
 
 from __future__ import annotations
@@ -120,16 +121,26 @@ SIGNED_KEYS = ("runs_dir", "data", "tokenizer", "train.init_from", "decoding.glo
 
 def sign_settings(values: Mapping[str, Any]) -> str | None:
     """Return the signature of the settings in a configuration, or None if the user's key cannot be stored."""
-    key = _read_key() or _make_key()
-    return None if key is None else _compute_signature(key, values)
+    return sign(_serialize_settings(values))
 
 
 def is_signed(values: Mapping[str, Any], signature: object) -> bool:
     """Return whether the signature of the settings is that of this user."""
+    return is_own_signature(_serialize_settings(values), signature)
+
+
+def sign(content: bytes) -> str | None:
+    """Return the signature of this user for some content, or None if the user's key cannot be stored."""
+    key = _read_key() or _make_key()
+    return None if key is None else hmac.digest(key, content, "sha256").hex()
+
+
+def is_own_signature(content: bytes, signature: object) -> bool:
+    """Return whether this user has signed some content."""
     key = _read_key()
     if key is None or not isinstance(signature, str):
         return False
-    return hmac.compare_digest(_compute_signature(key, values).encode(), signature.encode())
+    return hmac.compare_digest(hmac.digest(key, content, "sha256").hex().encode(), signature.encode())
 
 
 def find_user_cache() -> Path:
@@ -150,13 +161,13 @@ def describe_outside_file(path: str, folder: Path) -> str | None:
     return None
 
 
-def _compute_signature(key: bytes, values: Mapping[str, Any]) -> str:
+def _serialize_settings(values: Mapping[str, Any]) -> bytes:
     settings: dict[str, Any] = {}
     for name in SIGNED_KEYS:
         section, _, key_name = name.partition(".")
         found = values.get(section)
         settings[name] = found if not key_name or not isinstance(found, dict) else cast(Any, found).get(key_name)
-    return hmac.digest(key, json.dumps(settings, sort_keys=True).encode(), "sha256").hex()
+    return json.dumps(settings, sort_keys=True).encode()
 
 
 def _find_user_folder(variable: str, default: str) -> Path:
@@ -269,7 +280,7 @@ class RunFolder:
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(
                 f"{run.path}: is a model for another engine ({EXPORT}); use the run that it was exported from, or "
-                f"translate with `tmt translate --engine ctranslate2 {quote(str(run.path))}`"
+                f"translate with `tmt translate {quote(str(run.path))}`"
             )
         if not run.exists():
             raise UserError(

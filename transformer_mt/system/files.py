@@ -108,15 +108,16 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
         temporary.rename(path)
 
 
-def build_cached(path: Path, make: Callable[[], None]) -> None:
-    """Call `make` unless a cache entry exists. If another process makes it now, wait for that one.
+def build_cached(path: Path, make: Callable[[], None], is_valid: Callable[[], bool] | None = None) -> None:
+    """Call `make` unless a cache entry exists, and is valid. If another process makes it now, wait for that one.
 
     A file lock ends with its process, so the next call replaces a process that was killed.
 
     Raises:
         UserError: The folder is read-only.
     """
-    if path.exists():
+    is_valid = is_valid or path.exists
+    if is_valid():
         return
     from filelock import FileLock, Timeout  # only here, because the import takes time
 
@@ -130,15 +131,17 @@ def build_cached(path: Path, make: Callable[[], None]) -> None:
             except Timeout:
                 log_rank0(f"data: waiting for another process, which makes {path}")
         try:
-            if not path.exists():
+            if not is_valid():
                 make()
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
 
-def build_cached_folder(path: Path, fill: Callable[[Path], None]) -> None:
+def build_cached_folder(path: Path, fill: Callable[[Path], None], is_valid: Callable[[], bool] | None = None) -> None:
     """Make a folder as `build_cached` makes a file: `fill` writes its files to a temporary folder.
+
+    A folder that is not valid is replaced.
 
     Raises:
         UserError: The disk is full or read-only.
@@ -148,13 +151,15 @@ def build_cached_folder(path: Path, fill: Callable[[Path], None]) -> None:
         with report_full_disk(path), temporary_folder(path) as temporary:
             fill(temporary)
             _fsync_folder(temporary)
+            if is_valid is not None and (path.exists() or path.is_symlink()) and not is_valid():
+                delete_folder(path)
             try:
                 temporary.rename(path)
             except OSError:
                 if not path.exists():  # without locks on a network, another process may have made it
                     raise
 
-    build_cached(path, make)
+    build_cached(path, make, is_valid)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export.ctranslate2_support import MAX_POSITIONS, find_length_limits
 
 LINES = [
     "one two three",
@@ -191,15 +192,14 @@ def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> No
 
 def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None:
     translator = Translator.load(run)
-    config = translator.config
 
     def limits(**changes: Any) -> tuple[int, int]:
-        translator.config = config.model_copy(update=changes)
-        return ctranslate2_export.find_length_limits(translator)
+        config = translator.config.model_copy(update=changes)
+        return find_length_limits(translator.model.config, config, translator.tokenizers)
 
     assert limits(max_source_length=100, max_length_factor=2, max_length_offset=7) == (207, 100)
     assert limits(max_source_length=100, max_length_factor=0, max_length_offset=7) == (101, 100)
-    most = ctranslate2_export.MAX_POSITIONS
+    most = MAX_POSITIONS
     assert limits(max_source_length=10**9) == (most, most - 1)
 
 
@@ -336,7 +336,8 @@ def test_commands_for_runs_refuse_a_ctranslate2_folder(run: Path, tmp_path: Path
     assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", out))
     again = ("export", out, "--to", "weights", "--output", tmp_path / "again")
     message = f"{out}: is a model for another engine (export.json); use the run that it was exported from"
-    for command in (("translate", out, "one"), ("evaluate", out), again, ("average", out, "--last", 2)):
+    translate = ("translate", out, "one", "--engine", "torch")
+    for command in (translate, ("evaluate", out), again, ("average", out, "--last", 2)):
         assert_user_error(tmt(*command), message)
 
 

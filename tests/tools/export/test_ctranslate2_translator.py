@@ -233,8 +233,8 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
         patch.setattr(CTranslate2Engine, "search", stop)
         assert tmt(*command, "--output", tmp_path / "g").returncode == 2
     resume = ("--output", tmp_path / "g", "--resume")
-    other_engine = tmt("translate", models.run, "--input", tmp_path / "f", *resume)
-    assert_refused(other_engine, "--engine ctranslate2", "(now unset)")
+    other_engine = tmt("translate", models.run, "--engine", "torch", "--input", tmp_path / "f", *resume)
+    assert_refused(other_engine, "--engine ctranslate2", "(now torch)")
     assert_refused(tmt(*command, *resume, "--beam", 2), "decoding.beam 5 (now 2)")
     assert_succeeded(tmt(*command, *resume))
     assert (tmp_path / "g").read_text(encoding="utf-8") == uninterrupted
@@ -249,7 +249,7 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
         (["--sample"], ["decoding.sample: true: CTranslate2"]),
         (["--repetition-penalty", "1.2"], ["decoding.repetition_penalty: 1.2: CTranslate2"]),
         (["--alignments"], ["--alignments"]),
-        (["--ensemble", "runs/other"], ["it translates with one model; leave out --ensemble"]),
+        (["--ensemble", "runs/other"], ["--ensemble", "one model"]),
         (["--checkpoint", "last"], ["checkpoint last:", "holds one checkpoint"]),
         (["--precision", "bf16"], ["--precision bf16", "holds float32", "--quantization bfloat16"]),
         (["--device", "mps"], ["--device mps", "cpu, cuda and cuda:N"]),
@@ -268,12 +268,12 @@ def test_unsupported_options_are_refused_by_name(
 
 
 def test_the_wrong_kind_of_folder_is_refused_with_the_right_command(models: Models, tmt: Tmt, tmp_path: Path) -> None:
-    assert_refused(tmt("translate", models.exported, "one"), f"tmt translate --engine ctranslate2 {models.exported}")
-    command = ("translate", "--engine", "ctranslate2")
-    parts = (f"{models.run}: is a run", f"tmt export {models.run} --to ctranslate2")
-    assert_refused(tmt(*command, models.run, "one"), *parts)
-    assert_refused(tmt(*command, tmp_path, "one"), f"{tmp_path}: has no export.json")
-    assert_refused(tmt(*command, tmp_path / "x", "one"), "has no export.json")
+    assert_refused(tmt("translate", "--engine", "torch", models.exported, "one"), f"tmt translate {models.exported}")
+    for folder in (tmp_path, tmp_path / "x"):
+        assert_refused(tmt("translate", "--engine", "ctranslate2", folder, "one"), f"{folder}: ", "run folder")
+    with pytest.raises(UserError, match=f"{re.escape(str(models.run))}: is a run"):
+        load_translator(models.run)
+    assert_succeeded(tmt("translate", models.exported, "one"))
 
 
 @pytest.mark.parametrize("name", ["model.bin", "tgt_tokenizer.json"])

@@ -124,6 +124,23 @@ def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
     assert client.post("/translate", json={**ONE, "tag": "2en"}).status_code == 400
 
 
+def test_a_run_is_served_with_ctranslate2_and_keeps_what_only_torch_has(
+    run_copy: Path, tmt: Tmt, make_client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auto, alone = (
+        make_client(models=load_models([run_copy], ModelOptions(OPTIONS.loading, {"engine": engine})))
+        for engine in ("auto", "ctranslate2")
+    )
+    assert capsys.readouterr().err.count("engine ctranslate2") == 2
+    expected = assert_succeeded(tmt("translate", run_copy, "one two", "--engine", "ctranslate2")).strip("\n")
+    for client, has_alignments in ((auto, True), (alone, False)):
+        answer = client.post("/translate", json={**ONE, "confidence": True}).json()
+        assert answer["translatedText"] == expected and answer["segments"][0]["probability"] > 0
+        assert client.get("/models").json()[0]["alignments"] == has_alignments
+        for request in ({**ONE, "alignment": True}, {**ONE, "q": "<b>one</b> two", "format": "html"}):
+            assert client.post("/translate", json=request).status_code == (200 if has_alignments else 400)
+
+
 @pytest.mark.slow
 def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path, tmt: Any, make_client: Any) -> None:
     pytest.importorskip("ctranslate2")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 NumberT = TypeVar("NumberT", float, NDArray[np.float64])
 
-IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary", "tag")
+IGNORED_OPTIONS = ("engine", "n_best", "seed", "alignment_layer", "glossary", "tag")
 """Options that do not change how the quality of a translation depends on its features.
 
 Tags are compared separately, for each text.

@@ -1,4 +1,4 @@
-"""Translation with CTranslate2, from a folder that `tmt export --to ctranslate2` wrote.
+"""Translation with CTranslate2, of a converted run or a folder that `tmt export --to ctranslate2` wrote.
 
 CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
 log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
@@ -24,7 +24,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Hypothesis, WordAlignment
+from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, WordAlignment
 from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
@@ -64,8 +64,8 @@ def read_metadata(folder: Path) -> ExportMetadata:
     path = folder / EXPORT
     if RunFolder(folder).exists():
         raise UserError(
-            f"{folder}: is a run; export it with `tmt export {quote(str(folder))} --to ctranslate2 --output DIR`, then "
-            "use `tmt translate --engine ctranslate2 DIR`"
+            f"{folder}: is a run; load it with transformer_mt.tools.export.engine_choice.load_translator, or export it "
+            f"with `tmt export {quote(str(folder))} --to ctranslate2 --output DIR`"
         )
     if not path.exists():
         raise UserError(f"{folder}: has no {EXPORT}; pass a folder that tmt export --to ctranslate2 wrote")
@@ -82,9 +82,9 @@ def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
     metadata = read_metadata(folder)
     checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # unique, because it contains the time
     identity = {
-        "--engine": f"ctranslate2 {ctranslate2.__version__} ({compute_type})",
+        "--engine": f"ctranslate2 {ctranslate2.__version__}",
         "exported": folder.resolve().name,
-        "checkpoint": f"{metadata.step} ({checksum[:12]})",
+        "checkpoint": f"{metadata.step} ({checksum[:12]}), {compute_type}",
     }
     return ModelProvenance(identity, **metadata.data.model_dump())
 
@@ -96,6 +96,8 @@ def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
 
 class CTranslate2Engine:
     """An engine that computes with CTranslate2. See `find_unsupported_search_keys` for its limits."""
+
+    has_alignments = False
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class CTranslate2Engine:
         layer: int | None = None,
     ) -> list[WordAlignment]:
         """Raise `UserError`: CTranslate2 has no alignments."""
-        raise UserError("--engine ctranslate2: it has no alignments; translate with the run itself")
+        raise UserError("--engine ctranslate2: it has no alignments; translate the run with --engine torch")
 
     def _search_within(
         self, limits: Sequence[int], sentences: list[list[int]], prefixes: list[list[int]], config: DecodingConfig
@@ -243,6 +245,51 @@ class CTranslate2Engine:
         return [[self.src_vocabulary[i] for i in ids] for ids in sources]
 
 
+class CompleteEngine:
+    """Searches with CTranslate2, and does what it lacks with PyTorch. Both have the same weights."""
+
+    has_alignments = True
+
+    def __init__(self, fast: Engine, torch: Engine) -> None:
+        self.fast, self.torch = fast, torch
+        self.name, self.precision = fast.name, fast.precision
+        self.max_positions = min(fast.max_positions, torch.max_positions)
+
+    def search(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        line_numbers: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
+        constraints: Sequence[Constraint] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate source ids, with PyTorch if there are constraints or settings that CTranslate2 lacks.
+
+        Markup and a glossary concern the texts. The search knows them only by the constraints.
+        """
+        plain = config.with_options({"markup": "none", "glossary": None})
+        is_supported = constraints is None and not any(find_unsupported_search_keys(plain))
+        engine, config = (self.fast, plain) if is_supported else (self.torch, config)
+        return engine.search(sources, config, line_numbers, prefixes, is_cancelled, constraints)
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
+    ) -> list[list[float]]:
+        """Return the log-probability of each token of given translations, including EOS."""
+        return self.torch.score(sources, targets, batch_tokens)
+
+    def align(
+        self,
+        texts: Sequence[str],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        layer: int | None = None,
+    ) -> list[WordAlignment]:
+        """Return the alignment of each hypothesis."""
+        return self.torch.align(texts, sources, hypotheses, layer)
+
+
 def load_translator(
     run: str | Path,
     checkpoint: str = "best",
@@ -288,7 +335,7 @@ def load_translator(
 def check_search(config: DecodingConfig) -> None:
     """Raise `UserError` for search settings that CTranslate2 does not support."""
     for key, reason in find_unsupported_search_keys(config):
-        raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate with the run itself")
+        raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate the run with --engine torch")
 
 
 def check_device(device: str) -> None:

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import torch
@@ -43,14 +44,15 @@ from transformer_mt.model.transformer import Embedding, Stack, Transformer
 from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, ctranslate2, list_vocabulary
+from transformer_mt.tools.export.ctranslate2_support import find_length_limits
 
 Spec = Any  # the specifications of CTranslate2 are only partly typed
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
 SCRIPT = Path(__file__).with_name("translate_script.py")
-MAX_POSITIONS = 8192
 BATCH_SENTENCES = 16
 PARITY_SENTENCES = 100
+RANDOM_LENGTHS = (1, 3, 6, 10, 15, 25)  # in tokens
 MIN_IDENTICAL, MAX_DIFFERENCE = 0.99, 1e-3  # thresholds for a float32 model
 
 
@@ -67,13 +69,18 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
     `translator` holds one model in fp32 on the CPU.
     """
     run, tokenizers = translator.runs[0], translator.tokenizers
-    n_positions, max_source = find_length_limits(translator)
+    n_positions, max_source = find_length_limits(translator.model.config, translator.config, tokenizers)
     with files.atomic_new_folder(output) as folder:
         save_model(translator, n_positions, quantization, folder)
         for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt)):
             files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
         shutil.copyfile(SCRIPT, folder / "translate.py")
         parity = check_parity(translator, folder, texts)
+        if parity is not None and math.isnan(parity.score_difference):
+            raise UserError(
+                "export: log-probabilities of our translations are NaN, in tmt or in CTranslate2; export another "
+                "checkpoint, or with another --quantization"
+            )
         packages = ("ctranslate2", "tokenizers", "torch")
         metadata = {
             "run": str(run.folder.path),
@@ -99,17 +106,6 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
     return [str(parity)]
 
 
-def find_length_limits(translator: Translator) -> tuple[int, int]:
-    """Return the size of the position table, and the maximum source tokens without control symbols.
-
-    The table fits the longest source with its control symbols, and the longest translation.
-    """
-    controls, config = translator.tokenizers.n_source_controls, translator.config
-    needed = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
-    positions = translator.model.config.max_sequence_length or min(MAX_POSITIONS, needed)
-    return positions, min(config.max_source_length, positions - controls)
-
-
 # --- parity -----------------------------------------------------------------------------------------------------------
 
 
@@ -121,14 +117,19 @@ class Parity:
     identical: int
     """Number of identical translations."""
     score_difference: float
-    """Largest difference between the log-probabilities of a token in our translations."""
+    """Largest difference between the log-probabilities of a token in our translations; NaN if one of them is NaN."""
     compute_type: str
     """Type in which CTranslate2 computed. Our model computed in fp32."""
 
     @property
     def is_close(self) -> bool:
         """True if rounding explains the differences of a float32 model."""
-        return self.identical >= MIN_IDENTICAL * self.sentences and self.score_difference <= MAX_DIFFERENCE
+        return self.identical >= MIN_IDENTICAL * self.sentences and self.has_close_scores
+
+    @property
+    def has_close_scores(self) -> bool:
+        """True if rounding explains the differences of the log-probabilities of a float32 model."""
+        return self.score_difference <= MAX_DIFFERENCE
 
     def __str__(self) -> str:
         return (
@@ -142,20 +143,34 @@ def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> 
 
     Sources without tokens are skipped, because CTranslate2 does not score them. Returns None if no source is left.
     """
-    n_positions, max_source = find_length_limits(translator)
+    n_positions, max_source = find_length_limits(translator.model.config, translator.config, translator.tokenizers)
     chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
     tokenizer = translator.tokenizers.src
-    first = [tokenizer.tag_id(tokenizer.tags[0])] if translator.tokenizers.needs_tag else []
-    sources = [first + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
+    sources = [_first_ids(translator) + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
     if not sources:
         return None
     exported = CTranslate2Engine(folder, translator.tokenizers, n_positions, scores=False)
     return compare(translator, exported, sources)
 
 
+def check_parity_on_random_ids(translator: Translator, folder: Path, n_positions: int) -> Parity:
+    """Compare both engines on sources of random tokens, for a run whose texts may be missing."""
+    random, n_tokens = Random(1), translator.tokenizers.src.pad_id
+    lengths = (min(length, translator.max_source_tokens) for length in RANDOM_LENGTHS)
+    sources = [[*_first_ids(translator), *(random.randrange(n_tokens) for _ in range(n))] for n in lengths]
+    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions, scores=False)
+    return compare(translator, exported, sources)
+
+
+def _first_ids(translator: Translator) -> list[int]:
+    """Return the id of the first tag, if the model needs one."""
+    tokenizer = translator.tokenizers.src
+    return [tokenizer.tag_id(tokenizer.tags[0])] if translator.tokenizers.needs_tag else []
+
+
 def compare(translator: Translator, exported: CTranslate2Engine, sources: Sequence[Sequence[int]]) -> Parity:
-    """Translate source ids and score our translations with both engines. Raises `UserError` if a score is NaN."""
-    n_identical, difference = 0, 0.0
+    """Translate source ids and score our translations with both engines."""
+    n_identical, gaps = 0, [0.0]
     config = translator.config.for_validation()
     for start in range(0, len(sources), BATCH_SENTENCES):
         batch = [list(ids) for ids in sources[start : start + BATCH_SENTENCES]]
@@ -166,13 +181,8 @@ def compare(translator: Translator, exported: CTranslate2Engine, sources: Sequen
         targets = [one.ids if one.finished else one.ids[:-1] for one in ours]
         log_probs = (engine.score(batch, targets) for engine in (translator.engine, exported))
         for our_scores, their_scores in zip(*log_probs, strict=True):
-            gaps = [abs(a - b) for a, b in zip(our_scores, their_scores, strict=True)]
-            if any(map(math.isnan, gaps)):
-                raise UserError(
-                    "export: log-probabilities of our translations are NaN, in tmt or in CTranslate2; export another "
-                    "checkpoint, or with another --quantization"
-                )
-            difference = max(difference, *gaps)
+            gaps += [abs(a - b) for a, b in zip(our_scores, their_scores, strict=True)]
+    difference = math.nan if any(map(math.isnan, gaps)) else max(gaps)
     return Parity(len(sources), n_identical, difference, exported.precision)
 
 

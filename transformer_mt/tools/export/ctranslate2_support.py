@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.model.model_config import ModelConfig
+
+MAX_POSITIONS = 8192  # of sinusoidal and rotary positions, and of none
 
 
 def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:
@@ -44,6 +47,17 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
         yield "glossary", f"{config.glossary}: CTranslate2 cannot search with terms; leave it out"
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
+
+
+def find_length_limits(model: ModelConfig, config: DecodingConfig, tokenizers: TokenizerPair) -> tuple[int, int]:
+    """Return the size of the position table, and the maximum source tokens without control symbols.
+
+    The table fits the longest source with its control symbols, and the longest translation.
+    """
+    controls = tokenizers.n_source_controls
+    needed = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
+    positions = model.max_sequence_length or min(MAX_POSITIONS, needed)
+    return positions, min(config.max_source_length, positions - controls)
 
 
 def import_ctranslate2() -> Any:

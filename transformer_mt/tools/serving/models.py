@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.decoding.line_splitting import LineTranslator, SplitWhen, TranslatedLine
-from transformer_mt.decoding.translator import ModelProvenance, Translator
+from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
@@ -18,6 +18,7 @@ from transformer_mt.system.files import refuse_special_files
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.documents.formats import adapt_translator
+from transformer_mt.tools.export.engine_choice import load_translator
 from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, LanguagePair
 
@@ -135,7 +136,7 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
 def _load(path: Path, options: ModelOptions) -> LoadedModel:
     if not RunFolder(path).exists() and (path / EXPORT).exists():
         return _load_ctranslate2(path, options)
-    translator = Translator.load(path, make_stages=make_stages, **options.loading, **options.decoding)
+    translator = load_translator(path, make_stages=make_stages, keeps_torch=True, **options.loading, **options.decoding)
     data, tag = translator.runs[0].data, translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
     translators: dict[LanguagePair, LineTranslator] = {}
@@ -154,14 +155,14 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     if problem and not calibrations:
         log(f"tmt: translations have no confidence: {problem}")
     version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
-    return LoadedModel(version, translators, has_alignments=True, calibrations=calibrations)
+    return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments, calibrations=calibrations)
 
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
     try:
         from transformer_mt.tools.export import ctranslate2_engine
-    except ImportError:
-        raise UserError(f"{path}: needs one more package: pip install ctranslate2") from None
+    except ImportError as error:
+        raise UserError(f"{path}: CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
     translator = ctranslate2_engine.load_translator(path, **options.loading, **options.decoding)
     if translator.tokenizers.needs_tag and translator.config.tag is None:
         raise UserError(

@@ -1,0 +1,282 @@
+"""`decoding.engine`: which engine translates a run, and the cache of models that were converted for CTranslate2."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+
+from transformer_mt import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system import files
+from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
+from transformer_mt.tools.export.engine_choice import load_translator
+
+AUTO = ("--engine", "auto", "--device", "cpu")
+
+
+def cached_models(run: Path) -> list[Path]:
+    """Return the converted models of a run."""
+    return sorted(run.glob("ctranslate2/step-*/model.bin"))
+
+
+def user_cache() -> Path:
+    """Return the folder of converted models in the user's cache."""
+    return Path(os.environ["XDG_CACHE_HOME"]) / "transformer-mt" / "ctranslate2"
+
+
+@pytest.fixture
+def run(run_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that the test may change, and that trained until its translations differ."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    add_noise(run_copy, 5)
+    return run_copy
+
+
+def add_noise(run: Path, seed: int, scale: float = 0.4) -> None:
+    """Replace the best checkpoint by one with other weights."""
+    model, info = Translator.load(run, precision="fp32").model, RunFolder.open(run).find_checkpoint("best")
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += scale * torch.randn_like(parameter)
+    checkpoints.save(info, model, None)
+
+
+def translate(tmt: Tmt, run: Path, *options: object) -> tuple[str, str]:
+    """Return the translations of some sentences and the messages."""
+    done = tmt("translate", run, "one two three", "three two", "eight", *options)
+    return assert_succeeded(done), done.stderr
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def test_both_engines_translate_alike_and_only_the_second_start_converts(run: Path, tmt: Tmt) -> None:
+    expected, messages = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
+    assert messages == "" and not cached_models(run)
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == expected and len({*found.split("\n")}) > 2
+    assert "engine ctranslate2" in messages and "converted" in messages
+    (model,) = cached_models(run)
+    before = model.stat()
+    found, messages = translate(tmt, run, "--engine", "ctranslate2")
+    assert found == expected
+    assert "engine ctranslate2" in messages and "converted" not in messages
+    assert model.stat() == before
+
+
+def test_torch_is_not_imported_to_translate_with_a_converted_model(run: Path, tmt: Tmt) -> None:
+    expected, _ = translate(tmt, run, *AUTO)
+    code = f"""
+import sys
+from transformer_mt.cli.main import main
+try:
+    main(["translate", {str(run)!r}, "one two three", "three two", "eight", "--engine", "auto", "--device", "cpu"])
+finally:
+    assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ("--sample", "decoding.sample"),
+        ("--repetition-penalty 1.2", "decoding.repetition_penalty"),
+        ("--markup align", "decoding.markup"),
+        ("--alignments", "--alignments"),
+        ("--ensemble RUN", "--ensemble"),
+        ("--precision bf16", "--precision bf16"),
+        ("--max-length 9*source+5", "8,192"),
+    ],
+)
+def test_auto_takes_torch_for_what_ctranslate2_lacks(options: str, part: str, run: Path, tmt: Tmt) -> None:
+    words = options.replace("RUN", str(run)).split()
+    expected, messages = translate(tmt, run, *words, "--engine", "torch")
+    assert messages == ""
+    found, messages = translate(tmt, run, *words, *AUTO)
+    assert found == expected
+    assert part in messages and "engine torch" in messages
+    refused = tmt("translate", run, "one", *words, "--engine", "ctranslate2")
+    assert_user_error(refused, "--engine ctranslate2", part, "--engine torch")
+    assert refused.stdout == ""
+
+
+def test_auto_takes_torch_for_an_unsupported_model_and_without_the_package(
+    run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "transformer_mt.tools.export.ctranslate2_engine", None)
+        found, messages = translate(tmt, run, *AUTO)
+        assert found == expected and "pip install ctranslate2" in messages
+        assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "pip install ctranslate2")
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace("qk_norm: false", "qk_norm: true"), encoding="utf-8")
+    assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "model.qk_norm", "--engine torch")
+
+
+def test_the_former_name_of_torch_is_answered(tiny_run: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("translate", tiny_run, "one", "--engine", "tmt"), "--engine torch")
+
+
+def test_evaluate_and_distill_take_the_engine(run: Path, tmt: Tmt) -> None:
+    for engine, name in (("torch", "torch"), ("ctranslate2", "ctranslate2 ")):
+        report = json.loads(assert_succeeded(tmt("evaluate", run, "--json", "--engine", engine)))
+        assert report["engine"].startswith(name) and report["decoding"]["engine"] == engine
+        output = f"taught-{engine}"
+        tmt("distill", run, "--mono", "train.en", "--output", output, "--engine", engine, "--any-language")
+        assert name in json.dumps(json.loads(Path(output, "report.json").read_text(encoding="utf-8"))["settings"])
+
+
+def test_an_interrupted_command_does_not_resume_with_another_engine(
+    run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("f").write_text("one\n" * 9, encoding="utf-8")
+    monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 4)
+    command = ("translate", run, "--input", "f", "--output", "g")
+    translate(tmt, run, *AUTO)  # the conversion searches, too
+    search = CTranslate2Engine.search
+    calls: list[int] = []
+
+    def stop(self: CTranslate2Engine, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise UserError("stopped")
+        return search(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CTranslate2Engine, "search", stop)
+        assert tmt(*command, *AUTO).returncode
+    assert_user_error(tmt(*command, "--resume", "--engine", "torch"), "--engine ctranslate2", "torch")
+    assert_succeeded(tmt(*command, "--resume", "--engine", "ctranslate2"))
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_converted_again_after_new_weights_damage_and_a_copy(
+    run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, _ = translate(tmt, run, *AUTO)
+    (model,) = cached_models(run)
+    content = model.read_bytes()
+
+    model.write_bytes(content[:-100])
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == first and "converted" in messages and model.read_bytes() == content
+
+    add_noise(run, 6)
+    expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == expected != first and "converted" in messages and cached_models(run) == [model]
+
+    assert [*model.parents[1].iterdir()] == [model.parent]
+    (model.parent / "signature").write_text("0" * 64, encoding="ascii")
+    assert "converted" in translate(tmt, run, *AUTO)[1]
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))  # of another user, who did not train the run
+    before = read_folder(run)
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == expected and "converted" in messages and read_folder(run) == before
+    assert len([*user_cache().glob("*/model.bin")]) == 1
+    assert "converted" not in translate(tmt, run, *AUTO)[1]
+
+
+def test_converted_models_of_deleted_checkpoints_are_deleted(run: Path, tmt: Tmt) -> None:
+    translate(tmt, run, *AUTO, "--checkpoint", 8)
+    assert [path.parent.name for path in cached_models(run)] == ["step-000008"]
+    shutil.rmtree(RunFolder.open(run).find_checkpoint("8").path)
+    translate(tmt, run, *AUTO)
+    assert [path.parent.name for path in cached_models(run)] == ["step-000012"]
+    shown = assert_succeeded(tmt("runs", run.parent))
+    assert run.name in shown and "ctranslate2" not in shown
+
+
+def test_two_processes_convert_a_model_once(run: Path) -> None:
+    command = [sys.executable, "-m", "transformer_mt", "translate", str(run), "one two", *AUTO]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0] * 3
+    assert len({translation for translation, _ in outputs}) == 1
+    assert all("engine ctranslate2" in messages for _, messages in outputs)
+    (model,) = cached_models(run)
+    assert [*model.parents[1].iterdir()] == [model.parent]
+
+
+def test_a_model_that_computes_something_else_is_not_used(run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
+    with monkeypatch.context() as patch:
+        patch.setitem(ctranslate2_export.ACTIVATIONS, "relu", "GELU")
+        found, messages = translate(tmt, run, *AUTO)
+    assert found == expected and "something else" in messages
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == expected and "something else" in messages, "the comparison is not repeated"
+    assert not cached_models(run)
+    assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "something else")
+
+
+def test_the_model_of_a_read_only_run_is_in_the_cache_of_the_user(
+    run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
+    before = read_folder(run)
+    make_folder = Path.mkdir
+    locked = [run]
+
+    def refuse(self: Path, *arguments: Any, **options: Any) -> None:
+        if any(folder in self.parents for folder in locked):
+            raise PermissionError(13, "Permission denied", str(self))
+        make_folder(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == expected and "converted" in messages
+    assert read_folder(run) == before and len([*user_cache().glob("*/model.bin")]) == 1
+    assert "converted" not in translate(tmt, run, *AUTO)[1]
+    shutil.rmtree(user_cache())
+    locked.append(tmp_path / "cache")
+    found, messages = translate(tmt, run, *AUTO)
+    assert found == expected and "engine torch" in messages and str(user_cache()) in messages
+
+
+def test_a_link_out_of_a_run_is_not_followed(run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (run / "ctranslate2").symlink_to(tmp_path / "elsewhere")
+    assert "engine ctranslate2" in translate(tmt, run, *AUTO)[1]
+    (run / "ctranslate2").unlink()
+    (run / "ctranslate2").mkdir()
+    (run / "ctranslate2" / ".step-000008.lock").symlink_to(tmp_path / "elsewhere" / "file")
+    assert "engine ctranslate2" in translate(tmt, run, *AUTO)[1]
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_a_full_disk_leaves_nothing_behind(run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_folder(run)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "_fsync_folder", fail)
+    assert "engine torch" in translate(tmt, run, *AUTO)[1]
+    assert read_folder(run) == before
+
+
+def test_longer_limits_need_a_model_with_more_positions(run: Path, tmt: Tmt) -> None:
+    translator = load_translator(run, device="cpu", threads=1, engine="auto")
+    longer = load_translator(run, device="cpu", threads=1, engine="auto", max_length_offset=3000)
+    assert translator.max_positions < 3000 <= longer.max_positions
+    assert load_translator(run, device="cpu", threads=1, engine="auto").max_positions == longer.max_positions
+    assert longer.translate(["one two"], max_length_offset=5) == translator.translate(["one two"])

@@ -1,0 +1,292 @@
+"""The choice between PyTorch and CTranslate2 for the model of a run, and the cache of converted models.
+
+    RUN/ctranslate2/step-000500/
+      model.bin  config.json  *vocabulary.json   read by CTranslate2
+      cache.json                                 what the model was made from, and checksums
+      signature                                  of cache.json, by the user who made it
+
+The folder holds the model of the checkpoint with this step. The model of a foreign or read-only run is in the user's
+cache instead. A model is made again unless its files are intact, the weights, the tokenizers, the settings of the model
+and the versions are the same, and this user has signed it. After the conversion, both engines translate and score some
+random sentences; if they differ by more than rounding, `cache.json` says so, and PyTorch translates.
+
+Importing this module imports neither torch nor CTranslate2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from transformer_mt import __version__
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.interface import LoadedRun, shorten_weights_hash
+from transformer_mt.decoding.translator import MakeStages, Translator
+from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.runs.folder import RunFolder, find_user_cache, is_own_signature, sign
+from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, CorruptFileError, verify_manifest, write_manifest
+from transformer_mt.system.device import is_cpu, keep_freed_memory, resolve_threads
+from transformer_mt.system.files import build_cached_folder, delete_folder, find_existing_parent, find_link_out
+from transformer_mt.system.log import log_rank0
+from transformer_mt.tools.export.ctranslate2_support import (
+    MAX_POSITIONS,
+    find_length_limits,
+    find_unsupported_model_keys,
+    find_unsupported_search_keys,
+)
+
+CACHE, MANIFEST, SIGNATURE = "ctranslate2", "cache.json", "signature"
+
+
+class UnavailableError(Exception):
+    """CTranslate2 cannot translate. The message is the reason."""
+
+
+def load_translator(
+    run: str | Path,
+    checkpoint: str = "best",
+    device: str = "auto",
+    threads: int | str = "auto",
+    precision: str = "auto",
+    *,
+    ensemble: str | Path | Sequence[str | Path] = (),
+    few_texts: bool = False,
+    make_stages: MakeStages | None = None,
+    scores: bool = True,
+    torch_reason: str = "",
+    keeps_torch: bool = False,
+    **options: Any,
+) -> Translator:
+    """Load a run with the engine of `decoding.engine`, and log which one `auto` chooses.
+
+    The parameters are those of `Translator.load`, and three more: `scores=False` omits the scores of translations,
+    which cost CTranslate2 another forward pass; `torch_reason` is why only PyTorch can do what the caller needs; with
+    `keeps_torch`, `auto` also loads PyTorch, for the alignments and constraints that CTranslate2 lacks.
+
+    Raises:
+        UserError: As `Translator.load`, or `decoding.engine` is ctranslate2, and it cannot translate.
+    """
+    folder = RunFolder.open(run)
+    config = folder.read_section("decoding", DecodingConfig).with_options(options)
+    is_required = config.engine == "ctranslate2"
+    if is_required or (config.engine == "auto" and is_cpu(device)):
+        try:
+            if torch_reason:
+                raise UnavailableError(torch_reason)
+            _check_supported(folder, config, precision, has_others=bool(ensemble))
+            translator = _load_converted(
+                folder, config, checkpoint, device if is_required else "cpu", threads, scores, make_stages
+            )
+            if not keeps_torch or is_required:
+                return translator
+            from transformer_mt.tools.export.ctranslate2_engine import CompleteEngine
+
+            checkpoint = str(translator.runs[0].step)
+            torch = Translator.load(run, checkpoint, device, threads, precision, few_texts=few_texts)
+            translator.engine = CompleteEngine(translator.engine, torch.engine)
+            return translator
+        except UnavailableError as reason:
+            if is_required:
+                raise UserError(f"--engine ctranslate2: {reason}; or choose --engine torch") from None
+            log_rank0(f"tmt: engine torch: {reason}")
+    return Translator.load(
+        run,
+        checkpoint,
+        device,
+        threads,
+        precision,
+        ensemble=ensemble,
+        few_texts=few_texts,
+        make_stages=make_stages,
+        **{**options, "engine": "torch"},
+    )
+
+
+def _check_supported(run: RunFolder, config: DecodingConfig, precision: str, *, has_others: bool) -> None:
+    """Raise `UnavailableError` if CTranslate2 does not support the model or an option."""
+    if has_others:
+        raise UnavailableError("--ensemble: CTranslate2 translates with one model")
+    if precision not in ("auto", "fp32"):
+        raise UnavailableError(f"--precision {precision}: CTranslate2 computes a run in fp32")
+    for key, reason in find_unsupported_search_keys(config):
+        raise UnavailableError(f"decoding.{key}: {reason}")
+    for key, reason in find_unsupported_model_keys(run.read_section("model", ModelConfig)):
+        raise UnavailableError(f"model.{key}: {reason}")
+
+
+def _load_converted(
+    run: RunFolder,
+    config: DecodingConfig,
+    checkpoint: str,
+    device: str,
+    threads: int | str,
+    scores: bool,
+    make_stages: MakeStages | None,
+) -> Translator:
+    """Load the converted model of a checkpoint, and make it before if needed. Raises `UnavailableError`."""
+    try:
+        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, check_device
+    except ImportError as error:
+        raise UnavailableError(f"CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
+    check_device(device)
+    keep_freed_memory()
+    start = time.perf_counter()
+    info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
+    conversion = _Conversion.plan(run, info, config, tokenizers, resolve_threads(threads))
+    model = conversion.find() or conversion.make()
+    if model.problem:
+        raise UnavailableError(model.problem)
+    try:
+        engine = CTranslate2Engine(model.folder, tokenizers, model.positions, device, threads, scores)
+    except (RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
+        raise UnavailableError(f"{model.folder} cannot be loaded: {error}") from None
+    made = f", converted {info.path.name} in {time.perf_counter() - start:.1f} s" if model.is_new else ""
+    log_rank0(f"tmt: engine {engine.name}{made}")
+    config = config.with_options({"engine": "ctranslate2"})
+    return Translator(engine, tokenizers, config, [LoadedRun.make(run, tokenizers, info)], make_stages)
+
+
+# --- conversion -------------------------------------------------------------------------------------------------------
+
+
+class _Description(BaseModel):
+    """The content of `cache.json`."""
+
+    model_config = ConfigDict(strict=True)
+
+    made_from: dict[str, str]
+    positions: PositiveInt
+    problem: str  # why PyTorch must translate; empty if both engines agree
+
+
+@dataclass(frozen=True)
+class _ConvertedModel:
+    """A converted model in the cache."""
+
+    folder: Path
+    positions: int
+    problem: str
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """What a model is converted from, and the folders that may have it."""
+
+    run: RunFolder
+    checkpoint: CheckpointInfo
+    made_from: dict[str, str]
+    positions: int
+    threads: int
+
+    @classmethod
+    def plan(
+        cls,
+        run: RunFolder,
+        checkpoint: CheckpointInfo,
+        config: DecodingConfig,
+        tokenizers: TokenizerPair,
+        threads: int,
+    ) -> _Conversion:
+        """Describe the conversion of a checkpoint. Raises `UnavailableError` if it has too few positions."""
+        from transformer_mt.tools.export.ctranslate2_engine import ctranslate2
+
+        model = run.read_section("model", ModelConfig)
+        positions, _ = find_length_limits(model, config, tokenizers)
+        if model.max_sequence_length is None and positions == MAX_POSITIONS:
+            raise UnavailableError(f"decoding allows {MAX_POSITIONS:,} tokens or more, too many for CTranslate2")
+        made_from = {
+            "weights": checkpoint.files[WEIGHTS].sha256,
+            "tokenizers": sha256(run.tokenizer.read_bytes()).hexdigest(),
+            "model": sha256(model.model_dump_json().encode()).hexdigest(),
+            "versions": f"transformer-mt {__version__}, ctranslate2 {ctranslate2.__version__}",
+        }
+        return cls(run, checkpoint, made_from, positions, threads)
+
+    @cached_property
+    def places(self) -> list[Path]:
+        """Folders for the model: in an own run, unless a link leads out of it, and in the user's cache."""
+        in_run = self.run.path / CACHE
+        digest = sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
+        in_cache = find_user_cache() / CACHE / digest[:32]
+        if self.run.is_foreign() or in_run.is_symlink() or find_link_out(in_run):
+            return [in_cache]
+        return [in_run / self.checkpoint.path.name, in_cache]
+
+    def find(self) -> _ConvertedModel | None:
+        """Return the model, if it was made before."""
+        return next(filter(None, map(self.read, self.places)), None)
+
+    def read(self, folder: Path) -> _ConvertedModel | None:
+        """Return the model in a folder; None if it is missing or damaged, or others made it, or from another model."""
+        path = folder / MANIFEST
+        try:
+            content = path.read_bytes()
+            signature = folder / SIGNATURE
+            is_in_run = folder.is_relative_to(self.run.path)  # where others may have put it
+            if is_in_run and not is_own_signature(content, signature.read_text(encoding="ascii")):
+                return None
+            found = _Description.model_validate_json(content)
+            if found.made_from != self.made_from or found.positions < self.positions:
+                return None
+            verify_manifest(path)
+        except (OSError, ValueError, CorruptFileError):
+            return None
+        return _ConvertedModel(folder, found.positions, found.problem, is_new=False)
+
+    def make(self) -> _ConvertedModel:
+        """Convert the model, and store it in the first folder that can be written. Raises `UnavailableError`."""
+        for folder in self.places:
+            if not os.access(find_existing_parent(folder), os.W_OK):
+                continue
+            try:
+                build_cached_folder(folder, self._fill, lambda folder=folder: self.read(folder) is not None)
+            except (OSError, UserError):  # the disk is full, or read-only
+                continue
+            if found := self.read(folder):
+                self._delete_old()
+                return replace(found, is_new=True)
+        folders = " or ".join(str(folder.parent) for folder in self.places)
+        raise UnavailableError(f"the converted model cannot be stored in {folders}")
+
+    def _fill(self, folder: Path) -> None:
+        """Write the converted model to an empty folder, or why it must not be used."""
+        from transformer_mt.tools.export.ctranslate2_export import check_parity_on_random_ids, save_model
+
+        try:
+            translator = Translator.load(self.run.path, str(self.checkpoint.step), "cpu", self.threads, "fp32")
+            if translator.runs[0].weights_hash != shorten_weights_hash(self.checkpoint):
+                raise UnavailableError(f"a training replaces {self.checkpoint.path}")
+            save_model(translator, self.positions, "float32", folder)
+            parity = check_parity_on_random_ids(translator, folder, self.positions)
+        except (UserError, RuntimeError, ValueError) as error:
+            raise UnavailableError(f"{self.checkpoint.path} cannot be converted: {error}") from None
+        problem = ""
+        if not parity.has_close_scores:
+            problem = f"converted, {self.checkpoint.path} computes something else ({parity})"
+            for file in folder.iterdir():
+                file.unlink()
+        description = _Description(made_from=self.made_from, positions=self.positions, problem=problem)
+        write_manifest(folder / MANIFEST, description.model_dump())
+        if not self.run.is_foreign() and (signature := sign((folder / MANIFEST).read_bytes())):
+            (folder / SIGNATURE).write_text(signature, encoding="ascii")
+
+    def _delete_old(self) -> None:
+        """Delete the converted models of checkpoints that the run has no longer."""
+        kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
+        for folder in (self.run.path / CACHE).glob("step-*"):
+            if folder.name not in kept:
+                with suppress(OSError):  # another process deletes it
+                    delete_folder(folder)
