@@ -31,14 +31,16 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows import prepare as data
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.tools.analysis import figures as pipeline_figures
-from transformer_mt.tools.analysis.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
 from transformer_mt.tools.analysis.figures import (
     COLOUR_MAP,
     DARK,
     MIDDLE,
     RED,
+    AttentionMaps,
+    decode_tokens,
     make_figure,
     plot_style,
+    translate_with_attention,
 )
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from transformer_mt.cli import plot
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config import root as configuration
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.analysis.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
+from transformer_mt.tools.analysis.figures import AttentionMaps, decode_tokens, translate_with_attention
 
 KINDS = ("positions", "schedule", "attention", "lengths")
 

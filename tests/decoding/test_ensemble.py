@@ -26,7 +26,7 @@ from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.attention_maps import translate_with_attention
+from transformer_mt.tools.analysis.figures import translate_with_attention
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]

@@ -30,7 +30,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import ResolvedPrecision
-from transformer_mt.tools.analysis.attention_maps import decode_tokens, translate_with_attention
+from transformer_mt.tools.analysis.figures import decode_tokens, translate_with_attention
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = [src for src, _ in load_pairs("test")[300:332]]
@@ -98,13 +98,13 @@ def test_repeated_call_gives_the_same_translations(translator: Translator, alone
 
 def test_batches_respect_batch_tokens(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, ...]] = []
-    start = translator.model.start
+    start = translator.torch_engine.start
 
     def spy(src: torch.Tensor) -> Any:
         shapes.append(tuple(src.shape))
         return start(src)
 
-    monkeypatch.setattr(translator.model, "start", spy)
+    monkeypatch.setattr(translator.torch_engine, "start", spy)
     for beam in (1, 4):
         shapes.clear()
         translator.translate(SENTENCES, beam=beam, batch_tokens=200 * beam)

@@ -19,6 +19,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import FusedLinear, LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
@@ -100,11 +101,11 @@ def check_model(model: Transformer, folder: Path) -> None:
     before = SRC.clone(), TGT.clone()
     with torch.no_grad():
         whole = model.logits(model(SRC, TGT))
-        cache = model.start(SRC)
-        for t in range(TGT.size(1)):
-            torch.testing.assert_close(
-                model.logits(model.step(TGT[:, t, None], cache))[:, 0], whole[:, t], atol=1e-4, rtol=1e-4
-            )
+        for decoder in (model, InferenceModel(model)):
+            cache = decoder.start(SRC)
+            for t in range(TGT.size(1)):
+                logits = decoder.logits(decoder.step(TGT[:, t, None], cache))[:, 0]
+                torch.testing.assert_close(logits, whole[:, t], atol=1e-4, rtol=1e-4)
     alone = model.logits(model(SRC[1:2, :2], TGT[1:2, :3]))
     torch.testing.assert_close(alone[0], whole[1, :3], atol=1e-4, rtol=1e-4)
 

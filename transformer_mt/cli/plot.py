@@ -111,7 +111,6 @@ def _choose_output(args: Plot, config: Config, run: RunFolder | None) -> Path:
 def _draw(args: Plot, config: Config, run: RunFolder | None) -> Figure:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.analysis import figures
-    from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 
     translator = None
     if run and _needs_weights(args.what, config):
@@ -126,7 +125,7 @@ def _draw(args: Plot, config: Config, run: RunFolder | None) -> Figure:
         return draw_lengths(config, run)
     assert translator is not None
     text = read_first_validation_sentence(config) if args.text is None else decode_argument(args.text)
-    return translate_with_attention(translator, text).figure(args.kind, args.layer, args.head)
+    return figures.translate_with_attention(translator, text).figure(args.kind, args.layer, args.head)
 
 
 def draw_lengths(config: Config, run: RunFolder | None) -> Figure:

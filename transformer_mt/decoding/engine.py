@@ -42,6 +42,7 @@ from transformer_mt.decoding.search import (
     beam_search,
 )
 from transformer_mt.errors import UserError
+from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_indices
@@ -82,6 +83,7 @@ class TorchEngine:
     def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair) -> None:
         """The models are in evaluation mode."""
         self.models, self.tokenizers = models, tokenizers
+        self._inference_models = [InferenceModel(model) for model in models]
         weight = models[0].output.weight
         self.device = weight.device
         self.precision = next(name for name in get_args(ResolvedPrecision) if precision_dtype(name) == weight.dtype)
@@ -94,17 +96,18 @@ class TorchEngine:
 
     def start(self, src: Tensor) -> EnsembleCache:
         """Encode the sources [B, S] and return the caches for `step`."""
-        return EnsembleCache([model.start(src) for model in self.models])
+        return EnsembleCache([model.start(src) for model in self._inference_models])
 
     def step(self, tokens: Tensor, cache: EnsembleCache) -> Iterator[Tensor]:
         """Append the newest tokens to the cache and yield log-probabilities of the next. [B, K] -> slices of [b, K, V].
 
         On a CPU a slice has few sentences; elsewhere it is the whole batch.
         """
-        states = [model.step(tokens, each) for model, each in zip(self.models, cache.caches, strict=True)]  # [B, K, D]
+        models = self._inference_models
+        states = [model.step(tokens, each) for model, each in zip(models, cache.caches, strict=True)]  # [B, K, D]
         size = max(1, CPU_SLICE_ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
         for slices in zip(*(torch.split(model_states, size) for model_states in states), strict=True):
-            pairs = zip(self.models, slices, strict=True)
+            pairs = zip(models, slices, strict=True)
             yield mean_log_probs([model.logits(part).log_softmax(-1) for model, part in pairs])
 
     @torch.inference_mode()

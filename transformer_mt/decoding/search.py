@@ -113,7 +113,10 @@ def beam_candidates(beams: BeamState, log_probs: Tensor, rows: slice) -> Candida
 
     At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs one extension.
     """
-    n_wanted = 2 * beams.n_beams if beams.n_beams > 1 else 1
+    if beams.n_beams == 1:
+        best, tokens = log_probs.max(-1)  # [b, 1]
+        return Candidates(beams.scores[rows] + best, best, torch.zeros_like(tokens), tokens)
+    n_wanted = 2 * beams.n_beams
     n_found = min(n_wanted, log_probs[0].numel())
     scores, indices = chunked_topk(log_probs, beams.scores[rows], n_found)
     parents, tokens = indices // log_probs.size(-1), indices % log_probs.size(-1)

@@ -26,8 +26,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, Warn
-from transformer_mt.tools.analysis.attention_maps import translate_with_attention
-from transformer_mt.tools.analysis.figures import render_pixels
+from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import one_pass_loss, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult

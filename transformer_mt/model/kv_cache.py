@@ -33,34 +33,36 @@ class LayerKVCache:
 
     def __init__(self) -> None:
         self.n_used = 0
-        self.slots: KeysValues | None = None  # 2 x [B, G, at least C, E]; None before the first token
+        self.slots: Tensor | None = None  # keys and values [2, B, G, at least C, E]; None before the first token
 
     def append(self, new: KeysValues) -> KeysValues:
         """Write the keys and values of one step. 2 x [B, G, K, E] -> 2 x [B, G, C, E], the used slots in whole blocks.
 
         Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """
-        start, end = self.n_used, self.n_used + new.keys.size(2)
-        n_slots = round_up(end)
+        return KeysValues(*self.append_both(torch.stack([*new])).unbind())
+
+    def append_both(self, new: Tensor) -> Tensor:
+        """Do the same for keys and values in one tensor. [2, B, G, K, E] -> [2, B, G, C, E]."""
+        n_new = new.size(3)
+        start, self.n_used = self.n_used, self.n_used + n_new
+        n_slots = round_up(self.n_used)
         if self.slots is None:
-            self.slots = KeysValues(*(pad_slots(each[:, :, :0], n_slots) for each in new))
-        elif n_slots > self.slots.keys.size(2):
-            self.slots = KeysValues(*(pad_slots(each, max(n_slots, 2 * each.size(2))) for each in self.slots))
-        for slots, added in zip(self.slots, new, strict=True):
-            slots.narrow(2, start, end - start).copy_(added)
-        self.n_used = end
-        keys, values = self.slots
-        return KeysValues(keys.narrow(2, 0, n_slots), values.narrow(2, 0, n_slots))
+            self.slots = new.new_zeros(*new.shape[:3], n_slots, new.size(4))
+        elif n_slots > self.slots.size(3):
+            self.slots = pad_slots(self.slots, max(n_slots, 2 * self.slots.size(3)))
+        self.slots.narrow(3, start, n_new).copy_(new)
+        return self.slots.narrow(3, 0, n_slots)
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. rows: [B']."""
         if self.slots is not None:  # indexing would take six times as long as `index_select`
-            self.slots = KeysValues(*(each.index_select(0, rows) for each in self.slots))
+            self.slots = self.slots.index_select(1, rows)
 
 
 def pad_slots(x: Tensor, n_slots: int) -> Tensor:
-    """Append slots of zeros. [B, G, S, E] -> contiguous [B, G, n_slots, E]."""
-    return F.pad(x, (0, 0, 0, n_slots - x.size(2))).contiguous()
+    """Append slots of zeros. [..., S, E] -> contiguous [..., n_slots, E]."""
+    return F.pad(x, (0, 0, 0, n_slots - x.size(-2))).contiguous()
 
 
 def pad_mask(mask: Tensor, n_slots: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from transformer_mt.data.batches import collate_pairs, collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.engine import EnsembleCache, TorchEngine
 from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
@@ -274,7 +274,14 @@ def test_blank_texts_and_ensembles_are_refused(translator: Translator) -> None:
 
 
 def test_a_model_that_returns_nan_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = translator.model.logits
-    monkeypatch.setattr(translator.model, "logits", lambda states: logits(states) * math.nan)
+    start = translator.torch_engine.start
+
+    def start_with_nan(src: torch.Tensor) -> EnsembleCache:
+        cache = start(src)
+        for keys_values in cache.caches[0].memory:
+            keys_values.values.fill_(math.nan)
+        return cache
+
+    monkeypatch.setattr(translator.torch_engine, "start", start_with_nan)
     with pytest.raises(UserError, match="not a number"):
         explain(translator, SENTENCE)

@@ -30,7 +30,7 @@ from transformer_mt.decoding.search import (
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece
-from transformer_mt.tools.analysis.attention_maps import decode_continuations, record_attention
+from transformer_mt.tools.analysis.figures import decode_continuations, record_attention
 
 N_ALTERNATIVES = 5
 

@@ -29,13 +29,13 @@ from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
-from transformer_mt.tools.analysis.attention_maps import translate_with_attention
 from transformer_mt.tools.analysis.confidence import (
     hash_sources,
     judge_translations,
     load_calibration,
     measure_calibration,
 )
+from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.training.metrics_logger import split_by_source

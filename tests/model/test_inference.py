@@ -1,0 +1,78 @@
+"""The model written out over its weights equals the modules of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_mt.model import cpu_kernels
+from transformer_mt.model.cpu_kernels import MAX_SMALL_ROWS, SHORT_KEYS, make_product
+from transformer_mt.model.inference import InferenceModel
+from transformer_mt.model.modules import convert_linears, linear
+from transformer_mt.model.transformer import Transformer
+
+MakeModel = Callable[..., Transformer]
+SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, 0, 0, 0], [9, 9, 2, 11, 0]])
+
+
+def random_search(model: Transformer | InferenceModel, src: Tensor, n_beams: int) -> list[Tensor]:
+    """Return the logits of each position of a search with random tokens, parents and dropped sentences."""
+    torch.manual_seed(3)
+    cache, n, found = model.start(src), len(src), list[Tensor]()
+    tokens = torch.randint(1, 23, (n, 1))
+    for position in range(20):
+        found.append(model.logits(model.step(tokens, cache)))
+        cache.reorder(torch.randint(0, tokens.size(1), (n, n_beams)))
+        if position == 10:
+            n -= 1
+            cache.select(torch.arange(n))
+        tokens = torch.randint(1, 23, (n, n_beams))
+    return found
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n_beams", [1, 3])
+@pytest.mark.parametrize(
+    "settings", [{}, {"n_kv_heads": 2, "positions": "rotary", "qk_norm": True}], ids=["", "modern"]
+)
+def test_searches_equal_those_of_the_modules(
+    make_model: MakeModel, settings: dict[str, Any], n_beams: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed and other weights, over several blocks of slots, while hypotheses and sentences are dropped."""
+    model = make_model(rough=0.2, **settings)
+    convert_linears(model, dtype)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    for packed_weights in (1, cpu_kernels.PACKED_WEIGHTS):
+        monkeypatch.setattr(cpu_kernels, "PACKED_WEIGHTS", packed_weights)
+        found, wanted = (random_search(each, SRC, n_beams) for each in (InferenceModel(model), model))
+        torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
+
+
+@torch.inference_mode()
+def test_long_sources_equal_those_of_the_modules(make_model: MakeModel) -> None:
+    """PyTorch's fused attention encodes them."""
+    model = make_model(rough=0.2)
+    src = torch.randint(1, 23, (2, SHORT_KEYS + 9))
+    src[1, SHORT_KEYS - 5 :] = 0
+    found, wanted = (random_search(each, src, 2) for each in (InferenceModel(model), model))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [24, 600], ids=["small", "packed"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_equal_linear(width: int, has_bias: bool, dtype: torch.dtype) -> None:
+    weight, bias = torch.randn(width, width).to(dtype), torch.randn(width).to(dtype) if has_bias else None
+    product = make_product(weight, bias)
+    for n_rows in (1, MAX_SMALL_ROWS, MAX_SMALL_ROWS + 1, 500, 2000):
+        x = torch.randn(n_rows, width)
+        wanted = linear(x.double(), weight.double(), None if bias is None else bias.double())
+        tolerance = 1e-3 if dtype == torch.float32 else 0.02 * width**0.5
+        assert product(x).dtype == dtype
+        torch.testing.assert_close(product(x).double(), wanted, atol=tolerance, rtol=0.02)
