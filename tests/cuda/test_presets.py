@@ -14,12 +14,13 @@ from helpers import random_batch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
+from transformer_mt.flows.resolve import can_pack
 from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.optimizers import ExponentialMovingAverage
-from transformer_mt.training.packed_batches import can_pack, pack
+from transformer_mt.training.packed_batches import pack
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NAMES = [str(path.relative_to(CONFIGS)) for path in sorted(CONFIGS.rglob("*.yaml")) if path.name != "reference.yaml"]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.flows.resolve import can_pack
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.cuda_kernels import packed_attention
 from transformer_mt.model.packing import PackedMask, Packing
@@ -20,7 +21,6 @@ from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.packed_batches import (
     PackedBatch,
-    can_pack,
     pack,
     pack_passes,
 )

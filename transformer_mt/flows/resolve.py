@@ -19,6 +19,7 @@ from transformer_mt.data.data_config import DataConfig, find_unreachable_stage
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import TrainingData, make_stream
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
@@ -27,7 +28,7 @@ from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
-from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, can_pack, pack
+from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
 
@@ -193,6 +194,14 @@ def log_predicted_memory(config: Config, machine: Machine, model: Transformer, s
     prediction = memory.predict_memory(stream, *_trial(config, machine, model))
     log_rank0(f"memory: {prediction.describe()}")
     return prediction
+
+
+def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool:
+    """Return whether batches are packed: on CUDA, except for a consistency loss, which compares two padded passes.
+
+    The kernel needs heads whose width is a multiple of 8.
+    """
+    return device.type == "cuda" and model.d_head % 8 == 0 and consistency == "none"
 
 
 def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:

@@ -23,6 +23,7 @@ from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.flows.evaluation import Validator, make_evaluation_set, translate_set
 from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, prepare_data
 from transformer_mt.flows.resolve import (
+    can_pack,
     check_model_fits,
     log_predicted_memory,
     resolve_batch_tokens,
@@ -55,7 +56,7 @@ from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
-from transformer_mt.training.packed_batches import PackedBatch, can_pack, pack_passes
+from transformer_mt.training.packed_batches import PackedBatch, pack_passes
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer

@@ -16,19 +16,10 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.packing import Packing, PackingPair
 
 MAX_PASS_POSITIONS = 1 << 17
 """Maximum source and target positions of a pass over several batches. A GPU is not faster with more."""
-
-
-def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool:
-    """Return whether batches are packed: on CUDA, except for a consistency loss, which compares two padded passes.
-
-    The kernel needs heads whose width is a multiple of 8.
-    """
-    return device.type == "cuda" and model.d_head % 8 == 0 and consistency == "none"
 
 
 @dataclass(frozen=True)
