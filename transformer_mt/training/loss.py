@@ -278,7 +278,7 @@ sum over all its labels, too large."""
 
 
 def _multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
-    """Return x * factor in another dtype, in one pass over memory."""
+    """Return x * factor in `dtype`, in one pass over memory, or none if nothing changes."""
     return x.to(dtype) if factor == 1 else torch.mul(x, factor, out=torch.empty_like(x, dtype=dtype))
 
 
@@ -299,7 +299,7 @@ class _ChunkedSum(torch.autograd.Function):
     ) -> Tensor:
         states = pad_rows(states, dtype) if needs_padded_rows(states.device, dtype) else states.to(dtype)
         factors = FP16_FACTORS if dtype == torch.float16 else GradientFactors()
-        scaled_states = states if factors.states == 1 else states * factors.states
+        scaled_states = _multiply(states, factors.states, dtype)
         grad_states = torch.empty_like(states) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
         n_ids = len(weight)
@@ -328,8 +328,10 @@ class _ChunkedSum(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         grad_states, grad_weight = ctx.saved_tensors
         scale, factors = grad_outputs[0][0], ctx.factors
-        of_states = grad_states[: ctx.n_labels].float() * (scale / factors.logits)
-        return of_states, grad_weight * (scale / (factors.logits * factors.states)), None, None, None, None, None, None
+        states_scale = _multiply(scale, 1 / factors.logits, scale.dtype)
+        weight_scale = _multiply(scale, 1 / (factors.logits * factors.states), scale.dtype)
+        of_states = grad_states[: ctx.n_labels].float() * states_scale
+        return of_states, grad_weight * weight_scale, None, None, None, None, None, None
 
 
 def pad_vocabulary(weight: Tensor) -> Tensor:
