@@ -21,6 +21,7 @@ from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
 from transformer_mt.tools.markup.stages import GlossaryStage, make_stages, read_glossary
@@ -136,20 +137,24 @@ def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
     ],
     ids=["default", "sublayer norm", "rotary"],
 )
-def test_a_decoder_step_in_bf16_is_near_that_of_the_cpu(settings: dict[str, Any], make_model) -> None:
-    model = prepare_for_inference(make_model(d_model=32, **settings), "bf16")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("form", [lambda model: model, InferenceModel], ids=["modules", "inference"])
+def test_decoder_steps_in_half_precision_are_near_those_of_the_cpu(
+    form: Callable[[Transformer], Transformer | InferenceModel], precision: Any, settings: dict[str, Any], make_model
+) -> None:
+    model = prepare_for_inference(make_model(d_model=32, **settings), precision)
     src, tokens = torch.randint(1, 23, (3, 7)), torch.randint(1, 23, (3, 4, 5))
 
-    def run(model: Transformer, device: torch.device) -> Tensor:
+    def run(model: Transformer | InferenceModel, device: torch.device) -> Tensor:
         cache = model.start(src.to(device))
         states = [model.step(tokens[..., i].to(device), cache) for i in range(tokens.size(2))]
         return model.logits(states[-1])[..., 1:].cpu()
 
     with torch.inference_mode():
-        expected = run(model, CPU)
+        expected = run(form(model), CPU)
     found_on = copy.deepcopy(model).to(CUDA)
     with torch.inference_mode():
-        torch.testing.assert_close(run(found_on, CUDA), expected, atol=0.05, rtol=0.05)
+        torch.testing.assert_close(run(form(found_on), CUDA), expected, atol=0.05, rtol=0.05)
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------

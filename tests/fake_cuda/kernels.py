@@ -90,6 +90,7 @@ def _scaled_dot_product_efficient_attention(
     *,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    assert attn_bias is None or attn_bias.dtype == query.dtype
     assert not is_causal
     weights, seed = attention_weights(query, key, attn_bias, scale), torch.randint(1 << 40, ())
     context = (weights * dropout_factors(weights, dropout_p, seed)) @ value.float()  # [B, H, T, E]

@@ -35,7 +35,7 @@ def random_search(model: Transformer | InferenceModel, src: Tensor, n_beams: int
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("n_beams", [1, 3])
 @pytest.mark.parametrize(
     "settings", [{}, {"n_kv_heads": 2, "positions": "rotary", "qk_norm": True}], ids=["", "modern"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention, fused_attention, padding_mask
-from transformer_mt.model.cpu_kernels import MASKED_SCORE, SHORT_KEYS, make_product, slice_sources
+from transformer_mt.model.cpu_kernels import SHORT_KEYS, make_product, masked_score, slice_sources
 from transformer_mt.model.kv_cache import KVCache, LayerKVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
 from transformer_mt.model.modules import LayerNorm, linear
@@ -45,9 +45,11 @@ class InferenceModel:
     def start(self, src: Tensor) -> KVCache:
         """Encode the source and return the cache for step-by-step decoding. [B, S]."""
         caches: list[KVCache] = []
+        dtype = self._encoder.dtype  # which the CUDA kernel of attention demands of the mask
         for part in slice_sources(src, self._src_pad):
             is_source = padding_mask(part, self._src_pad)  # [b, 1, 1, S]
-            mask = torch.zeros(is_source.shape, device=src.device).masked_fill_(~is_source, MASKED_SCORE)
+            mask = torch.zeros(is_source.shape, dtype=dtype, device=src.device)
+            mask.masked_fill_(~is_source, masked_score(dtype))
             x, rotation = self._encoder.embed(part, slice(0, part.size(1)))
             mask = self._encoder.expand(mask, part.size(1))
             for layer in self._encoder_layers:
@@ -80,7 +82,7 @@ class _Stack:
         self._embedding = stack.embedding
         attention = next(each for each in stack.modules() if isinstance(each, MultiHeadAttention))
         self._n_heads, self._n_groups = attention.n_heads, attention.n_kv_heads
-        self._dtype = attention.output.weight.dtype
+        self.dtype = attention.output.weight.dtype
         self._rotary = next((each for each in stack.layers.modules() if isinstance(each, Rotary)), None)
         self.norm = make_norm_function(stack.norm)
 
@@ -100,7 +102,7 @@ class _Stack:
         PyTorch's fused attention is faster on a GPU and for many keys of many queries, and gets the mask as it is.
         """
         batch, _, _, n_keys = mask.shape
-        if not mask.is_cpu or (self._dtype == torch.float32 and min(length, n_keys) > SHORT_KEYS):
+        if not mask.is_cpu or (self.dtype == torch.float32 and min(length, n_keys) > SHORT_KEYS):
             return mask
         expanded = mask.expand(batch, self._n_heads, length, n_keys)
         return expanded.reshape(batch * self._n_groups, -1, n_keys)
