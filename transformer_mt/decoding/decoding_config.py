@@ -17,6 +17,7 @@ ScoresT = TypeVar("ScoresT", "Tensor", float)
 
 MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
 GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
+MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took 41 s on a CPU
 MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
 
@@ -25,9 +26,9 @@ class DecodingConfig(Section):
 
     engine: Annotated[Literal["auto", "torch", "ctranslate2"], MAY_CHANGE] = "auto"
     """library that translates: torch, ctranslate2, or auto: ctranslate2 on a CPU if it supports all options"""
-    beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
-    """beam size: hypotheses per sentence that are extended at each step; 1: greedy search"""
-    n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1, le=1000)
+    beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1)
+    """beam size: hypotheses per sentence that are extended at each step; 1: greedy search; at most 128"""
+    n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
     """number of translations per sentence, the best first"""
     length_penalty: Annotated[Literal["average", "gnmt"], MAY_CHANGE] = "average"
     """divides log-probabilities for ranking: average: length^A; gnmt: ((5 + length) / 6)^A; the length includes EOS"""
@@ -74,6 +75,9 @@ class DecodingConfig(Section):
 
     @model_validator(mode="after")
     def _check_n_best(self) -> DecodingConfig:
+        for key, n_beams in (("beam", self.beam), ("n_best", self.n_best)):
+            if n_beams > MAX_BEAMS:
+                raise section_error(key, f"{n_beams}: at most {MAX_BEAMS}: time and memory grow with its square")
         if not self.sample and self.n_best > self.beam:
             raise section_error(
                 "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"

@@ -211,7 +211,7 @@ def bucket_size(n_rows: int) -> int:
 
 def pad_rows(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert rows to `dtype` and append zero rows up to `bucket_size`. [N, ...] -> [bucket_size(N), ...]."""
-    n_rows = len(rows)
+    n_rows = rows.size(0)
     n_padded = bucket_size(n_rows)
     if n_padded == n_rows:
         return rows.to(dtype)
@@ -264,10 +264,15 @@ def make_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tens
     is_bf16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if (is_large_fp32 or is_bf16) and HAS_MKL_AND_ONEDNN and uses_cpu_kernels(weight.device):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        return lambda x: torch.ops.mkldnn._linear_pointwise(pad_rows(x, dtype), packed, bias, "none", [], "")[: len(x)]
+
+        def packed_product(x: Tensor) -> Tensor:
+            y = torch.ops.mkldnn._linear_pointwise(pad_rows(x, dtype), packed, bias, "none", [], "")
+            return y.narrow(0, 0, x.size(0))
+
+        return packed_product
 
     def product(x: Tensor) -> Tensor:
-        if len(x) > MAX_SMALL_ROWS and onednn_is_faster(x, weight):
+        if x.size(0) > MAX_SMALL_ROWS and onednn_is_faster(x, weight):
             return onednn_linear(x, weight, bias)
         x = x if x.dtype == dtype else x.to(dtype)
         return torch.mm(x, transposed) if bias is None else torch.addmm(bias, x, transposed)

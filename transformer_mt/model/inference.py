@@ -207,7 +207,7 @@ def attend_with_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Te
     """Compute softmax(Q K^T / sqrt(E) + mask) V. [B, H, L, E], 2 x [B, G, C, E], [B * G, R * L, C] -> [B, H, L, E]."""
     shape, scale = queries.shape, queries.size(3) ** -0.5
     keys, values = keys.flatten(0, 1).mT, values.flatten(0, 1)  # [B * G, E, C], [B * G, C, E]
-    queries = queries.reshape(len(keys), -1, shape[3])  # [B * G, R * L, E]
+    queries = queries.reshape(mask.size(0), -1, shape[3])  # [B * G, R * L, E]
     if queries.dtype == torch.float32:
         weights = torch.baddbmm(mask, queries, keys, alpha=scale).softmax(-1)  # [B * G, R * L, C]
     else:
