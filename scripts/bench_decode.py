@@ -2,12 +2,14 @@
 
     python scripts/bench.py decode RUN --src F [--ref G] [--threads N] [--rounds N]
 
-CTranslate2 has the same weights and computes in fp32, as with `tmt translate --engine ctranslate2`: our tokenizers,
-batches of similar length, our length limits. For each side and beam, the script first searches the best of several
-batch sizes. Then it measures each side in its own subprocess, without loading, in interleaved rounds, so that the ratio
-hardly depends on the machine. With --ref, it also prints BLEU, because speed without quality is worthless.
+The sides are PyTorch in bf16 and fp32, the engine that `tmt translate` chooses (auto), and CTranslate2 itself: its
+`translate_batch` for the ids of all sentences, with the same weights in fp32, and without our tokenizers and limits.
+For each side and beam, the script first searches the best of several batch sizes; auto keeps the default. Then it
+measures each side in its own subprocess, without loading, in interleaved rounds, so that the ratio hardly depends on
+the machine. With --ref, it also prints BLEU, because speed without quality is worthless.
 
-The latency is that of a sentence of about 15 words: for the whole command, and for each side once its model is loaded.
+The latency is that of a sentence of about 15 words: for the whole command with each engine, and for each side once its
+model is loaded.
 """
 
 from __future__ import annotations
@@ -27,13 +29,24 @@ from trainings import positive_int, tmt
 
 from transformer_mt.config.root import load as load_config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
+from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
+from transformer_mt.tools.export.ctranslate2_engine import load_translator as load_exported
+from transformer_mt.tools.export.engine_choice import load_translator
 
-SIDES = ("bf16", "fp32", "ctranslate2")
-SIZES = {"ours": (4096, 8192, 16384, 32768), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens
+LIBRARY = "ctranslate2"
+SIDES = ("bf16", "fp32", "auto", LIBRARY)
+PYTORCH_SIZES = (4096, 8192, 16384, 32768)
+SIZES = {  # decoding.batch_tokens
+    "bf16": PYTORCH_SIZES,
+    "fp32": PYTORCH_SIZES,
+    "auto": (DecodingConfig().batch_tokens,),
+    LIBRARY: (512, 1024, 2048, 4096, 8192, 16384, 32768),
+}
 BEAMS = (1, 5)
 WARM_UP = 100  # sentences before the measurement
 WORDS = 15
@@ -78,7 +91,7 @@ def compare(args: argparse.Namespace, beam: int) -> None:
     config = load_config(RunFolder.open(Path(args.run)).config)
     standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     for side in SIDES:
-        ratios = [ours / theirs for ours, theirs in zip(rates[side], rates["ctranslate2"], strict=True)]
+        ratios = [ours / theirs for ours, theirs in zip(rates[side], rates[LIBRARY], strict=True)]
         bleu = f"  BLEU {standard.score(texts[side], list(read_lines(args.ref))).bleu.value:.2f}" if args.ref else ""
         print(
             f"beam {beam}  {side:11}  {statistics.median(rates[side]):7,.0f} sentences/s "
@@ -90,7 +103,7 @@ def compare(args: argparse.Namespace, beam: int) -> None:
 
 def best_size(args: argparse.Namespace, side: str, beam: int) -> int:
     """Return the fastest batch size of a side."""
-    sizes = SIZES["theirs" if side == "ctranslate2" else "ours"]
+    sizes = SIZES[side]
     rates: list[float] = run_side(args, side, beam, sizes)["rates"]
     return max(zip(rates, sizes, strict=True))[1]
 
@@ -112,25 +125,57 @@ def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int
 def measure(args: argparse.Namespace) -> None:
     """Print sentences per second for each batch size, and the translations, as JSON."""
     texts = list(read_lines(args.src))
-    translator = load(args, args.side)
+    translator = load(args, args.side, texts)
     rates: list[float] = []
-    found: list[str] = []
+    found: Sequence[str] = []
     for size in args.sizes:
         translator.translate(texts[:WARM_UP], batch_tokens=size)
         start = time.perf_counter()
         found = translator.translate(texts, batch_tokens=size)
         rates.append(len(texts) / (time.perf_counter() - start))
+    if isinstance(translator, Library):
+        found = translator.decode()
     print(json.dumps({"rates": rates, "texts": found}))
 
 
-def load(args: argparse.Namespace, side: str) -> Translator:
-    """Load the translator of one side."""
-    if side == "ctranslate2":
-        from transformer_mt.tools.export.ctranslate2_engine import load_translator
+class Library:
+    """CTranslate2 itself, which gets the ids of texts and returns ids."""
 
-        return load_translator(
-            args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam
+    def __init__(self, exported: Path, threads: str, beam: int, texts: Sequence[str]) -> None:
+        self.translator = load_exported(exported, device="cpu", threads=threads, scores=False, beam=beam)
+        engine, self.config = self.translator.engine, self.translator.config
+        assert isinstance(engine, CTranslate2Engine)
+        self.engine = engine
+        ids = self.translator.encode(texts, range(len(texts)))
+        self.sources = {text: [engine.src_vocabulary[i] for i in one] for text, one in zip(texts, ids, strict=True)}
+        self.results: list[Any] = []
+
+    def translate(self, texts: Sequence[str], batch_tokens: int = 32768) -> list[str]:
+        """Translate the ids. `decode` returns the texts."""
+        sources = [self.sources[text] for text in texts]
+        self.results = self.engine.library.translate_batch(
+            sources,
+            beam_size=self.config.beam,
+            length_penalty=self.config.length_penalty_exponent,
+            max_decoding_length=self.config.max_target_tokens(max(map(len, sources))),
+            max_input_length=0,
+            max_batch_size=batch_tokens // self.config.beam,
+            batch_type="tokens",
         )
+        return []
+
+    def decode(self) -> list[str]:
+        """Return the texts of the last translations."""
+        ids = [[self.engine.tgt_ids[token] for token in result.hypotheses[0]] for result in self.results]
+        return self.translator.tokenizers.tgt.decode(ids)
+
+
+def load(args: argparse.Namespace, side: str, texts: Sequence[str]) -> Translator | Library:
+    """Load the translator of one side."""
+    if side == LIBRARY:
+        return Library(args.exported, args.threads, args.beam, texts)
+    if side == "auto":
+        return load_translator(args.run, device="cpu", threads=args.threads, scores=False, beam=args.beam)
     return Translator.load(args.run, device="cpu", threads=args.threads, precision=side, beam=args.beam)
 
 
@@ -142,21 +187,25 @@ def measure_latency(args: argparse.Namespace) -> None:
     text = min(read_lines(args.src), key=lambda line: abs(len(line.split()) - WORDS))
     command = [sys.executable, "-m", "transformer_mt", "translate", args.run, text]
     command += ["--device", "cpu", "--threads", str(args.threads)]
-    cold = [duration(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(args.rounds)]
-    print(f"one sentence of {len(text.split())} words: {statistics.median(cold):.2f} s for the whole command")
+    durations: dict[str, list[float]] = {"torch": [], "auto": []}
+    for _ in range(args.rounds):
+        for engine, cold in durations.items():
+            words = [*command, "--engine", engine]
+            cold.append(duration(lambda: subprocess.run(words, check=True, capture_output=True)))  # noqa: B023
+    for engine, cold in durations.items():
+        seconds = statistics.median(cold)
+        print(f"one sentence of {len(text.split())} words: {seconds:.2f} s for the whole command, engine {engine}")
     for beam in BEAMS:
         args.beam = beam
         times: dict[str, list[float]] = {side: [] for side in SIDES}
-        translators = {side: load(args, side) for side in SIDES}
+        translators = {side: load(args, side, [text]) for side in SIDES}
         for _ in range(10 * args.rounds):  # interleaved, so that the ratio hardly depends on the machine
             for side, translator in translators.items():
                 times[side].append(duration(lambda: translator.translate([text])))  # noqa: B023
         for side in SIDES:
-            ratio = statistics.median(
-                ours / theirs for ours, theirs in zip(times[side], times["ctranslate2"], strict=True)
-            )
+            ratio = statistics.median(ours / theirs for ours, theirs in zip(times[side], times[LIBRARY], strict=True))
             milliseconds = 1000 * statistics.median(times[side])
-            print(f"once loaded, beam {beam}, {side:11}: {milliseconds:5.1f} ms  ratio {ratio:.1f}")
+            print(f"once loaded, beam {beam}, {side:11}: {milliseconds:5.1f} ms  ratio {ratio:.2f}")
 
 
 def duration(function: Callable[[], object]) -> float:

@@ -94,6 +94,10 @@ class TorchEngine:
         limits = (model.config.max_sequence_length for model in self.models)
         return min((limit for limit in limits if limit is not None), default=sys.maxsize)
 
+    def without_scores(self) -> TorchEngine:
+        """Return this engine, because the search needs the scores."""
+        return self
+
     def start(self, src: Tensor) -> EnsembleCache:
         """Encode the sources [B, S] and return the caches for `step`."""
         return EnsembleCache([model.start(src) for model in self._inference_models])

@@ -102,6 +102,10 @@ class Engine(Protocol):
         """Length of the longest sequence that it can read."""
         ...
 
+    def without_scores(self) -> Engine:
+        """Return an engine with the same model that omits the scores of translations if this is faster."""
+        ...
+
     def search(
         self,
         sources: list[list[int]],

@@ -394,8 +394,10 @@ class Translator:
         n_done = len(prepared) - len(lengths)
         lengths_of_rejected: dict[int, int] = {}
         for is_constrained in (False, True):
-            config = self.config.with_term_beam() if is_constrained else self.config
             rows = lengths_of_rejected if is_constrained else lengths
+            if not rows:
+                continue
+            config = self.config.with_term_beam() if is_constrained else self.config
             for batch in batch_by_length(rows, config.batch_tokens // config.n_beams):
                 if is_cancelled is not None:
                     batch = [i for i in batch if not is_cancelled(i)]

@@ -10,6 +10,7 @@ log-probability / length^A, where EOS counts as a token (tested with CTranslate2
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ from transformer_mt.tools.export.ctranslate2_support import find_unsupported_sea
 
 ctranslate2 = import_ctranslate2()
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
+CPU_BATCH_TOKENS = 4096  # source tokens times beam size that CTranslate2 searches at once on a CPU, as its cache allows
 COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -131,6 +133,12 @@ class CTranslate2Engine:
         """Type in which CTranslate2 computes."""
         return self.library.compute_type
 
+    def without_scores(self) -> CTranslate2Engine:
+        """Return an engine that saves a forward pass for each translation."""
+        twin = copy.copy(self)
+        twin.has_scores = False
+        return twin
+
     def search(
         self,
         sources: list[list[int]],
@@ -219,6 +227,8 @@ class CTranslate2Engine:
             min_decoding_length=min(config.min_length, limit),
             max_decoding_length=limit,
             max_input_length=0,
+            max_batch_size=max(1, CPU_BATCH_TOKENS // config.beam) if self.library.device == "cpu" else 0,
+            batch_type="tokens",
             return_end_token=True,
         )
         return [[self._hypothesis(tokens) for tokens in result.hypotheses] for result in results]
@@ -254,6 +264,10 @@ class CompleteEngine:
         self.fast, self.torch = fast, torch
         self.name, self.precision = fast.name, fast.precision
         self.max_positions = min(fast.max_positions, torch.max_positions)
+
+    def without_scores(self) -> CompleteEngine:
+        """Return an engine whose CTranslate2 saves a forward pass for each translation."""
+        return CompleteEngine(self.fast.without_scores(), self.torch)
 
     def search(
         self,

@@ -59,6 +59,7 @@ class BatchOptions(NamedTuple):
     language_pair: LanguagePair
     n_best: int = 1
     alignments: bool = False
+    scores: bool = False
     is_document: bool = False
     """Whether the lines are segments of a document, whose elements are kept."""
 

@@ -72,6 +72,8 @@ class ServedModel:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
         translator = self.loaded.translators[options.language_pair]
         text_translator = translator.text_translator.with_options({"n_best": options.n_best})
+        if not options.scores:
+            text_translator.engine = text_translator.engine.without_scores()
         translator = replace(translator, text_translator=text_translator)
         if options.is_document:
             translator = adapt_translator(translator)

@@ -264,7 +264,7 @@ class TranslationService:
             for source in sources:
                 n_best = 1 + min(request.alternatives, source.route.model.loaded.max_alternatives)
                 pair, is_document = source.route.language_pair, source.document is not None
-                options = BatchOptions(pair, n_best, request.alignment, is_document)
+                options = BatchOptions(pair, n_best, request.alignment, request.confidence, is_document)
                 jobs.append(TranslationJob(options, source.lines, request.prefix))
             lines = await self.run(jobs, [source.route for source in sources])
         answer = await asyncio.to_thread(self._make_answer, request, sources, lines)
