@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_helpers import CPU, CUDA, list_waits
+from cuda_helpers import CPU, CUDA, count_launches, fake_device_only, list_waits
 from helpers import assert_succeeded
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.model.cuda_graphs import GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
@@ -161,11 +162,15 @@ def test_decoder_steps_in_half_precision_are_near_those_of_the_cpu(
 
 
 def count_waits_of_search(translator: Translator, n_positions: int, **parts: Any) -> int:
-    """Return the number of waits of a search in which no translation ends before `n_positions`."""
+    """Return the number of waits of a search in which no translation ends before `n_positions`.
+
+    The search runs a second time, because the first one captures CUDA graphs.
+    """
     limits = {"min_length": n_positions, "max_length_factor": 0, "max_length_offset": n_positions}
     sources = translator.tokenizers.src.encode(TEXTS[:4])
     found: list[list[Hypothesis]] = []
     config = translator.config.with_options(limits)
+    translator.torch_engine.search(sources, config, **parts)
     waits = list_waits(lambda: found.extend(translator.torch_engine.search(sources, config, **parts)))
     assert all(len(each.ids) >= n_positions for n_best in found for each in n_best)
     return len(waits)
@@ -194,6 +199,22 @@ def test_a_search_with_terms_waits_twice_per_position(make_translators, tmp_path
     automata = [stage.constraint("the", 100, 1) for _ in TEXTS[:4]]
     assert all(automata)
     assert count_waits_per_check(translator, constraints=automata) == 2 * GPU_SYNC_INTERVAL + 1
+
+
+@fake_device_only
+def test_a_graph_submits_the_kernels_of_a_step_at_once(make_translators) -> None:
+    """The layers of the decoder cost one launch, so deeper models launch no more kernels."""
+    _, translator = make_translators(beam=4)
+    model = InferenceModel(translator.model)
+    graphs = GraphModel(model, memory_bytes=1 << 30)
+    tokens = torch.full((2, 1), 5, device=CUDA)
+    with torch.inference_mode():
+        cache, graph_cache = model.start(tokens), graphs.start(tokens)
+        steps = [lambda: model.step(tokens, cache), lambda: graphs.step(tokens, graph_cache)]
+        for step in steps * 2:
+            step()
+        eager, replayed = map(count_launches, steps)
+    assert 10 * replayed < eager
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -74,6 +74,8 @@ def _patch_torch(functions: Any) -> None:
     """Let `torch.cuda` describe the device. A build of PyTorch for CPUs has no code for this."""
     import torch
 
+    from fake_cuda.graph import RecordedGraph
+
     def set_memory_fraction(fraction: float, device: object = None) -> None:
         functions.set_total_bytes(int(fraction * total_bytes))
 
@@ -85,7 +87,12 @@ def _patch_torch(functions: Any) -> None:
         return as_bytes.clone().untyped_storage()
 
     total_bytes: int = functions.get_total_bytes()
+    stream = SimpleNamespace(wait_stream=lambda other: None)
     replacements: dict[str, Callable[..., Any]] = {
+        "CUDAGraph": RecordedGraph,
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "stream": lambda stream: nullcontext(),
         "_exchange_device": lambda device: 0,
         "_lazy_init": lambda: None,
         "_maybe_exchange_device": lambda device: 0,
@@ -144,8 +151,8 @@ def hidden() -> Generator[None]:
 
 
 def observe(name: str, n_launches: int) -> None:
-    """Record an operator."""
-    for trace in _traces:
+    """Record an operator, unless it is hidden."""
+    for trace in () if _n_hidden else _traces:
         path, line = find_place()
         trace.launches[name.removeprefix("aten::"), f"{path}:{line}"] += n_launches
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from fake_cuda.graph import record
 from torch import Tensor
 
 from transformer_mt.model import cpu_kernels
 from transformer_mt.model.cpu_kernels import MAX_SMALL_ROWS, SHORT_KEYS, make_product
+from transformer_mt.model.cuda_graphs import GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.modules import convert_linears, linear
 from transformer_mt.model.transformer import Transformer
@@ -19,12 +21,12 @@ MakeModel = Callable[..., Transformer]
 SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, 0, 0, 0], [9, 9, 2, 11, 0]])
 
 
-def random_search(model: Transformer | InferenceModel, src: Tensor, n_beams: int) -> list[Tensor]:
+def random_search(model: Any, src: Tensor, n_beams: int, seed: int = 3, n_positions: int = 20) -> list[Tensor]:
     """Return the logits of each position of a search with random tokens, parents and dropped sentences."""
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     cache, n, found = model.start(src), len(src), list[Tensor]()
     tokens = torch.randint(1, 23, (n, 1))
-    for position in range(20):
+    for position in range(n_positions):
         found.append(model.logits(model.step(tokens, cache)))
         cache.reorder(torch.randint(0, tokens.size(1), (n, n_beams)))
         if position == 10:
@@ -76,3 +78,50 @@ def test_products_equal_linear(width: int, has_bias: bool, dtype: torch.dtype) -
         tolerance = 1e-3 if dtype == torch.float32 else 0.02 * width**0.5
         assert product(x).dtype == dtype
         torch.testing.assert_close(product(x).double(), wanted, atol=tolerance, rtol=0.02)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("n_beams", [1, 3])
+@pytest.mark.parametrize("settings", [{}, {"n_kv_heads": 2, "positions": "rotary"}, {"positions": "learned"}], ids=str)
+def test_replayed_searches_equal_others(make_model: MakeModel, settings: dict[str, Any], n_beams: int) -> None:
+    """Several batches share graphs, which have room for more sentences and tokens, and grow during a search."""
+    model = InferenceModel(make_model(rough=0.2, max_positions=80, **settings))
+    captured: list[Any] = []
+
+    def count_and_record(run: Callable[[], None]) -> Callable[[], None]:
+        captured.append(run)
+        return record(run)
+
+    graphs = GraphModel(model, memory_bytes=1 << 30, capture=count_and_record)
+    for seed, n in enumerate((3, 2, 3)):
+        found, wanted = (random_search(each, SRC[:n], n_beams, seed, 60) for each in (graphs, model))
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert len(captured) <= (3 if n_beams == 1 else 5)
+
+
+@torch.inference_mode()
+def test_two_searches_at_once_have_their_own_buffers(make_model: MakeModel) -> None:
+    model = InferenceModel(make_model(rough=0.2))
+    graphs = GraphModel(model, memory_bytes=1 << 30, capture=record)
+    wanted, found = (model.start(SRC[:1]), model.start(SRC[2:])), (graphs.start(SRC[:1]), graphs.start(SRC[2:]))
+    for token in (4, 9, 3, 7):
+        for i in (0, 1):
+            tokens = torch.tensor([[token + i]])
+            logits = graphs.logits(graphs.step(tokens, found[i]))
+            torch.testing.assert_close(logits, model.logits(model.step(tokens, wanted[i])), atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("is_wrong", [True, False], ids=["wrong", "refused"])
+def test_a_graph_that_fails_is_not_used(make_model: MakeModel, is_wrong: bool) -> None:
+    model = InferenceModel(make_model(rough=0.2))
+
+    def fail(run: Callable[[], None]) -> Callable[[], None]:
+        if is_wrong:
+            return lambda: None
+        raise RuntimeError("not possible")
+
+    graphs = GraphModel(model, memory_bytes=1 << 30, capture=fail)
+    with pytest.warns(UserWarning, match="CUDA graphs"):
+        found = random_search(graphs, SRC, 2)
+    torch.testing.assert_close(found, random_search(model, SRC, 2), atol=1e-4, rtol=1e-4)

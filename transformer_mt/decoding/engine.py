@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -37,19 +37,20 @@ from transformer_mt.decoding.logits_processors import (
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
+    DecoderCache,
     Sampler,
     beam_candidates,
     beam_search,
 )
 from transformer_mt.errors import UserError
+from transformer_mt.model.cuda_graphs import GraphModel
 from transformer_mt.model.inference import InferenceModel
-from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_indices
 from transformer_mt.model.transformer import Transformer, cross_attention_weights
 from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.device import ResolvedPrecision, precision_dtype
+from transformer_mt.system.device import ResolvedPrecision, precision_dtype, read_gpu_bytes
 
 CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
 
@@ -62,7 +63,7 @@ CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given trans
 class EnsembleCache:
     """The KV caches of all models."""
 
-    caches: list[KVCache]
+    caches: list[DecoderCache]
 
     def reorder(self, parents: Tensor) -> None:
         """Let beam k continue former beam parents[:, k]. [B, K]."""
@@ -83,9 +84,12 @@ class TorchEngine:
     def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair) -> None:
         """The models are in evaluation mode."""
         self.models, self.tokenizers = models, tokenizers
-        self._inference_models = [InferenceModel(model) for model in models]
+        self._inference_models: list[Any] = [InferenceModel(model) for model in models]
         weight = models[0].output.weight
         self.device = weight.device
+        if self.device.type == "cuda":
+            memory_bytes = read_gpu_bytes(self.device)
+            self._inference_models = [GraphModel(model, memory_bytes) for model in self._inference_models]
         self.precision = next(name for name in get_args(ResolvedPrecision) if precision_dtype(name) == weight.dtype)
 
     @property

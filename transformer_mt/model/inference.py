@@ -11,24 +11,48 @@ source tokens), `D` model width, `H` query heads, `G` key/value heads, `R` = H /
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention, fused_attention, padding_mask
 from transformer_mt.model.cpu_kernels import SHORT_KEYS, make_product, masked_score, slice_sources
-from transformer_mt.model.kv_cache import KVCache, LayerKVCache
+from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
 from transformer_mt.model.modules import LayerNorm, linear
-from transformer_mt.model.positions import Rotary
+from transformer_mt.model.positions import Positions, PositionTable, Rotary, table_rows
 from transformer_mt.model.transformer import Stack, Transformer
 
 Function = Callable[[Tensor], Tensor]
 Rotation = tuple[Tensor, Tensor] | None
 """Cosines and sines of the positions. [L or 1, 1, E] each"""
+
+
+class SlotCache(Protocol):
+    """Keys and values of the target so far, of one layer."""
+
+    def append_both(self, new: Tensor) -> Tensor:
+        """Write those of one step, and return all. [2, B, G, K, E] -> [2, B, G, C, E]."""
+        ...
+
+
+class StepCache(Protocol):
+    """What a step reads and writes, see `KVCache`."""
+
+    memory: list[KeysValues]
+    memory_mask: Tensor
+
+    @property
+    def layers(self) -> Sequence[SlotCache]:
+        """The cache of each layer."""
+        ...
+
+    def append_step(self, n_hypotheses: int) -> tuple[Positions, Tensor]:
+        """Return the position of the next token, and the self-attention mask. [B, 1, K, C]."""
+        ...
 
 
 class InferenceModel:
@@ -41,6 +65,11 @@ class InferenceModel:
         self._encoder_layers = [_EncoderLayer(cast(EncoderLayer, layer)) for layer in model.encoder.layers]
         self._decoder_layers = [_DecoderLayer(cast(DecoderLayer, layer)) for layer in model.decoder.layers]
         self._output = make_projection(*model.output.get_weight_and_bias())
+        self.max_positions = model.config.max_sequence_length  # None: without a limit
+
+    def position_tables(self, length: int) -> list[Tensor]:
+        """Return the tables that a step at a position below `length` reads."""
+        return self._decoder.position_tables(length)
 
     def start(self, src: Tensor) -> KVCache:
         """Encode the source and return the cache for step-by-step decoding. [B, S]."""
@@ -58,7 +87,7 @@ class InferenceModel:
             caches.append(KVCache([layer.project_memory(states) for layer in self._decoder_layers], is_source))
         return KVCache.cat(caches)
 
-    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
+    def step(self, tokens: Tensor, cache: StepCache) -> Tensor:
         """Append a token to each hypothesis in the cache, and return its decoder state. [B, K] -> [B, K, D]."""
         shape = tokens.shape
         position, mask = cache.append_step(shape[1])
@@ -86,14 +115,20 @@ class _Stack:
         self._rotary = next((each for each in stack.layers.modules() if isinstance(each, Rotary)), None)
         self.norm = make_norm_function(stack.norm)
 
-    def embed(self, ids: Tensor, positions: slice) -> tuple[Tensor, Rotation]:
+    def position_tables(self, length: int) -> list[Tensor]:
+        """Return the tables of sinusoidal and rotary positions, grown to this length."""
+        tables = (self._embedding.positions, self._rotary)
+        return [table.get(length) for table in tables if isinstance(table, PositionTable)]
+
+    def embed(self, ids: Tensor, positions: Positions) -> tuple[Tensor, Rotation]:
         """Embed ids, and return the rotation of their positions, the same in all layers. [B, L] -> [N, D]."""
         embedding = self._embedding
         x = torch.embedding(embedding.tokens.weight, ids) * embedding.scale
         x = embedding.norm.forward(embedding.positions.forward(x, positions)).flatten(0, 1)
         if self._rotary is None:
             return x, None
-        cos, sin = self._rotary.get(positions.stop)[:, positions, None].unbind()
+        end, index = table_rows(positions, ids.size(1))
+        cos, sin = self._rotary.get(end)[:, index, None].unbind()
         return x, (cos, sin)
 
     def expand(self, mask: Tensor, length: int) -> Tensor:
@@ -139,7 +174,7 @@ class _DecoderLayer:
         mask: Tensor,
         memory: KeysValues,
         memory_mask: Tensor,
-        slots: LayerKVCache,
+        slots: SlotCache,
         rotation: Rotation,
     ) -> Tensor:
         """Apply the three sub-layers to a new position. [N, D], shape [B, K] -> [N, D]."""
@@ -163,7 +198,7 @@ class _Attention:
         self._query_norm, self._key_norm = map(make_norm_function, (attention.query_norm, attention.key_norm))
 
     def attend_to_self(
-        self, h: Tensor, shape: torch.Size, mask: Tensor, rotation: Rotation, slots: LayerKVCache | None = None
+        self, h: Tensor, shape: torch.Size, mask: Tensor, rotation: Rotation, slots: SlotCache | None = None
     ) -> Tensor:
         """Attend to `h`, or append it to `slots` and attend to all of them. [N, D], shape [B, L] -> [N, D]."""
         heads = self._project(h).view(*shape, -1, self._width)  # [B, L, H + 2 G, E]

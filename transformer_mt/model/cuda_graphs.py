@@ -1,0 +1,238 @@
+"""The step of the decoder as CUDA graphs.
+
+On a GPU, the host takes longer to submit the kernels of a step than the GPU to compute them. A graph submits all of
+them at once. It computes on buffers that keep their address, for fixed numbers of sentences, hypotheses, source tokens
+and slots of the cache. These are rounded up to few sizes, so few graphs serve all batches of a translation. Rows and
+slots that are not used are masked.
+
+`b` sentences, `B` with unused rows, `K` hypotheses per sentence, `G` key/value heads, `S` source length, `C` slots,
+`E` head width, `D` model width.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_mt.model.attention import KeysValues
+from transformer_mt.model.cpu_kernels import masked_score
+from transformer_mt.model.inference import InferenceModel
+from transformer_mt.model.kv_cache import KVCache
+from transformer_mt.model.packing import Packing
+
+MIN_SOURCE, MIN_SLOTS = 16, 128
+MEMORY_SHARE = 0.1  # of the GPU that graphs in no use may hold
+
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+"""Takes a function without arguments, and returns one that repeats its operations on the same tensors."""
+
+
+class GraphSize(NamedTuple):
+    """What a graph is captured for."""
+
+    sentences: int
+    hypotheses: int
+    source: int
+    slots: int
+
+
+def round_up(n: int, minimum: int = 1) -> int:
+    """Round up to a power of two, or 1.5 times a power of two."""
+    power = 1 << (max(n, minimum) - 1).bit_length()
+    return 3 * power // 4 if max(n, minimum) <= 3 * power // 4 else power
+
+
+class GraphCache:
+    """The cache of a search whose steps are replayed.
+
+    While it holds a graph, the tensors of `state` are views of the buffers.
+    """
+
+    def __init__(self, state: KVCache, release: Callable[[StepGraph], None]) -> None:
+        self.state, self._release = state, release
+        self.graph: StepGraph | None = None
+
+    def hold(self, graph: StepGraph | None) -> None:
+        """Replace the graph, after the state has left the buffers of the former one."""
+        if self.graph is not None:
+            self._release(self.graph)
+        self.graph = graph
+
+    def reorder(self, parents: Tensor) -> None:
+        """Let hypothesis k continue hypothesis parents[:, k]. [b, K]."""
+        buffer = self.state.mask
+        self.state.reorder(parents)
+        if self.graph is not None and self.state.mask is not buffer:
+            self.state.mask = buffer.copy_(self.state.mask)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sentences, in this order. [b']."""
+        self.state.select(rows)
+        self.hold(None)
+
+    def __del__(self) -> None:
+        self.hold(None)
+
+
+class GraphModel:
+    """An `InferenceModel` that replays its steps."""
+
+    def __init__(self, model: InferenceModel, memory_bytes: int, capture: Capture | None = None) -> None:
+        """`memory_bytes` is the memory of the device. `capture` is by default that of CUDA graphs."""
+        self.model, self.logits = model, model.logits
+        self._capture = capture or capture_cuda_graph
+        self._max_bytes = int(MEMORY_SHARE * memory_bytes)
+        self._free: list[StepGraph] = []  # the one that was used last comes last
+
+    def start(self, src: Tensor) -> GraphCache:
+        """Encode the source and return the cache for step-by-step decoding. [b, S]."""
+        return GraphCache(self.model.start(src), self._release)
+
+    def step(self, tokens: Tensor, cache: GraphCache) -> Tensor:
+        """Append a token to each hypothesis in the cache, and return its decoder state. [b, K] -> [b, K, D]."""
+        state, n_hypotheses = cache.state, tokens.size(1)
+        if state.position == 0:  # all sentences still have a single hypothesis
+            return self.model.step(tokens, state)
+        if cache.graph is None or state.n_used + n_hypotheses > cache.graph.size.slots:
+            self._attach(cache, tokens)
+        assert cache.graph is not None
+        return cache.graph.step(tokens, state)
+
+    def _attach(self, cache: GraphCache, tokens: Tensor) -> None:
+        """Move the state of a search into the buffers of a graph with room for the next step."""
+        state = cache.state
+        size = GraphSize(
+            round_up(len(tokens)),
+            tokens.size(1),
+            round_up(state.memory_mask.size(3), MIN_SOURCE),
+            max(MIN_SLOTS, 1 << (state.n_used + tokens.size(1) - 1).bit_length()),
+        )
+        graph = next((each for each in reversed(self._free) if each.size == size), None)
+        if graph is None:
+            graph = StepGraph(self.model, size, state)
+            graph.load(state)
+            graph.capture(tokens, state, self._capture)
+        else:
+            self._free.remove(graph)
+            graph.load(state)
+        cache.hold(graph)
+
+    def _release(self, graph: StepGraph) -> None:
+        """Keep a graph for later batches, and drop the ones that were not used for longest."""
+        self._free.append(graph)
+        while sum(each.n_bytes for each in self._free) > self._max_bytes:
+            del self._free[0]
+
+
+class _Slots:
+    """Keys and values of one layer."""
+
+    def __init__(self, slots: Tensor, index: Tensor) -> None:
+        self.slots, self.index = slots, index
+
+    def append_both(self, new: Tensor) -> Tensor:
+        """Write keys and values at the current slots. [2, B, G, K, E] -> [2, B, G, C, E]."""
+        return self.slots.index_copy_(3, self.index, new)
+
+
+class StepGraph:
+    """A captured step with its buffers."""
+
+    def __init__(self, model: InferenceModel, size: GraphSize, state: KVCache) -> None:
+        """Allocate the buffers for states like `state`."""
+        keys = state.memory[0].keys  # [b, G, s, E]
+        n, n_hypotheses, source, n_slots = size
+        heads, width = keys.size(1), keys.size(3)
+        self.model, self.size, self._masked = model, size, masked_score(keys.dtype)
+        self.memory = [KeysValues(*keys.new_zeros(2, n, heads, source, width).unbind()) for _ in state.memory]
+        self.memory_mask, self.mask = keys.new_zeros(n, 1, 1, source), keys.new_zeros(n, 1, n_hypotheses, n_slots)
+        self.tokens = torch.zeros(n, n_hypotheses, dtype=torch.long, device=keys.device)
+        self.position, self._columns = self.tokens.new_zeros(1), torch.arange(n_hypotheses, device=keys.device)
+        self._slot_index = self._columns.clone()
+        self.layers = [_Slots(keys.new_zeros(2, n, heads, n_slots, width), self._slot_index) for _ in state.memory]
+        self._new_mask = self.mask.new_full((n, 1, n_hypotheses, n_hypotheses), self._masked)
+        self._new_mask.diagonal(dim1=-2, dim2=-1).zero_()
+        longest = n_slots // n_hypotheses + 1  # each position but the first has a slot per hypothesis
+        self._longest = min(longest, model.max_positions or sys.maxsize)
+        self._tables = model.position_tables(self._longest)  # a graph does not keep the tensors that it reads
+        self.states = torch.empty(0)
+        self._replay = self._run
+        buffers = [*(x for layer in self.memory for x in layer), *(each.slots for each in self.layers), self.mask]
+        self.n_bytes = sum(each.numel() * each.element_size() for each in buffers)
+
+    def append_step(self, n_hypotheses: int) -> tuple[Packing, Tensor]:
+        """Return the position of the next tokens, and the self-attention mask with their slots. [B, 1, K, C]."""
+        self.mask.index_copy_(3, self._slot_index, self._new_mask)
+        return Packing(self.position, self.position, self._longest), self.mask
+
+    def load(self, state: KVCache) -> None:
+        """Copy a state into the buffers, and replace its tensors by views of them."""
+        n, n_used = len(state.mask), state.n_used
+        for mask, old in ((self.memory_mask, state.memory_mask), (self.mask, state.mask[..., :n_used])):
+            mask.fill_(self._masked)[:n, ..., : old.size(3)] = old
+        state.memory_mask, state.mask = self.memory_mask[:n], self.mask[:n]
+        for i, layer in enumerate(self.memory):
+            for buffer, old in zip(layer, state.memory[i], strict=True):
+                buffer.zero_()[:n, :, : old.size(2)] = old
+            state.memory[i] = KeysValues(*(buffer[:n] for buffer in layer))
+        for layer, old_layer in zip(self.layers, state.layers, strict=True):
+            assert old_layer.slots is not None
+            layer.slots.zero_()[:, :n, :, :n_used] = old_layer.slots[:, :, :, :n_used]
+            old_layer.slots = layer.slots[:, :n]
+        self._rewind(state)
+
+    def step(self, tokens: Tensor, state: KVCache) -> Tensor:
+        """Replay the step for a state in the buffers. The next step overwrites the result. [b, K] -> [b, K, D]."""
+        self.tokens[: len(tokens)] = tokens
+        self._replay()
+        state.position += 1
+        for each in (state, *state.layers):
+            each.n_used += tokens.size(1)
+        return self.states[: len(tokens)]
+
+    def capture(self, tokens: Tensor, state: KVCache, capture: Capture) -> None:
+        """Capture the step. If a replay does not repeat its result, or it cannot be captured, it will run as it is."""
+        self.tokens[: len(tokens)] = tokens
+        self._run()
+        expected = self.states[: len(tokens)].clone()
+        self._rewind(state)
+        try:
+            self._replay = capture(self._run)
+            self._rewind(state)
+            self.states.fill_(torch.nan)
+            self._replay()
+            if not torch.allclose(self.states[: len(tokens)], expected, rtol=0.05, atol=0.05, equal_nan=True):
+                raise RuntimeError("its result differs")
+        except RuntimeError as error:
+            warnings.warn(f"translation runs without CUDA graphs, which are faster: {error}", stacklevel=2)
+            self._replay = self._run
+        self._rewind(state)
+
+    def _run(self) -> None:
+        self.states = self.model.step(self.tokens, self)  # [B, K, D]
+        self.position += 1
+        self._slot_index += self.size.hypotheses
+
+    def _rewind(self, state: KVCache) -> None:
+        """Set position and slots to those of the next step of `state`."""
+        self.position.fill_(state.position)
+        torch.add(self._columns, state.n_used, out=self._slot_index)
+
+
+def capture_cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
+    """Capture the kernels of a function that has run before. Other threads may use the GPU at the same time."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph.replay
