@@ -178,7 +178,7 @@ def test_learned_positions_limit_source_and_translation(in_tiny: Path, tmt: Tmt)
         "model={d_model: 16, d_ff: 32, n_heads: 2, positions: learned, max_positions: 3}",
         "data.max_length=3",
         "data.too_long=truncate",
-        "decoding={max_length_factor: 3}",
+        "decoding={engine: torch, max_length_factor: 3}",
         "train.max_steps=2",
     ]
     done = tmt("train", "--config", "tiny.yaml", *settings)

@@ -327,7 +327,10 @@ class RunFolder:
 
     def is_foreign(self) -> bool:
         """Return whether the settings that name files were not written by a training of this user."""
-        return not is_signed(read_yaml(self.config).values, self.read_metadata().get("signature"))
+        return self._has_foreign_settings(read_yaml(self.config))
+
+    def _has_foreign_settings(self, tree: Tree) -> bool:
+        return not is_signed(tree.values, self.read_metadata().get("signature"))
 
     def check_is_own(self, purpose: str) -> None:
         """Raise `UserError` if the run is foreign, for a command that trains with its settings."""
@@ -344,7 +347,7 @@ class RunFolder:
         of the run.
         """
         tree = read_yaml(self.config)
-        if self.is_foreign():
+        if self._has_foreign_settings(tree):
             tree = self._confine(tree)
         for removed in REMOVED:
             path, _, value = removed.partition("=")

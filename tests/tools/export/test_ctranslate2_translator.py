@@ -324,6 +324,8 @@ def test_training_for_export_refuses_an_unsupported_length_penalty(tmt: Tmt) -> 
         done = tmt(*verb, "export=ctranslate2", "decoding.length_penalty=gnmt", "name=never")
         assert_refused(done, GNMT, "or leave out export: ctranslate2")
     assert tmt("config", "tiny.yaml", "decoding.length_penalty=gnmt").returncode == 0
+    done = tmt("config", "tiny.yaml", "decoding.engine=ctranslate2", "decoding.length_penalty=gnmt")
+    assert_refused(done, GNMT, "or leave out decoding.engine: ctranslate2")
     assert not Path("runs/never").exists()
 
 

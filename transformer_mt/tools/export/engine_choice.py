@@ -38,7 +38,13 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import RunFolder, find_user_cache, is_own_signature, sign
 from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system.device import is_cpu, keep_freed_memory, resolve_threads
-from transformer_mt.system.files import build_cached_folder, delete_folder, find_existing_parent, find_link_out
+from transformer_mt.system.files import (
+    build_cached_folder,
+    delete_folder,
+    find_existing_parent,
+    find_link_out,
+    remove_stale_folders,
+)
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.export.ctranslate2_support import (
     MAX_POSITIONS,
@@ -85,7 +91,7 @@ def load_translator(
         try:
             if torch_reason:
                 raise UnavailableError(torch_reason)
-            _check_supported(folder, config, precision, has_others=bool(ensemble))
+            _check_options(config, precision, has_others=bool(ensemble))
             translator = _load_converted(
                 folder, config, checkpoint, device if is_required else "cpu", threads, scores, make_stages
             )
@@ -114,16 +120,14 @@ def load_translator(
     )
 
 
-def _check_supported(run: RunFolder, config: DecodingConfig, precision: str, *, has_others: bool) -> None:
-    """Raise `UnavailableError` if CTranslate2 does not support the model or an option."""
+def _check_options(config: DecodingConfig, precision: str, *, has_others: bool) -> None:
+    """Raise `UnavailableError` if CTranslate2 does not support an option."""
     if has_others:
         raise UnavailableError("--ensemble: CTranslate2 translates with one model")
     if precision not in ("auto", "fp32"):
         raise UnavailableError(f"--precision {precision}: CTranslate2 computes a run in fp32")
     for key, reason in find_unsupported_search_keys(config):
         raise UnavailableError(f"decoding.{key}: {reason}")
-    for key, reason in find_unsupported_model_keys(run.read_section("model", ModelConfig)):
-        raise UnavailableError(f"model.{key}: {reason}")
 
 
 def _load_converted(
@@ -200,10 +204,12 @@ class _Conversion:
         tokenizers: TokenizerPair,
         threads: int,
     ) -> _Conversion:
-        """Describe the conversion of a checkpoint. Raises `UnavailableError` if it has too few positions."""
+        """Describe the conversion of a checkpoint. Raises `UnavailableError` for settings that CTranslate2 lacks."""
         from transformer_mt.tools.export.ctranslate2_engine import ctranslate2
 
         model = run.read_section("model", ModelConfig)
+        for key, reason in find_unsupported_model_keys(model):
+            raise UnavailableError(f"model.{key}: {reason}")
         positions, _ = find_length_limits(model, config, tokenizers)
         if model.max_sequence_length is None and positions == MAX_POSITIONS:
             raise UnavailableError(f"decoding allows {MAX_POSITIONS:,} tokens or more, too many for CTranslate2")
@@ -284,9 +290,11 @@ class _Conversion:
             (folder / SIGNATURE).write_text(signature, encoding="ascii")
 
     def _delete_old(self) -> None:
-        """Delete the converted models of checkpoints that the run has no longer."""
+        """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
         kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
         for folder in (self.run.path / CACHE).glob("step-*"):
             if folder.name not in kept:
                 with suppress(OSError):  # another process deletes it
                     delete_folder(folder)
+        for folder in self.places:
+            remove_stale_folders(folder.parent)
