@@ -78,11 +78,12 @@ def test_both_engines_translate_alike_and_only_the_second_start_converts(run: Pa
 
 def test_torch_is_not_imported_to_translate_with_a_converted_model(run: Path, tmt: Tmt) -> None:
     expected, _ = translate(tmt, run, *AUTO)
+    Path("f").write_text("one two three\nthree two\neight\n", encoding="utf-8")
     code = f"""
 import sys
 from transformer_mt.cli.main import main
 try:
-    main(["translate", {str(run)!r}, "one two three", "three two", "eight", "--engine", "auto", "--device", "cpu"])
+    main(["translate", {str(run)!r}, "--input", "f", "--engine", "auto", "--device", "cpu"])
 finally:
     assert "torch" not in sys.modules
 """

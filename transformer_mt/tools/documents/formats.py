@@ -1,4 +1,7 @@
-"""Formats of documents, by the suffix of a file or by name, and the translation of a document."""
+"""Formats of documents, by the suffix of a file or by name, and the translation of a document.
+
+The stages are imported inside the functions, because they import torch, and a file of lines may need neither.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from transformer_mt.tools.documents.document import (
     decode,
 )
 from transformer_mt.tools.markup.elements import MarkedText
-from transformer_mt.tools.markup.stages import get_marked_text, make_stages
 
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
@@ -74,6 +76,8 @@ def adapt_translator(line_translator: LineTranslator) -> LineTranslator:
 
     Sentences are not split if `line_translator` never splits them.
     """
+    from transformer_mt.tools.markup.stages import make_stages
+
     translator, chunker = line_translator.text_translator, line_translator.chunker
     if translator.config.markup == "none":
         translator = copy(translator.with_options({"markup": "auto"}))
@@ -93,5 +97,7 @@ def make_lines(document: Document) -> list[str | MarkedText]:
 
 def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int = 0) -> str:
     """Return a document with its translated segments. `rank` counts the translations of each from the best one."""
+    from transformer_mt.tools.markup.stages import get_marked_text
+
     n_best_lists = [line.join() for line in lines]
     return document.fill([get_marked_text(n_best[min(rank, len(n_best) - 1)]) for n_best in n_best_lists])
