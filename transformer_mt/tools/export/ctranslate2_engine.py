@@ -192,8 +192,9 @@ class CTranslate2Engine:
         """Return hypotheses without scores: finished ones first, otherwise in the order of CTranslate2.
 
         CTranslate2 has one length limit for a batch, so all sentences are first translated with the largest limit. The
-        result is final for a sentence whose hypotheses all end within its own limit. The other sentences are translated
-        again with their own limits, and may then return unfinished hypotheses.
+        result is final for a sentence whose hypotheses all end within its own limit. A greedy translation that does not
+        is cut. In a beam search, these sentences are translated again with their own limits, and may then return
+        unfinished hypotheses.
         """
         limits = [min(limit, self.max_positions) for limit in limits]
         found = [[EMPTY_HYPOTHESIS] for _ in sentences]
@@ -206,9 +207,12 @@ class CTranslate2Engine:
         for i, hypotheses in translate([i for i, ids in enumerate(sentences) if ids], max(limits), config.beam):
             found[i] = hypotheses
             if not all(one.finished and len(one.ids) < limits[i] for one in hypotheses):
-                again.setdefault(limits[i], []).append(i)
+                if config.beam == 1:
+                    found[i] = [Hypothesis(hypotheses[0].ids[: limits[i]], [], finished=False)]
+                else:
+                    again.setdefault(limits[i], []).append(i)
         for limit, indices in again.items():
-            for i, hypotheses in translate(indices, limit, 2 * config.beam if config.beam > 1 else 1):
+            for i, hypotheses in translate(indices, limit, 2 * config.beam):
                 found[i] = sorted(hypotheses, key=lambda one: not one.finished)[: config.beam]
         return found
 
