@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
-from transformer_mt.system.device import Precision
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -220,7 +219,7 @@ class LoadingOptions(DeviceOptions):
     """Which checkpoint is loaded, and where it runs."""
 
     checkpoint: str | None = option("checkpoint to load (default: best)", metavar="best|last|STEP")
-    precision: Precision | None = option(
+    precision: Literal["auto", "fp32", "bf16", "fp16"] | None = option(
         "precision of matrix products: fp32, bf16, fp16, or auto (default): the fastest one"
     )
 
