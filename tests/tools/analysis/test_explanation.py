@@ -16,6 +16,7 @@ from transformer_mt.decoding.engine import EnsembleCache, TorchEngine
 from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
+from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import attention_weights
 from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
 
@@ -278,7 +279,7 @@ def test_a_model_that_returns_nan_is_refused(translator: Translator, monkeypatch
 
     def start_with_nan(src: torch.Tensor) -> EnsembleCache:
         cache = start(src)
-        for keys_values in cache.caches[0].memory:
+        for keys_values in cast(KVCache, cache.caches[0]).memory:
             keys_values.values.fill_(math.nan)
         return cache
 
