@@ -44,7 +44,7 @@ EXTRA_LENGTH = 3  # tokens by which the longest translation of a batch exceeds t
 TOLERANCE = 1e-6  # of a step, for the rounding of fractions of epochs
 HEAP_GROWTH = 1.5
 """Growth of glibc's heap from the measured steps to the end of a training on a CPU. Batches of many shapes fragment the
-heap, so that it holds up to twice the memory in use; docs/performance.md has the measurements."""
+heap, so that it holds up to twice the memory in use; docs/performance.md has the errors of the prediction."""
 LONG_HOURS = 24.0  # from which on the plan advises a shorter training
 
 
