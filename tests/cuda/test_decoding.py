@@ -21,7 +21,7 @@ from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.model.cuda_graphs import GraphModel
+from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
@@ -206,7 +206,7 @@ def test_a_graph_submits_the_kernels_of_a_step_at_once(make_translators) -> None
     """The layers of the decoder cost one launch, so deeper models launch no more kernels."""
     _, translator = make_translators(beam=4)
     model = InferenceModel(translator.model)
-    graphs = GraphModel(model, memory_bytes=1 << 30)
+    graphs = GraphModel(model, 1 << 30, CudaCapture(CUDA))
     tokens = torch.full((2, 1), 5, device=CUDA)
     with torch.inference_mode():
         cache, graph_cache = model.start(tokens), graphs.start(tokens)

@@ -320,7 +320,7 @@ def test_invalid_prefixes_are_refused(make_model: MakeModel, small_tokenizers: T
     translator = learned(make_model, small_tokenizers, max_positions=20)
     with pytest.raises(UserError, match="texts: 2, prefixes: 1; give one for each"):
         translator.translate(["x", "y"], prefixes=["z"])
-    with pytest.raises(UserError, match=r"^line 8: the prefix has \d+ tokens, .* 20 learned positions: shorten"):
+    with pytest.raises(UserError, match=r"^line 8: the prefix has \d+ tokens, .* 20: shorten"):
         translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], line_numbers=[7, 8])
     (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
     ((found,),) = translator.n_best(["x"], prefixes=[nineteen])

@@ -90,8 +90,9 @@ def _patch_torch(functions: Any) -> None:
     stream = SimpleNamespace(wait_stream=lambda other: None)
     replacements: dict[str, Callable[..., Any]] = {
         "CUDAGraph": RecordedGraph,
-        "Stream": lambda: stream,
+        "Stream": lambda device=None: stream,
         "current_stream": lambda: stream,
+        "graph_pool_handle": lambda: (0, 0),
         "stream": lambda stream: nullcontext(),
         "_exchange_device": lambda device: 0,
         "_lazy_init": lambda: None,

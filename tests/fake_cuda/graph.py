@@ -24,7 +24,7 @@ class RecordedGraph(TorchDispatchMode):
         self.operations.append((func, args, kwargs or {}, result))
         return result
 
-    def capture_begin(self, capture_error_mode: str = "global") -> None:
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         """Start to record."""
         self.__enter__()
 

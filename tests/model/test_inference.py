@@ -96,7 +96,7 @@ def test_replayed_searches_equal_others(make_model: MakeModel, settings: dict[st
     for seed, n in enumerate((3, 2, 3)):
         found, wanted = (random_search(each, SRC[:n], n_beams, seed, 60) for each in (graphs, model))
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
-    assert len(captured) <= (3 if n_beams == 1 else 5)
+    assert len(captured) <= (3 if n_beams == 1 else 7)
 
 
 @torch.inference_mode()

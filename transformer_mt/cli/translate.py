@@ -232,6 +232,9 @@ def _check_arguments(args: Translate) -> None:
 def _load_run(
     args: Translate, few_texts: bool, document_format: DocumentFormat | None = None
 ) -> tuple[ModelProvenance, Translator]:
+    reason = _find_torch_reason(args, document_format)
+    if args.lines.prefix and args.engine != "ctranslate2":
+        reason = reason or "--prefix: CTranslate2 ranks translations with prefixes in another way"
     translator = load_translator(
         args.run,
         args.loading,
@@ -239,7 +242,7 @@ def _load_run(
         ensemble=args.ensemble,
         few_texts=few_texts,
         chooses_engine=True,
-        torch_reason=_find_torch_reason(args, document_format),
+        torch_reason=reason,
         scores=args.needs_scores,
     )
     from transformer_mt.decoding.translator import ModelProvenance

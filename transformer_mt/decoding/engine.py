@@ -43,7 +43,7 @@ from transformer_mt.decoding.search import (
     beam_search,
 )
 from transformer_mt.errors import UserError
-from transformer_mt.model.cuda_graphs import GraphModel
+from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import chunk_rows, convert_linears, non_pad_indices
@@ -88,8 +88,8 @@ class TorchEngine:
         weight = models[0].output.weight
         self.device = weight.device
         if self.device.type == "cuda":
-            memory_bytes = read_gpu_bytes(self.device)
-            self._inference_models = [GraphModel(model, memory_bytes) for model in self._inference_models]
+            memory_bytes, capture = read_gpu_bytes(self.device), CudaCapture(self.device)
+            self._inference_models = [GraphModel(model, memory_bytes, capture) for model in self._inference_models]
         self.precision = next(name for name in get_args(ResolvedPrecision) if precision_dtype(name) == weight.dtype)
 
     @property

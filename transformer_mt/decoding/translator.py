@@ -218,7 +218,7 @@ class Translator:
         from transformer_mt.decoding.engine import TorchEngine
 
         if not isinstance(self.engine, TorchEngine):
-            raise UserError("this engine has no PyTorch model; load the run itself")
+            raise UserError("the engine is not PyTorch; load the run with engine: torch")
         return self.engine
 
     @property
@@ -360,8 +360,7 @@ class Translator:
                 warnings.warn(UnknownWordWarning(message), stacklevel=4)
             if len(ids) >= self.max_positions:
                 raise UserError(
-                    f"{line}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
-                    "positions: shorten it"
+                    f"{line}: the prefix has {len(ids)} tokens, and the model reads {self.max_positions}: shorten it"
                 )
         return encoded
 

@@ -261,8 +261,8 @@ def make_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tens
     """
     dtype, transposed = weight.dtype, weight.t()
     is_large_fp32 = dtype == torch.float32 and weight.numel() >= PACKED_WEIGHTS
-    is_bf16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if (is_large_fp32 or is_bf16) and HAS_MKL_AND_ONEDNN and uses_cpu_kernels(weight.device):
+    is_bf16 = HAS_MKL_AND_ONEDNN and dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if HAS_MKL_AND_ONEDNN and uses_cpu_kernels(weight.device) and (is_large_fp32 or is_bf16):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
 
         def packed_product(x: Tensor) -> Tensor:

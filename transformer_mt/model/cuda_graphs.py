@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from threading import RLock
 from typing import NamedTuple
 
 import torch
@@ -25,8 +26,8 @@ from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.packing import Packing
 
-MIN_SOURCE, MIN_SLOTS = 16, 128
-MEMORY_SHARE = 0.1  # of the GPU that graphs in no use may hold
+MIN_SOURCE, MIN_SLOTS = 16, 64  # smaller sizes would save little memory, and need more graphs
+MEMORY_SHARE = 0.1  # of the GPU for the buffers of unused graphs
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes a function without arguments, and returns one that repeats its operations on the same tensors."""
@@ -80,14 +81,16 @@ class GraphCache:
 
 
 class GraphModel:
-    """An `InferenceModel` that replays its steps."""
+    """An `InferenceModel` that replays its steps. Several threads may use it on one CUDA stream."""
 
-    def __init__(self, model: InferenceModel, memory_bytes: int, capture: Capture | None = None) -> None:
-        """`memory_bytes` is the memory of the device. `capture` is by default that of CUDA graphs."""
+    def __init__(self, model: InferenceModel, memory_bytes: int, capture: Capture) -> None:
+        """`memory_bytes` is the memory of the device, and `capture` a `CudaCapture`."""
         self.model, self.logits = model, model.logits
-        self._capture = capture or capture_cuda_graph
+        self._capture = capture
         self._max_bytes = int(MEMORY_SHARE * memory_bytes)
-        self._free: list[StepGraph] = []  # the one that was used last comes last
+        self._is_usable = True
+        self._lock = RLock()  # a cache that is deleted inside of a locked block releases its graph
+        self._unused: list[StepGraph] = []  # the one that was used last comes last
 
     def start(self, src: Tensor) -> GraphCache:
         """Encode the source and return the cache for step-by-step decoding. [b, S]."""
@@ -99,34 +102,44 @@ class GraphModel:
         if state.position == 0:  # all sentences still have a single hypothesis
             return self.model.step(tokens, state)
         if cache.graph is None or state.n_used + n_hypotheses > cache.graph.size.slots:
-            self._attach(cache, tokens)
-        assert cache.graph is not None
-        return cache.graph.step(tokens, state)
+            cache.hold(self._load_graph(tokens, state) if self._is_usable else None)
+        return self.model.step(tokens, state) if cache.graph is None else cache.graph.step(tokens, state)
 
-    def _attach(self, cache: GraphCache, tokens: Tensor) -> None:
-        """Move the state of a search into the buffers of a graph with room for the next step."""
-        state = cache.state
+    def _load_graph(self, tokens: Tensor, state: KVCache) -> StepGraph | None:
+        """Move a state into the buffers of a graph with room for the next step. None: there is no memory for them."""
         size = GraphSize(
             round_up(len(tokens)),
             tokens.size(1),
             round_up(state.memory_mask.size(3), MIN_SOURCE),
             max(MIN_SLOTS, 1 << (state.n_used + tokens.size(1) - 1).bit_length()),
         )
-        graph = next((each for each in reversed(self._free) if each.size == size), None)
-        if graph is None:
+        with self._lock:
+            graph = next((each for each in reversed(self._unused) if each.size == size), None)
+            if graph is not None:
+                self._unused.remove(graph)
+        if graph is not None:
+            graph.load(state)
+            return graph
+        try:
             graph = StepGraph(self.model, size, state)
             graph.load(state)
             graph.capture(tokens, state, self._capture)
-        else:
-            self._free.remove(graph)
-            graph.load(state)
-        cache.hold(graph)
+        except torch.OutOfMemoryError:
+            with self._lock:
+                self._unused.clear()
+            return None
+        except RuntimeError as error:
+            warnings.warn(f"translation runs without CUDA graphs, which are faster: {error}", stacklevel=2)
+            self._is_usable = False
+            return None
+        return graph
 
     def _release(self, graph: StepGraph) -> None:
         """Keep a graph for later batches, and drop the ones that were not used for longest."""
-        self._free.append(graph)
-        while sum(each.n_bytes for each in self._free) > self._max_bytes:
-            del self._free[0]
+        with self._lock:
+            self._unused.append(graph)
+            while sum(each.n_bytes for each in self._unused) > self._max_bytes:
+                del self._unused[0]
 
 
 class _Slots:
@@ -159,9 +172,9 @@ class StepGraph:
         self._new_mask.diagonal(dim1=-2, dim2=-1).zero_()
         longest = n_slots // n_hypotheses + 1  # each position but the first has a slot per hypothesis
         self._longest = min(longest, model.max_positions or sys.maxsize)
-        self._tables = model.position_tables(self._longest)  # a graph does not keep the tensors that it reads
-        self.states = torch.empty(0)
-        self._replay = self._run
+        self._tables: list[Tensor] = []
+        self.states: Tensor | None = None  # [B, K, D]
+        self._replay: Callable[[], None] | None = None
         buffers = [*(x for layer in self.memory for x in layer), *(each.slots for each in self.layers), self.mask]
         self.n_bytes = sum(each.numel() * each.element_size() for each in buffers)
 
@@ -188,6 +201,7 @@ class StepGraph:
 
     def step(self, tokens: Tensor, state: KVCache) -> Tensor:
         """Replay the step for a state in the buffers. The next step overwrites the result. [b, K] -> [b, K, D]."""
+        assert self._replay is not None and self.states is not None
         self.tokens[: len(tokens)] = tokens
         self._replay()
         state.position += 1
@@ -196,25 +210,27 @@ class StepGraph:
         return self.states[: len(tokens)]
 
     def capture(self, tokens: Tensor, state: KVCache, capture: Capture) -> None:
-        """Capture the step. If a replay does not repeat its result, or it cannot be captured, it will run as it is."""
-        self.tokens[: len(tokens)] = tokens
-        self._run()
-        expected = self.states[: len(tokens)].clone()
+        """Capture the step. Raises `RuntimeError` if that is not possible, or a replay gives another result.
+
+        After an error, `state` can still be used without the graph.
+        """
+        n = len(tokens)
+        self.tokens[:n] = tokens
+        self.states = self.model.step(self.tokens, self).clone()
+        expected = self.states[:n].clone()
+        tables = self.model.position_tables(self._longest)  # another thread may replace them
+        self._replay = capture(self._run)
+        self._tables = [*tables, *self.model.position_tables(self._longest)]  # a graph does not keep what it reads
         self._rewind(state)
-        try:
-            self._replay = capture(self._run)
-            self._rewind(state)
-            self.states.fill_(torch.nan)
-            self._replay()
-            if not torch.allclose(self.states[: len(tokens)], expected, rtol=0.05, atol=0.05, equal_nan=True):
-                raise RuntimeError("its result differs")
-        except RuntimeError as error:
-            warnings.warn(f"translation runs without CUDA graphs, which are faster: {error}", stacklevel=2)
-            self._replay = self._run
+        self.states.fill_(torch.nan)
+        self._replay()
+        if not torch.allclose(self.states[:n], expected, rtol=0.05, atol=0.05, equal_nan=True):
+            raise RuntimeError("the result of a replay differs")
         self._rewind(state)
 
     def _run(self) -> None:
-        self.states = self.model.step(self.tokens, self)  # [B, K, D]
+        assert self.states is not None
+        self.states.copy_(self.model.step(self.tokens, self))
         self.position += 1
         self._slot_index += self.size.hypotheses
 
@@ -224,15 +240,24 @@ class StepGraph:
         torch.add(self._columns, state.n_used, out=self._slot_index)
 
 
-def capture_cuda_graph(run: Callable[[], None]) -> Callable[[], None]:
-    """Capture the kernels of a function that has run before. Other threads may use the GPU at the same time."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            run()
-        finally:
-            graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
-    return graph.replay
+class CudaCapture:
+    """Captures CUDA graphs of one device. Their working memory is shared, so they run one after the other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture the kernels of a function that has run before. Other threads may use the GPU at the same time."""
+        with torch.cuda.device(self.device):
+            graph = torch.cuda.CUDAGraph()
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    run()
+                finally:
+                    graph.capture_end()
+            torch.cuda.current_stream().wait_stream(self._stream)
+        return graph.replay

@@ -59,7 +59,7 @@ class InferenceModel:
     """Encodes sources and decodes step by step."""
 
     def __init__(self, model: Transformer) -> None:
-        """`model` is in evaluation mode. Its weights must not change later: large ones are copied on a CPU."""
+        """`model` is in evaluation mode. Its weights must not change later, because a CPU may use copies."""
         self._src_pad, self._tgt_pad = model.src_pad, model.tgt_pad
         self._encoder, self._decoder = _Stack(model.encoder), _Stack(model.decoder)
         self._encoder_layers = [_EncoderLayer(cast(EncoderLayer, layer)) for layer in model.encoder.layers]

@@ -7,8 +7,8 @@
 
 The folder holds the model of the checkpoint with this step. The model of a foreign or read-only run is in the user's
 cache instead. A model is made again unless its files are intact, the weights, the tokenizers, the settings of the model
-and the versions are the same, and this user has signed it. After the conversion, both engines translate and score some
-random sentences; if they differ by more than rounding, `cache.json` says so, and PyTorch translates.
+and the versions are the same, and, in a run, this user has signed it. After the conversion, both engines translate and
+score some random sentences; if they differ by more than rounding, `cache.json` says so, and PyTorch translates.
 
 Importing this module imports neither torch nor CTranslate2.
 """
@@ -92,6 +92,8 @@ def load_translator(
             if torch_reason:
                 raise UnavailableError(torch_reason)
             _check_options(config, precision, has_others=bool(ensemble))
+            if not is_required and (config.min_length > 1 or config.no_repeat_ngram):
+                raise UnavailableError("CTranslate2 scores with min_length or no_repeat_ngram in another way")
             translator = _load_converted(
                 folder, config, checkpoint, device if is_required else "cpu", threads, scores, make_stages
             )

@@ -161,6 +161,8 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
 
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
+    if options.decoding.get("engine") == "torch":
+        raise UserError(f"--engine torch: {path} is a model for CTranslate2; serve the run itself")
     try:
         from transformer_mt.tools.export import ctranslate2_engine
     except ImportError as error:
