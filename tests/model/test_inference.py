@@ -125,3 +125,22 @@ def test_a_graph_that_fails_is_not_used(make_model: MakeModel, is_wrong: bool) -
     with pytest.warns(UserWarning, match="CUDA graphs"):
         found = random_search(graphs, SRC, 2)
     torch.testing.assert_close(found, random_search(model, SRC, 2), atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_search_continues_without_memory_for_a_larger_graph(make_model: MakeModel) -> None:
+    """Its state stays in the buffers of the smaller graph, which no other search gets."""
+    model = InferenceModel(make_model(rough=0.2))
+    n_captured = 0
+
+    def capture_once(run: Callable[[], None]) -> Callable[[], None]:
+        nonlocal n_captured
+        n_captured += 1
+        if n_captured > 1:
+            raise torch.OutOfMemoryError
+        return record(run)
+
+    graphs = GraphModel(model, memory_bytes=1 << 30, capture=capture_once)
+    found, wanted = (random_search(each, SRC, 3, n_positions=40) for each in (graphs, model))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert n_captured > 1

@@ -105,7 +105,7 @@ def write_weights_folder(
 def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> None:
     """Write a CTranslate2 folder, and compare both engines on the lines of `src`, or the validation sentences."""
     if find_spec("ctranslate2") is None:
-        raise UserError("export: --to ctranslate2 needs one more package: pip install ctranslate2")
+        raise UserError("export: --to ctranslate2: CTranslate2 is missing; run pip install ctranslate2")
     from transformer_mt.config import root as configuration
 
     config = configuration.load_run(source)

@@ -77,7 +77,7 @@ class DecodingConfig(Section):
     def _check_n_best(self) -> DecodingConfig:
         for key, n_beams in (("beam", self.beam), ("n_best", self.n_best)):
             if n_beams > MAX_BEAMS:
-                raise section_error(key, f"{n_beams}: at most {MAX_BEAMS}: time and memory grow with its square")
+                raise section_error(key, f"{n_beams}: choose at most {MAX_BEAMS}: time and memory grow with the square")
         if not self.sample and self.n_best > self.beam:
             raise section_error(
                 "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"

@@ -1,6 +1,6 @@
 """Interface of the translator and its engine: ids of sources go in, and hypotheses come out.
 
-Importing it does not import torch, because an engine may do without.
+Importing it does not import torch, because an engine may not need it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Value of `decoding.engine`, with the version of a library whose results may change with it."""
+        """Engine as in `decoding.engine`, with its version if that can change results."""
         ...
 
     @property

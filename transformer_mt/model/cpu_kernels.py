@@ -10,7 +10,7 @@ At the sizes of a translation model, PyTorch's own CPU code is slow for:
 
 `slice_sources` splits batches for the encoder, so that their states fit into the caches of the processor.
 
-The kernels equal plain PyTorch, which stands beside each call, within rounding. `uses_cpu_kernels`,
+The kernels equal the plain PyTorch code beside each call, except for rounding. `uses_cpu_kernels`,
 `needs_padded_rows` and `onednn_is_faster` say which of the two to run. Gradients are written out to save passes over
 memory.
 """

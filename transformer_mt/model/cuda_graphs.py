@@ -1,9 +1,9 @@
 """The step of the decoder as CUDA graphs.
 
-On a GPU, the host takes longer to submit the kernels of a step than the GPU to compute them. A graph submits all of
-them at once. It computes on buffers that keep their address, for fixed numbers of sentences, hypotheses, source tokens
-and slots of the cache. These are rounded up to few sizes, so few graphs serve all batches of a translation. Rows and
-slots that are not used are masked.
+On a GPU, the host takes longer to submit the kernels of a step than the GPU takes to compute them. A graph submits all
+of them at once. It computes on buffers that keep their address, for fixed numbers of sentences, hypotheses, source
+tokens and slots of the cache. These are rounded up to few sizes, so few graphs serve all batches of a translation. Rows
+and slots that are not used are masked.
 
 `b` sentences, `B` with unused rows, `K` hypotheses per sentence, `G` key/value heads, `S` source length, `C` slots,
 `E` head width, `D` model width.
@@ -27,14 +27,14 @@ from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.packing import Packing
 
 MIN_SOURCE, MIN_SLOTS = 16, 64  # smaller sizes would save little memory, and need more graphs
-MEMORY_SHARE = 0.1  # of the GPU for the buffers of unused graphs
+UNUSED_MEMORY_SHARE = 0.1  # of the GPU for the buffers of unused graphs
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Takes a function without arguments, and returns one that repeats its operations on the same tensors."""
 
 
 class GraphSize(NamedTuple):
-    """What a graph is captured for."""
+    """Sizes that a graph is captured for."""
 
     sentences: int
     hypotheses: int
@@ -42,7 +42,7 @@ class GraphSize(NamedTuple):
     slots: int
 
 
-def round_up(n: int, minimum: int = 1) -> int:
+def round_to_graph_size(n: int, minimum: int = 1) -> int:
     """Round up to a power of two, or 1.5 times a power of two."""
     power = 1 << (max(n, minimum) - 1).bit_length()
     return 3 * power // 4 if max(n, minimum) <= 3 * power // 4 else power
@@ -59,7 +59,7 @@ class GraphCache:
         self.graph: StepGraph | None = None
 
     def hold(self, graph: StepGraph | None) -> None:
-        """Replace the graph, after the state has left the buffers of the former one."""
+        """Release the current graph and hold another. The state must have left the buffers of the current one."""
         if self.graph is not None:
             self._release(self.graph)
         self.graph = graph
@@ -87,8 +87,8 @@ class GraphModel:
         """`memory_bytes` is the memory of the device, and `capture` a `CudaCapture`."""
         self.model, self.logits = model, model.logits
         self._capture = capture
-        self._max_bytes = int(MEMORY_SHARE * memory_bytes)
-        self._is_usable = True
+        self._max_bytes = int(UNUSED_MEMORY_SHARE * memory_bytes)
+        self._can_capture = True
         self._lock = RLock()  # a cache that is deleted inside of a locked block releases its graph
         self._unused: list[StepGraph] = []  # the one that was used last comes last
 
@@ -102,15 +102,19 @@ class GraphModel:
         if state.position == 0:  # all sentences still have a single hypothesis
             return self.model.step(tokens, state)
         if cache.graph is None or state.n_used + n_hypotheses > cache.graph.size.slots:
-            cache.hold(self._load_graph(tokens, state) if self._is_usable else None)
+            graph = self._load_graph(tokens, state) if self._can_capture else None
+            if graph is None:
+                cache.graph = None  # not released, because the state stays in its buffers
+            else:
+                cache.hold(graph)
         return self.model.step(tokens, state) if cache.graph is None else cache.graph.step(tokens, state)
 
     def _load_graph(self, tokens: Tensor, state: KVCache) -> StepGraph | None:
-        """Move a state into the buffers of a graph with room for the next step. None: there is no memory for them."""
+        """Move a state into the buffers of a graph with room for the next step. None: no memory, or no capture."""
         size = GraphSize(
-            round_up(len(tokens)),
+            round_to_graph_size(len(tokens)),
             tokens.size(1),
-            round_up(state.memory_mask.size(3), MIN_SOURCE),
+            round_to_graph_size(state.memory_mask.size(3), MIN_SOURCE),
             max(MIN_SLOTS, 1 << (state.n_used + tokens.size(1) - 1).bit_length()),
         )
         with self._lock:
@@ -129,8 +133,8 @@ class GraphModel:
                 self._unused.clear()
             return None
         except RuntimeError as error:
-            warnings.warn(f"translation runs without CUDA graphs, which are faster: {error}", stacklevel=2)
-            self._is_usable = False
+            warnings.warn(f"translation continues without CUDA graphs, more slowly: {error}", stacklevel=2)
+            self._can_capture = False
             return None
         return graph
 
@@ -148,7 +152,7 @@ class _Slots:
     def __init__(self, slots: Tensor, index: Tensor) -> None:
         self.slots, self.index = slots, index
 
-    def append_both(self, new: Tensor) -> Tensor:
+    def append_stacked(self, new: Tensor) -> Tensor:
         """Write keys and values at the current slots. [2, B, G, K, E] -> [2, B, G, C, E]."""
         return self.slots.index_copy_(3, self.index, new)
 
@@ -171,7 +175,7 @@ class StepGraph:
         self._new_mask = self.mask.new_full((n, 1, n_hypotheses, n_hypotheses), self._masked)
         self._new_mask.diagonal(dim1=-2, dim2=-1).zero_()
         longest = n_slots // n_hypotheses + 1  # each position but the first has a slot per hypothesis
-        self._longest = min(longest, model.max_positions or sys.maxsize)
+        self._n_positions = min(longest, model.max_positions or sys.maxsize)
         self._tables: list[Tensor] = []
         self.states: Tensor | None = None  # [B, K, D]
         self._replay: Callable[[], None] | None = None
@@ -181,7 +185,7 @@ class StepGraph:
     def append_step(self, n_hypotheses: int) -> tuple[Packing, Tensor]:
         """Return the position of the next tokens, and the self-attention mask with their slots. [B, 1, K, C]."""
         self.mask.index_copy_(3, self._slot_index, self._new_mask)
-        return Packing(self.position, self.position, self._longest), self.mask
+        return Packing(self.position, self.position, self._n_positions), self.mask
 
     def load(self, state: KVCache) -> None:
         """Copy a state into the buffers, and replace its tensors by views of them."""
@@ -218,9 +222,9 @@ class StepGraph:
         self.tokens[:n] = tokens
         self.states = self.model.step(self.tokens, self).clone()
         expected = self.states[:n].clone()
-        tables = self.model.position_tables(self._longest)  # another thread may replace them
+        tables = self.model.position_tables(self._n_positions)  # another thread may replace them
         self._replay = capture(self._run)
-        self._tables = [*tables, *self.model.position_tables(self._longest)]  # a graph does not keep what it reads
+        self._tables = [*tables, *self.model.position_tables(self._n_positions)]  # a graph does not keep what it reads
         self._rewind(state)
         self.states.fill_(torch.nan)
         self._replay()
@@ -241,7 +245,7 @@ class StepGraph:
 
 
 class CudaCapture:
-    """Captures CUDA graphs of one device. Their working memory is shared, so they run one after the other."""
+    """Captures CUDA graphs of one device. Their working memory is shared, so they must run one after the other."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

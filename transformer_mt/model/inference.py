@@ -1,11 +1,11 @@
-"""The model in inference, written out over its weights.
+"""Inference without calls of modules: encoding and steps of decoding as functions of the weights.
 
 `InferenceModel` computes what `Transformer.start`, `step` and `logits` compute, which are its reference in the tests.
 On a CPU, the calls of modules take longer than the arithmetic of one sentence, so there are few of them here.
 
-`B` sentences, `K` hypotheses per sentence, `S` source length, `L` queries (K or S), `C` keys (slots of the cache or
-source tokens), `D` model width, `H` query heads, `G` key/value heads, `R` = H / G, `E` head width, `O` output width,
-`V` vocabulary.
+`B` sentences, `b` of one slice, `K` hypotheses per sentence, `S` source length, `L` queries (K or S), `N` rows (B * L),
+`C` keys (slots of the cache or source tokens), `D` model width, `H` query heads, `G` key/value heads, `R` = H / G, `E`
+head width, `O` output width, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Rotation = tuple[Tensor, Tensor] | None
 """Cosines and sines of the positions. [L or 1, 1, E] each"""
 
 
-class SlotCache(Protocol):
+class LayerCache(Protocol):
     """Keys and values of the target so far, of one layer."""
 
-    def append_both(self, new: Tensor) -> Tensor:
+    def append_stacked(self, new: Tensor) -> Tensor:
         """Write those of one step, and return all. [2, B, G, K, E] -> [2, B, G, C, E]."""
         ...
 
 
 class StepCache(Protocol):
-    """What a step reads and writes, see `KVCache`."""
+    """Interface of the cache that a step reads and writes, such as `KVCache`."""
 
     memory: list[KeysValues]
     memory_mask: Tensor
 
     @property
-    def layers(self) -> Sequence[SlotCache]:
+    def layers(self) -> Sequence[LayerCache]:
         """The cache of each layer."""
         ...
 
@@ -80,7 +80,7 @@ class InferenceModel:
             mask = torch.zeros(is_source.shape, dtype=dtype, device=src.device)
             mask.masked_fill_(~is_source, masked_score(dtype))
             x, rotation = self._encoder.embed(part, slice(0, part.size(1)))
-            mask = self._encoder.expand(mask, part.size(1))
+            mask = self._encoder.expand_mask(mask, part.size(1))
             for layer in self._encoder_layers:
                 x = layer(x, part.shape, mask, rotation)
             states = self._encoder.norm(x).view(*part.shape, -1)  # [b, S, D]
@@ -92,7 +92,10 @@ class InferenceModel:
         shape = tokens.shape
         position, mask = cache.append_step(shape[1])
         x, rotation = self._decoder.embed(tokens, position)
-        mask, memory_mask = self._decoder.expand(mask, shape[1]), self._decoder.expand(cache.memory_mask, shape[1])
+        mask, memory_mask = (
+            self._decoder.expand_mask(mask, shape[1]),
+            self._decoder.expand_mask(cache.memory_mask, shape[1]),
+        )
         for layer, memory, slots in zip(self._decoder_layers, cache.memory, cache.layers, strict=True):
             x = layer(x, shape, mask, memory, memory_mask, slots, rotation)
         return self._decoder.norm(x).view(*shape, -1)
@@ -110,7 +113,7 @@ class _Stack:
     def __init__(self, stack: Stack) -> None:
         self._embedding = stack.embedding
         attention = next(each for each in stack.modules() if isinstance(each, MultiHeadAttention))
-        self._n_heads, self._n_groups = attention.n_heads, attention.n_kv_heads
+        self._n_heads, self._n_kv_heads = attention.n_heads, attention.n_kv_heads
         self.dtype = attention.output.weight.dtype
         self._rotary = next((each for each in stack.layers.modules() if isinstance(each, Rotary)), None)
         self.norm = make_norm_function(stack.norm)
@@ -131,8 +134,8 @@ class _Stack:
         cos, sin = self._rotary.get(end)[:, index, None].unbind()
         return x, (cos, sin)
 
-    def expand(self, mask: Tensor, length: int) -> Tensor:
-        """Bring a mask for two products into the shape of the scores. [B, 1, 1 or L, C] -> [B * G, R * L, C].
+    def expand_mask(self, mask: Tensor, length: int) -> Tensor:
+        """Expand a mask to the shape of the scores in `attend_with_products`. [B, 1, 1 or L, C] -> [B * G, R * L, C].
 
         PyTorch's fused attention is faster on a GPU and for many keys of many queries, and gets the mask as it is.
         """
@@ -140,11 +143,11 @@ class _Stack:
         if not mask.is_cpu or (self.dtype == torch.float32 and min(length, n_keys) > SHORT_KEYS):
             return mask
         expanded = mask.expand(batch, self._n_heads, length, n_keys)
-        return expanded.reshape(batch * self._n_groups, -1, n_keys)
+        return expanded.reshape(batch * self._n_kv_heads, -1, n_keys)
 
 
 class _EncoderLayer:
-    """An `EncoderLayer`."""
+    """Inference of an `EncoderLayer`."""
 
     def __init__(self, layer: EncoderLayer) -> None:
         self._residuals = [make_residual_function(cast(Residual, each)) for each in layer.residuals]
@@ -159,7 +162,7 @@ class _EncoderLayer:
 
 
 class _DecoderLayer:
-    """A `DecoderLayer`."""
+    """Inference of a `DecoderLayer`."""
 
     def __init__(self, layer: DecoderLayer) -> None:
         self._residuals = [make_residual_function(cast(Residual, each)) for each in layer.residuals]
@@ -174,7 +177,7 @@ class _DecoderLayer:
         mask: Tensor,
         memory: KeysValues,
         memory_mask: Tensor,
-        slots: SlotCache,
+        slots: LayerCache,
         rotation: Rotation,
     ) -> Tensor:
         """Apply the three sub-layers to a new position. [N, D], shape [B, K] -> [N, D]."""
@@ -185,12 +188,12 @@ class _DecoderLayer:
 
 
 class _Attention:
-    """A `MultiHeadAttention`."""
+    """Inference of a `MultiHeadAttention`."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
-        self._n_heads, self._n_groups, self._width = attention.n_heads, attention.n_kv_heads, attention.d_head
+        self._n_heads, self._n_kv_heads, self._d_head = attention.n_heads, attention.n_kv_heads, attention.d_head
         weight, bias = attention.queries_keys_values.get_weight_and_bias()
-        n_queries = self._n_heads * self._width
+        n_queries = self._n_heads * self._d_head
         self._project = make_projection(weight, bias)
         self._project_queries = make_projection(weight[:n_queries], None if bias is None else bias[:n_queries])
         self._output = make_projection(*attention.output.get_weight_and_bias())
@@ -198,33 +201,33 @@ class _Attention:
         self._query_norm, self._key_norm = map(make_norm_function, (attention.query_norm, attention.key_norm))
 
     def attend_to_self(
-        self, h: Tensor, shape: torch.Size, mask: Tensor, rotation: Rotation, slots: SlotCache | None = None
+        self, h: Tensor, shape: torch.Size, mask: Tensor, rotation: Rotation, slots: LayerCache | None = None
     ) -> Tensor:
         """Attend to `h`, or append it to `slots` and attend to all of them. [N, D], shape [B, L] -> [N, D]."""
-        heads = self._project(h).view(*shape, -1, self._width)  # [B, L, H + 2 G, E]
+        heads = self._project(h).view(*shape, -1, self._d_head)  # [B, L, H + 2 G, E]
         if self._has_norms or rotation is not None:
-            heads = self._transform(heads, rotation)
-        queries, new = heads.narrow(2, 0, self._n_heads), heads.narrow(2, self._n_heads, 2 * self._n_groups)
-        new = new.view(*shape, 2, self._n_groups, self._width).permute(2, 0, 3, 1, 4)  # [2, B, G, L, E]
-        keys, values = (new if slots is None else slots.append_both(new)).unbind()
+            heads = self._normalise_and_rotate(heads, rotation)
+        queries, new = heads.narrow(2, 0, self._n_heads), heads.narrow(2, self._n_heads, 2 * self._n_kv_heads)
+        new = new.view(*shape, 2, self._n_kv_heads, self._d_head).permute(2, 0, 3, 1, 4)  # [2, B, G, L, E]
+        keys, values = (new if slots is None else slots.append_stacked(new)).unbind()
         return self._attend(queries, keys, values, mask)
 
     def attend_to_source(self, h: Tensor, shape: torch.Size, memory: KeysValues, memory_mask: Tensor) -> Tensor:
         """Attend to the encoded source. [N, D], shape [B, K] -> [N, D]."""
-        queries = self._project_queries(h).view(*shape, -1, self._width)  # [B, K, H, E]
+        queries = self._project_queries(h).view(*shape, -1, self._d_head)  # [B, K, H, E]
         if self._has_norms:
             queries = self._query_norm(queries).to(memory.keys.dtype)
         return self._attend(queries, *memory, memory_mask)
 
-    def _transform(self, heads: Tensor, rotation: Rotation) -> Tensor:
+    def _normalise_and_rotate(self, heads: Tensor, rotation: Rotation) -> Tensor:
         """Normalise and rotate queries and keys. [B, L, H + 2 G, E] -> [B, L, H + 2 G, E]."""
-        queries, keys, values = heads.split_with_sizes([self._n_heads, self._n_groups, self._n_groups], dim=2)
+        queries, keys, values = heads.split_with_sizes([self._n_heads, self._n_kv_heads, self._n_kv_heads], dim=2)
         if self._has_norms:
             queries, keys = self._query_norm(queries), self._key_norm(keys)
         transformed = torch.cat([queries, keys], dim=2).to(values.dtype)
         if rotation is not None:
             cos, sin = (each.to(values.dtype) for each in rotation)
-            transformed = transformed * cos + transformed.roll(self._width // 2, -1) * sin
+            transformed = transformed * cos + transformed.roll(self._d_head // 2, -1) * sin
         return torch.cat([transformed, values], dim=2)
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -235,7 +238,7 @@ class _Attention:
             context = fused_attention(queries.transpose(1, 2), KeysValues(keys, values), mask)
         if queries.size(1) > 1:
             context = context.transpose(1, 2)  # [B, L, H, E]
-        return self._output(context.reshape(-1, self._n_heads * self._width))
+        return self._output(context.reshape(-1, self._n_heads * self._d_head))
 
 
 def attend_with_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:

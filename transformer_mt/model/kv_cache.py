@@ -40,10 +40,10 @@ class LayerKVCache:
 
         Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """
-        return KeysValues(*self.append_both(torch.stack([*new])).unbind())
+        return KeysValues(*self.append_stacked(torch.stack([*new])).unbind())
 
-    def append_both(self, new: Tensor) -> Tensor:
-        """Do the same for keys and values in one tensor. [2, B, G, K, E] -> [2, B, G, C, E]."""
+    def append_stacked(self, new: Tensor) -> Tensor:
+        """Append keys and values in one tensor, as `append` does. [2, B, G, K, E] -> [2, B, G, C, E]."""
         n_new = new.size(3)
         start, self.n_used = self.n_used, self.n_used + n_new
         n_slots = round_up(self.n_used)

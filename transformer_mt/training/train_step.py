@@ -35,8 +35,8 @@ class LossScale:
     """Factor of the loss in fp16, whose gradients would otherwise be too small (Micikevicius et al. 2018).
 
     A step whose gradient overflows halves the factor, and is skipped. After `GROWTH_INTERVAL` steps without overflow,
-    the factor doubles. It is a power of 2, so that gradients divided by it are those of the loss. It stays on the
-    device, and all ranks change it alike, because they have the same sums of losses and gradients.
+    the factor doubles. It is a power of 2, so that dividing the gradients by it is exact. It stays on the
+    device, and all ranks change it identically, because they have the same sums of losses and gradients.
 
     `torch.amp.GradScaler` is not used: it has no minimum, and unscales the gradients in a pass of its own.
     """
@@ -47,10 +47,10 @@ class LossScale:
 
     def __init__(self, device: torch.device) -> None:
         self.value = torch.full((), self.INITIAL, device=device)
-        self.n_finite = torch.zeros((), device=device)  # steps since the last overflow or growth
+        self.n_finite = torch.zeros((), device=device)  # steps since the last growth, or step that was not finite
 
     def update(self, loss: Tensor, grad_norm: Tensor) -> None:
-        """Adapt the factor after a step, without synchronising. A loss that is not finite does not change it."""
+        """Adapt the factor after a step, without synchronising. A loss that is not finite only resets the count."""
         is_finite = grad_norm.isfinite()
         is_overflow = loss.isfinite() & ~is_finite
         self.n_finite.add_(1).mul_(is_finite)

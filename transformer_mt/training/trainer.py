@@ -31,7 +31,7 @@ from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
 from transformer_mt.training.training_config import TrainConfig, ValidationConfig
 
-MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the training ends
+MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite, except for overflows that lower the loss scale
 
 # --- progress ---------------------------------------------------------------------------------------------------------
 

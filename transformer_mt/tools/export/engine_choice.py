@@ -7,8 +7,8 @@
 
 The folder holds the model of the checkpoint with this step. The model of a foreign or read-only run is in the user's
 cache instead. A model is made again unless its files are intact, the weights, the tokenizers, the settings of the model
-and the versions are the same, and, in a run, this user has signed it. After the conversion, both engines translate and
-score some random sentences; if they differ by more than rounding, `cache.json` says so, and PyTorch translates.
+and the versions are the same, and, in a run, this user has signed it. After the conversion, both engines score
+translations of random sources. If the scores differ by more than rounding, `cache.json` says so, and PyTorch is used.
 
 Importing this module imports neither torch nor CTranslate2.
 """
