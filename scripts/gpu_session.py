@@ -40,15 +40,15 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BucketedBatches
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import prepare_for_inference
+from transformer_mt.decoding.engine import make_inference_model, prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import (
     BeamState,
+    DecoderCache,
     Hypothesis,
     beam_candidates,
     beam_search,
 )
-from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process, precision_dtype
 from transformer_mt.training.distributed import Ranks
@@ -429,7 +429,10 @@ def measure_decoding(session: Session) -> None:
     model = make_model(config, n_ids, torch.device("cpu")).eval()
     src = torch.randint(0, n_ids - 3, (6, 12))
     found = [
-        [[hypothesis.ids for hypothesis in n_best] for n_best in search(moved, src.to(device), 4, 20, n_ids)]
+        [
+            [hypothesis.ids for hypothesis in n_best]
+            for n_best in search(make_inference_model(moved), src.to(device), 4, 20, n_ids)
+        ]
         for device, moved in ((torch.device("cpu"), model), (session.device, copy.deepcopy(model).to(session.device)))
     ]
     n_equal = sum(left == right for left, right in zip(*found, strict=True))
@@ -437,11 +440,12 @@ def measure_decoding(session: Session) -> None:
     n_ids, positions = (500, 4) if session.is_tiny else (37000, 36)
     for precision in cast("tuple[ResolvedPrecision, ...]", ("bf16", "fp32")):
         model = prepare_for_inference(make_model(load_preset(session, "base"), n_ids, session.device), precision)
+        inference_model = make_inference_model(model)
         for n_sentences, beam in (
             ((2, 4),) if session.is_tiny else ((1, 1), (1, 4), (32, 4), (128, 1), (128, 4), (512, 4))
         ):
             src = torch.randint(0, n_ids - 3, (n_sentences, 30), device=session.device)
-            search_again = partial(search, model, src, beam, positions, n_ids)
+            search_again = partial(search, inference_model, src, beam, positions, n_ids)
             milliseconds, _ = session.median_times(search_again, warm_up=1, repeats=3)
             rate = 1e3 * n_sentences * positions / milliseconds
             name = f"decode {precision}, {n_sentences} sentences, beam {beam}"
@@ -450,11 +454,12 @@ def measure_decoding(session: Session) -> None:
                 session.record(f"kernels of {positions} positions", profile_kernels(search_again))
 
 
-def search(model: Transformer, src: Tensor, n_beams: int, n_positions: int, n_ids: int) -> list[list[Hypothesis]]:
+def search(model: Any, src: Tensor, n_beams: int, n_positions: int, n_ids: int) -> list[list[Hypothesis]]:
+    """Search with a model of `make_inference_model`."""
     limits = torch.full((len(src),), n_positions, device=src.device)
     beams = BeamState(limits, n_beams, n_ids - 2, n_ids - 1, DecodingConfig(beam=n_beams).length_normalize)
 
-    def step(tokens: Tensor, cache: KVCache) -> Iterator[Tensor]:
+    def step(tokens: Tensor, cache: DecoderCache) -> Iterator[Tensor]:
         yield model.logits(model.step(tokens, cache)).log_softmax(-1)
 
     return beam_search(step, model.start(src), beams, beam_candidates, [MinLength(n_positions, n_ids - 1)])

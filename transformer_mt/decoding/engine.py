@@ -84,12 +84,9 @@ class TorchEngine:
     def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair) -> None:
         """The models are in evaluation mode."""
         self.models, self.tokenizers = models, tokenizers
-        self._inference_models: list[Any] = [InferenceModel(model) for model in models]
+        self._inference_models = [make_inference_model(model) for model in models]
         weight = models[0].output.weight
         self.device = weight.device
-        if self.device.type == "cuda":
-            memory_bytes, capture = read_gpu_bytes(self.device), CudaCapture(self.device)
-            self._inference_models = [GraphModel(model, memory_bytes, capture) for model in self._inference_models]
         self.precision = next(name for name in get_args(ResolvedPrecision) if precision_dtype(name) == weight.dtype)
 
     @property
@@ -308,6 +305,14 @@ def load_models(folders: Sequence[RunFolder], checkpoint: str) -> list[tuple[Loa
     for other in others:
         check_compatible(first, other)
     return found
+
+
+def make_inference_model(model: Transformer) -> Any:
+    """Return the `InferenceModel` of a model in evaluation mode, on CUDA within a `GraphModel`."""
+    inference_model, device = InferenceModel(model), model.output.weight.device
+    if device.type != "cuda":
+        return inference_model
+    return GraphModel(inference_model, read_gpu_bytes(device), CudaCapture(device))
 
 
 def prepare_for_inference(model: Transformer, precision: ResolvedPrecision) -> Transformer:
