@@ -1,4 +1,4 @@
-"""The notebook docs/colab.ipynb: every cell runs, with a tiny model, and no output is stored."""
+"""The notebook docs/colab.ipynb: its cells run with a tiny model, without git and pip."""
 
 from __future__ import annotations
 

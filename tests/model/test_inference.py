@@ -83,7 +83,7 @@ def test_products_equal_linear(width: int, has_bias: bool, dtype: torch.dtype) -
 @torch.inference_mode()
 @pytest.mark.parametrize("n_beams", [1, 3])
 @pytest.mark.parametrize("settings", [{}, {"n_kv_heads": 2, "positions": "rotary"}, {"positions": "learned"}], ids=str)
-def test_replayed_searches_equal_others(make_model: MakeModel, settings: dict[str, Any], n_beams: int) -> None:
+def test_replayed_searches_equal_eager_ones(make_model: MakeModel, settings: dict[str, Any], n_beams: int) -> None:
     """Several batches share graphs, which have room for more sentences and tokens, and grow during a search."""
     model = InferenceModel(make_model(rough=0.2, max_positions=80, **settings))
     captured: list[Any] = []

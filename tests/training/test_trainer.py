@@ -110,7 +110,7 @@ def test_divergence_in_the_last_steps_is_noticed(here, tmt, poison) -> None:
     assert "from step 10 on" in done.stderr
 
 
-def test_the_search_for_a_loss_scale_is_no_divergence(here, tmt, poison) -> None:
+def test_overflows_that_lower_the_loss_scale_do_not_end_the_run(here, tmt, poison) -> None:
     """More steps in a row overflow than may be skipped, until the scale is small enough."""
     poison(lambda step, _: step <= 4)
     done = tmt(*TRAIN, "precision=fp16")

@@ -177,7 +177,7 @@ class Translate(Command):
 
     @property
     def is_exported(self) -> bool:
-        """Return whether RUN is a folder for CTranslate2."""
+        """Return whether RUN was made by `tmt export --to ctranslate2`."""
         from transformer_mt.runs.folder import EXPORT, RunFolder
 
         return (self.run / EXPORT).exists() and not RunFolder(self.run).exists()

@@ -187,7 +187,7 @@ class Translator:
             **options: Keys of the section `decoding`, as for `translate`.
 
         Raises:
-            UserError: If a checkpoint cannot be read, the runs do not fit together, or the engine is another one.
+            UserError: If a checkpoint cannot be read, the runs do not fit together, or `engine` is ctranslate2.
         """
         if options.get("engine") == "ctranslate2":
             raise UserError("engine: ctranslate2: pass it to transformer_mt.tools.export.engine_choice.load_translator")

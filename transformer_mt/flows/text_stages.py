@@ -1,4 +1,4 @@
-"""Text stages of a translator that a flow or a command loads. Only options that need stages import their modules."""
+"""Text stages of a translator that a flow or a command loads. The first call imports their modules."""
 
 from __future__ import annotations
 

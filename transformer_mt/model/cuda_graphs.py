@@ -2,8 +2,8 @@
 
 On a GPU, the host takes longer to submit the kernels of a step than the GPU takes to compute them. A graph submits all
 of them at once. It computes on buffers that keep their address, for fixed numbers of sentences, hypotheses, source
-tokens and slots of the cache. These are rounded up to few sizes, so few graphs serve all batches of a translation. Rows
-and slots that are not used are masked.
+tokens and slots of the cache. All but the hypotheses are rounded up, so few graphs serve all batches of a translation.
+Rows and slots that are not used are masked.
 
 `b` sentences, `B` with unused rows, `K` hypotheses per sentence, `G` key/value heads, `S` source length, `C` slots,
 `E` head width, `D` model width.

@@ -151,11 +151,11 @@ class _EncoderLayer:
 
     def __init__(self, layer: EncoderLayer) -> None:
         self._residuals = [make_residual_function(cast(Residual, each)) for each in layer.residuals]
-        self._attention = _Attention(layer.self_attention)
+        self._attention = _Attention(layer.self_attention, is_self=True)
         self._feed_forward = make_feed_forward_function(layer.feed_forward)
 
     def __call__(self, x: Tensor, shape: torch.Size, mask: Tensor, rotation: Rotation) -> Tensor:
-        """Apply both sub-layers. [N, D], shape [B, S], [B, 1, 1, S] -> [N, D]."""
+        """Apply both sub-layers. [N, D], shape [B, S], a mask of `_Stack.expand_mask` -> [N, D]."""
         attention_residual, feed_forward_residual = self._residuals
         x = attention_residual(x, lambda h: self._attention.attend_to_self(h, shape, mask, rotation))
         return feed_forward_residual(x, self._feed_forward)
@@ -166,7 +166,8 @@ class _DecoderLayer:
 
     def __init__(self, layer: DecoderLayer) -> None:
         self._residuals = [make_residual_function(cast(Residual, each)) for each in layer.residuals]
-        self._self_attention, self._cross_attention = map(_Attention, (layer.self_attention, layer.cross_attention))
+        self._self_attention = _Attention(layer.self_attention, is_self=True)
+        self._cross_attention = _Attention(layer.cross_attention, is_self=False)
         self._feed_forward = make_feed_forward_function(layer.feed_forward)
         self.project_memory = layer.cross_attention.project_keys_values
 
@@ -190,12 +191,12 @@ class _DecoderLayer:
 class _Attention:
     """Inference of a `MultiHeadAttention`."""
 
-    def __init__(self, attention: MultiHeadAttention) -> None:
+    def __init__(self, attention: MultiHeadAttention, *, is_self: bool) -> None:
+        """In cross-attention, only the queries are projected here: the memory has keys and values."""
         self._n_heads, self._n_kv_heads, self._d_head = attention.n_heads, attention.n_kv_heads, attention.d_head
         weight, bias = attention.queries_keys_values.get_weight_and_bias()
-        n_queries = self._n_heads * self._d_head
-        self._project = make_projection(weight, bias)
-        self._project_queries = make_projection(weight[:n_queries], None if bias is None else bias[:n_queries])
+        n_projected = len(weight) if is_self else self._n_heads * self._d_head
+        self._project = make_projection(weight[:n_projected], None if bias is None else bias[:n_projected])
         self._output = make_projection(*attention.output.get_weight_and_bias())
         self._has_norms = attention.has_norms
         self._query_norm, self._key_norm = map(make_norm_function, (attention.query_norm, attention.key_norm))
@@ -206,7 +207,7 @@ class _Attention:
         """Attend to `h`, or append it to `slots` and attend to all of them. [N, D], shape [B, L] -> [N, D]."""
         heads = self._project(h).view(*shape, -1, self._d_head)  # [B, L, H + 2 G, E]
         if self._has_norms or rotation is not None:
-            heads = self._normalise_and_rotate(heads, rotation)
+            heads = self._normalize_and_rotate(heads, rotation)
         queries, new = heads.narrow(2, 0, self._n_heads), heads.narrow(2, self._n_heads, 2 * self._n_kv_heads)
         new = new.view(*shape, 2, self._n_kv_heads, self._d_head).permute(2, 0, 3, 1, 4)  # [2, B, G, L, E]
         keys, values = (new if slots is None else slots.append_stacked(new)).unbind()
@@ -214,12 +215,12 @@ class _Attention:
 
     def attend_to_source(self, h: Tensor, shape: torch.Size, memory: KeysValues, memory_mask: Tensor) -> Tensor:
         """Attend to the encoded source. [N, D], shape [B, K] -> [N, D]."""
-        queries = self._project_queries(h).view(*shape, -1, self._d_head)  # [B, K, H, E]
+        queries = self._project(h).view(*shape, -1, self._d_head)  # [B, K, H, E]
         if self._has_norms:
             queries = self._query_norm(queries).to(memory.keys.dtype)
         return self._attend(queries, *memory, memory_mask)
 
-    def _normalise_and_rotate(self, heads: Tensor, rotation: Rotation) -> Tensor:
+    def _normalize_and_rotate(self, heads: Tensor, rotation: Rotation) -> Tensor:
         """Normalise and rotate queries and keys. [B, L, H + 2 G, E] -> [B, L, H + 2 G, E]."""
         queries, keys, values = heads.split_with_sizes([self._n_heads, self._n_kv_heads, self._n_kv_heads], dim=2)
         if self._has_norms:
@@ -231,7 +232,7 @@ class _Attention:
         return torch.cat([transformed, values], dim=2)
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attend and project the output. [B, L, H, E], 2 x [B, G, C, E], a mask of `_Stack.expand` -> [N, D]."""
+        """Attend and project the output. [B, L, H, E], 2 x [B, G, C, E], a mask of `_Stack.expand_mask` -> [N, D]."""
         if mask.dim() == 3:
             context = attend_with_products(queries.transpose(1, 2), keys, values, mask)
         else:

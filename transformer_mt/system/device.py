@@ -54,7 +54,7 @@ ALLOCATOR_VARIABLES = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 """Variables of the environment that configure CUDA's allocator. It reads them once, when CUDA is initialised."""
 
 FP16_CAPABILITY = (7, 0)
-"""The first compute capability with tensor cores, which multiply fp16: Volta. Bf16 came with 8.0."""
+"""The first compute capability whose GPUs multiply fp16 fast: Volta. Bf16 came with 8.0."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 
@@ -238,7 +238,7 @@ def _best_device() -> str:
 
 
 def choose_precision(device: torch.device) -> ResolvedPrecision:
-    """Return the fastest precision: bf16, or fp16 on an NVIDIA GPU with tensor cores that lack bf16, or fp32."""
+    """Return the fastest precision: bf16, or fp16 on an NVIDIA GPU of compute capability 7, or fp32."""
     import torch
 
     if bf16_is_faster(device):

@@ -266,7 +266,7 @@ def sum_over_chunks(
 
 
 class GradientFactors(NamedTuple):
-    """Factors of the operands of the products that give the gradients. Powers of 2 are exact."""
+    """Powers of 2 that keep the products of the backward pass in the range of fp16. The results are divided by them."""
 
     logits: float = 1.0  # of the gradient of the logits
     states: float = 1.0  # of the states, in the product of both

@@ -26,7 +26,7 @@ def make_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return fused Adam or AdamW for all parameters, or Muon and AdamW for disjoint sets of parameters.
 
-    Muon iterates in `dtype`. The caller sets the learning rate before each step, and may set two scalar
+    Muon computes its iterations in `dtype`. The caller sets the learning rate before each step, and may set two scalar
     fp32 tensors: `step` divides the gradients by `grad_scale`, and changes no weight or state if `found_inf` is 1.
     """
     matrices = list_layer_matrices(model) if config.kind == "muon" else {}

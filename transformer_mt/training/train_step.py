@@ -47,7 +47,7 @@ class LossScale:
 
     def __init__(self, device: torch.device) -> None:
         self.value = torch.full((), self.INITIAL, device=device)
-        self.n_finite = torch.zeros((), device=device)  # steps since the last growth, or step that was not finite
+        self.n_finite = torch.zeros((), device=device)  # finite steps in a row since the factor last grew
 
     def update(self, loss: Tensor, grad_norm: Tensor) -> None:
         """Adapt the factor after a step, without synchronising. A loss that is not finite only resets the count."""
@@ -140,7 +140,7 @@ class TrainStep:
         return metrics
 
     def compute_gradients(self, step: int, batches: Sequence[Batch]) -> StepMetrics:
-        """Set the gradients to (scaled) sums over the batches, averaged over the ranks. Return the sums of all ranks.
+        """Set the gradients to sums over the batches, times the loss scale, averaged over the ranks. Return all sums.
 
         If memory runs out, the batch at fault is split, and the step starts again.
         """

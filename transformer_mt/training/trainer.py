@@ -333,14 +333,14 @@ class Trainer:
                 self.count_skipped(step, first_batch, loss_is_finite=math.isfinite(metrics["loss"]))
 
     def count_skipped(self, step: int, first_batch: StreamPosition, *, loss_is_finite: bool) -> None:
-        """Count a step without an update. The first of several in a row is logged, and the last one ends the run.
+        """Count a step without an update. Log the first of a series, and end the run at number `MAX_SKIPPED`.
 
-        In fp16 a gradient may overflow until the loss scale is small enough. This is neither logged nor does it end the
-        run, unless the scale is at its minimum.
+        In fp16, an overflow that lowers the loss scale is not part of a series, and ends it.
         """
         progress, scale = self.progress, self.window.loss_scale
         progress.skipped += 1
         if loss_is_finite and scale is not None and scale > LossScale.MINIMUM:
+            progress.skipped_in_a_row = 0
             return
         progress.skipped_in_a_row += 1
         if progress.skipped_in_a_row == 1:

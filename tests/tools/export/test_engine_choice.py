@@ -62,7 +62,7 @@ def translate(tmt: Tmt, run: Path, *options: object) -> tuple[str, str]:
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
-def test_both_engines_translate_alike_and_only_the_second_start_converts(run: Path, tmt: Tmt) -> None:
+def test_both_engines_give_the_same_translations_and_only_the_second_start_converts(run: Path, tmt: Tmt) -> None:
     expected, messages = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
     assert messages == "" and not cached_models(run)
     found, messages = translate(tmt, run, *AUTO)
@@ -129,7 +129,7 @@ def test_auto_takes_torch_for_an_unsupported_model_and_without_the_package(
     assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "model.qk_norm", "--engine torch")
 
 
-def test_the_former_name_of_torch_is_answered(tiny_run: Path, tmt: Tmt) -> None:
+def test_the_former_engine_name_tmt_is_refused_with_the_new_one(tiny_run: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("translate", tiny_run, "one", "--engine", "tmt"), "--engine torch")
 
 

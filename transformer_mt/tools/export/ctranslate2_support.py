@@ -12,7 +12,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.model.model_config import ModelConfig
 
-MAX_POSITIONS = 8192  # of sinusoidal and rotary positions, and of none
+MAX_POSITIONS = 8192  # largest position table of models without learned positions
 
 
 def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:

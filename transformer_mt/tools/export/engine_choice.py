@@ -78,8 +78,8 @@ def load_translator(
     """Load a run with the engine of `decoding.engine`, and log which one `auto` chooses.
 
     The parameters are those of `Translator.load`, and three more: `scores=False` omits the scores of translations,
-    which cost CTranslate2 another forward pass; `torch_reason` is why only PyTorch can do what the caller needs; with
-    `keeps_torch`, `auto` also loads PyTorch, for the alignments and constraints that CTranslate2 lacks.
+    for which CTranslate2 needs another forward pass; `torch_reason` is why only PyTorch can do what the caller needs;
+    with `keeps_torch`, `auto` also loads PyTorch, for the alignments and constraints that CTranslate2 lacks.
 
     Raises:
         UserError: As `Translator.load`, or `decoding.engine` is ctranslate2, and it cannot translate.
@@ -107,7 +107,7 @@ def load_translator(
             return translator
         except UnavailableError as reason:
             if is_required:
-                raise UserError(f"--engine ctranslate2: {reason}; or choose --engine torch") from None
+                raise UserError(f"--engine ctranslate2: {reason}; or use --engine torch") from None
             log_rank0(f"tmt: engine torch: {reason}")
     return Translator.load(
         run,
@@ -224,7 +224,7 @@ class _Conversion:
         return cls(run, checkpoint, made_from, positions, threads)
 
     @cached_property
-    def places(self) -> list[Path]:
+    def candidate_folders(self) -> list[Path]:
         """Folders for the model: in an own run, unless a link leads out of it, and in the user's cache."""
         in_run = self.run.path / CACHE
         digest = sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
@@ -235,10 +235,10 @@ class _Conversion:
 
     def find(self) -> _ConvertedModel | None:
         """Return the model, if it was made before."""
-        return next(filter(None, map(self.read, self.places)), None)
+        return next(filter(None, map(self.read, self.candidate_folders)), None)
 
     def read(self, folder: Path) -> _ConvertedModel | None:
-        """Return the model in a folder; None if it is missing or damaged, or others made it, or from another model."""
+        """Return the model in a folder; None if it is missing, damaged, signed by others, or of another model."""
         path = folder / MANIFEST
         try:
             content = path.read_bytes()
@@ -256,7 +256,7 @@ class _Conversion:
 
     def make(self) -> _ConvertedModel:
         """Convert the model, and store it in the first folder that can be written. Raises `UnavailableError`."""
-        for folder in self.places:
+        for folder in self.candidate_folders:
             if not os.access(find_existing_parent(folder), os.W_OK):
                 continue
             try:
@@ -266,7 +266,7 @@ class _Conversion:
             if found := self.read(folder):
                 self._delete_old()
                 return replace(found, is_new=True)
-        folders = " or ".join(str(folder.parent) for folder in self.places)
+        folders = " or ".join(str(folder.parent) for folder in self.candidate_folders)
         raise UnavailableError(f"the converted model cannot be stored in {folders}")
 
     def _fill(self, folder: Path) -> None:
@@ -276,7 +276,7 @@ class _Conversion:
         try:
             translator = Translator.load(self.run.path, str(self.checkpoint.step), "cpu", self.threads, "fp32")
             if translator.runs[0].weights_hash != shorten_weights_hash(self.checkpoint):
-                raise UnavailableError(f"a training replaces {self.checkpoint.path}")
+                raise UnavailableError(f"a running training replaced {self.checkpoint.path}; try again")
             save_model(translator, self.positions, "float32", folder)
             parity = check_parity_on_random_ids(translator, folder, self.positions)
         except (UserError, RuntimeError, ValueError) as error:
@@ -298,5 +298,5 @@ class _Conversion:
             if folder.name not in kept:
                 with suppress(OSError):  # another process deletes it
                     delete_folder(folder)
-        for folder in self.places:
+        for folder in self.candidate_folders:
             remove_stale_folders(folder.parent)
