@@ -1,6 +1,7 @@
 """Kill trainings at random moments, resume them with the same command, and check that the results are bit-identical.
 
-    python scripts/kill_drill.py N [--seed S] [--keep FOLDER]
+    python scripts/kill_drill.py N [SETTING ...] [--seed S] [--keep FOLDER]
+    python scripts/kill_drill.py 4 device=cuda precision=fp16 compile=layers train.cuda_graphs=true
 
 A small model is trained with everything that a resume could forget: dropout, gradient accumulation, subword sampling,
 early stopping, EMA, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,19 +78,20 @@ SIZES = {"train": 300, "validation": 20, "test": 100}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", type=int, metavar="N")
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help="setting of all trainings, such as device=cuda")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random moments")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and keep the runs")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        sys.exit(0 if drill(folder.resolve(), args.trials, random.Random(args.seed)) else 1)
+        sys.exit(0 if drill(folder.resolve(), args.trials, random.Random(args.seed), args.settings) else 1)
 
 
-def drill(folder: Path, trials: int, rng: random.Random) -> bool:
+def drill(folder: Path, trials: int, rng: random.Random, settings: Sequence[str] = ()) -> bool:
     """Run the trials in a folder. Return whether all end like the reference run."""
     write_inputs(folder)
-    reference = Training(folder, "reference")
+    reference = Training(folder, "reference", settings)
     began = time.monotonic()
     reference.start()
     reference.wait()
@@ -98,7 +100,7 @@ def drill(folder: Path, trials: int, rng: random.Random) -> bool:
     print(f"reference: {seconds:.0f} s, {expected['end']['ended']}", flush=True)
     same = 0
     for number in range(trials):
-        training = Training(folder, f"trial-{number + 1}")
+        training = Training(folder, f"trial-{number + 1}", settings)
         kills = train_with_kills(training, PLACES[number % 4], number % 4 == number // 4 % 4, seconds, rng)
         found = list(differences(training.outcome(), expected))
         same += not found
@@ -150,15 +152,15 @@ class Training:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.runs_dir = folder, folder / name
+    def __init__(self, folder: Path, name: str, settings: Sequence[str]) -> None:
+        self.folder, self.runs_dir, self.settings = folder, folder / name, settings
         self.run, self.log = RunFolder(self.runs_dir / "drill"), self.runs_dir / "log"
 
     def start(self) -> None:
         """Start or resume the training."""
         self.runs_dir.mkdir(exist_ok=True)
         own = (f"runs_dir={self.runs_dir}", f"data.cache_dir={self.runs_dir / 'cache'}")
-        command = [sys.executable, "-m", "transformer_mt", "train", "--config", "drill.yaml", *own]
+        command = [sys.executable, "-m", "transformer_mt", "train", "--config", "drill.yaml", *own, *self.settings]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=self.folder, stderr=log)
 

@@ -113,6 +113,7 @@ def test_unusable_training_data_is_refused(
         (("data.test.unseen={src: W/two, tgt: W/nope}",), "W/nope: no such file"),
         (("device=cuda:99",), "device: cuda:99 is not available"),
         (("compile=layers",), "compile: layers: works on CUDA only, and the device is cpu"),
+        (("train.cuda_graphs=true",), "train.cuda_graphs: needs a GPU"),
         (("scoring.text=moses", "data.tgt_lang=xx"), 'scoring.text: Moses has no rules for "xx"'),
     ],
 )

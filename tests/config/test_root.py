@@ -192,6 +192,10 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
             "x.yaml:2: decoding.alignment_layer: 4: the decoder has only 3 layers",
         ),
         (
+            "train: {cuda_graphs: true}\nmodel: {decoder: {layer_drop: 0.1}}\n",
+            "x.yaml:2: train.cuda_graphs: a CUDA graph always runs all layers: set false, or set model.layer_drop to 0",
+        ),
+        (
             "loss: {consistency_weight: 2}\n",
             "x.yaml:2: loss.consistency_weight: it has no effect without a consistency loss",
         ),
@@ -497,6 +501,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "train.max_epochs": 7,
     "train.save_every": "7 steps",
     "train.log_every": 7,
+    "train.cuda_graphs": True,
     "validation.every": "7 steps",
     "validation.patience": 7,
     "validation.probes": 7,

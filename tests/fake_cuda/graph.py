@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,11 +36,11 @@ class RecordedGraph(TorchDispatchMode):
     def replay(self) -> None:
         """Repeat the operations with the same tensors, also for their results."""
         observe("graph", 1)
-        with hidden():
+        with hidden(), torch.no_grad():
             for func, args, kwargs, result in self.operations:
                 for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
-                    if isinstance(old, Tensor) and old is not new:
-                        old.copy_(new)
+                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():  # no view, and not in place
+                        old.copy_(new.reshape_as(old))  # its shape may have changed in place
 
 
 def record(run: Callable[[], None]) -> Callable[[], None]:

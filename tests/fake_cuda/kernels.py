@@ -22,7 +22,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         observe(name, KERNELS.get(f"aten::{name}", 1))
-        with hidden():
+        with hidden(), torch.autocast("cuda", enabled=False):
             return function(*args, **kwargs)
 
     LIBRARY.impl(name, run, "CUDA")

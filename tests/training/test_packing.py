@@ -106,6 +106,24 @@ def test_halves_of_a_packed_batch_add_up_to_it(batches, make_matching_model) -> 
     assert pair.src.tolist() == [batches[0].src[0][: pair.n_src].tolist()]
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["positions"])
+def test_padding_up_to_few_sizes_changes_neither_loss_nor_gradients(variant, batches, make_matching_model) -> None:
+    model = make_matching_model(**variant)
+    packed = pack_all(model, batches)
+    padded, other = (each.pad(model.src_pad, model.tgt_pad, 30) for each in (packed, pack_all(model, batches[:3])))
+    assert padded.src.shape == other.src.shape != packed.src.shape
+    assert (padded.n_tgt, padded.n_padded) == (packed.n_tgt, packed.n_padded)
+    for packing in padded.packings:
+        assert packing.offsets.diff().max() <= packing.longest == 30
+        assert packing.offsets.shape == other.packings.src.offsets.shape
+    src_lengths, tgt_lengths = (packing.offsets.diff() for packing in padded.packings)
+    assert torch.equal(src_lengths == 0, tgt_lengths == 0), "the kernel fails for a sentence on one side only"
+    assert_same(compute(model, padded), compute(model, packed))
+    for half, expected in zip(padded.halve(), packed.halve(), strict=True):
+        assert torch.equal(half.labels, expected.labels)
+        assert_same(compute(model, half), compute(model, expected))
+
+
 def test_mask_shows_only_the_own_sentence_and_if_causal_only_the_past() -> None:
     queries, keys = Packing.from_lengths([2, 1]), Packing.from_lengths([1, 3])
     across = PackedMask(queries, keys).to_dense()[0, 0].int().tolist()

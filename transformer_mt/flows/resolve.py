@@ -121,9 +121,10 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         )
     for key in free:
         log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
-    if {"device", "threads", "compile"} & set(free):
+    if {"device", "threads", "compile", "train.cuda_graphs"} & set(free):
         log_rank0(
-            "device, threads or compile changed: results may differ in the last bits from those of an uninterrupted run"
+            "device, threads, compile or train.cuda_graphs changed: results may differ in the last bits from those of "
+            "an uninterrupted run"
         )
 
 
@@ -204,15 +205,25 @@ def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool
     return device.type == "cuda" and model.d_head % 8 == 0 and consistency == "none"
 
 
+def check_graphs(config: Config, device: torch.device, n_processes: int) -> None:
+    """Raise `UserError` if passes are to be replayed as CUDA graphs, but cannot be."""
+    if config.train.cuda_graphs and not (can_pack(config.model, config.loss.consistency, device) and n_processes == 1):
+        raise UserError(
+            "train.cuda_graphs: needs a GPU, one process, loss.consistency: none, and heads whose width is a multiple "
+            "of 8; set it to false"
+        )
+
+
 def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
     """Resolve `batches.packed_positions: auto`, if batches are packed on this device.
 
-    `largest` is the memory that the largest batch needs.
+    `largest` is the memory that the largest batch needs. CUDA graphs keep as much again for themselves.
     """
     is_packed = can_pack(config.model, config.loss.consistency, machine.device)
     if config.batches.packed_positions != "auto" or not is_packed:
         return config
     memory_bytes = read_gpu_bytes(machine.device) or largest.available  # of the whole GPU, whatever else uses it now
+    memory_bytes //= 1 + config.train.cuda_graphs
     n_positions = max(1, min(MAX_PASS_POSITIONS, largest.max_positions(memory_bytes)))
     return config.model_copy(update={"batches": config.batches.model_copy(update={"packed_positions": n_positions})})
 

@@ -24,6 +24,7 @@ from transformer_mt.flows.evaluation import Validator, make_evaluation_set, tran
 from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, prepare_data
 from transformer_mt.flows.resolve import (
     can_pack,
+    check_graphs,
     check_model_fits,
     log_predicted_memory,
     resolve_batch_tokens,
@@ -35,6 +36,7 @@ from transformer_mt.flows.resolve import (
 from transformer_mt.flows.run_overview import format_next_commands, write_readme
 from transformer_mt.flows.text_stages import make_text_stages
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
+from transformer_mt.model.cuda_graphs import CudaCapture
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
@@ -161,6 +163,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
+    ranks.run_on_rank0(lambda: check_graphs(resolved, machine.device, ranks.size))
     configure_process(machine)
     log_rank0(describe_training(resolved, machine, ranks))
     if warning := describe_busy_cores(machine):
@@ -320,11 +323,18 @@ def make_trainer(
 
 
 def prepare_batches(parts: TrainingParts, batches: list[Batch]) -> list[Batch]:
-    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
+    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU.
+
+    CUDA graphs need batches of few sizes.
+    """
     config, model = parts.config, parts.model
     if can_pack(config.model, config.loss.consistency, parts.machine.device):
         assert config.batches.packed_positions != "auto"
-        batches = pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)
+        packed = pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)
+        batches = [*packed]
+        if config.train.cuda_graphs:
+            longest = config.model.max_sequence_length
+            batches = [batch.pad(model.src_pad, model.tgt_pad, longest) for batch in packed]
     return [batch.pin_memory() for batch in batches] if parts.machine.device.type == "cuda" else batches
 
 
@@ -347,6 +357,7 @@ def make_train_step(
         ranks=ranks,
         split_batch=split_batch,
         source_names=source_names,
+        capture=CudaCapture(machine.device) if config.train.cuda_graphs else None,
     )
 
 

@@ -62,36 +62,43 @@ def one_pass_loss(model: Transformer, batch: Batch, smoothing: float) -> dict[st
     """Compute loss and negative log-likelihood of one batch, with teacher forcing."""
     packings = batch.packings if isinstance(batch, PackedBatch) else None
     states = model(batch.src, batch.tgt_in, packings)  # [B, T, D]
+    n_labels = None if isinstance(batch, PackedBatch) and batch.is_padded else batch.n_tgt
     loss, nll = label_smoothed_cross_entropy(
-        states, model.output.weight, batch.labels, model.tgt_pad, smoothing, batch.n_tgt
+        states, model.output.weight, batch.labels, model.tgt_pad, smoothing, n_labels
     )
     return {"loss": loss, "nll": nll}
 
 
 def label_smoothed_cross_entropy(
-    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int
+    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int | None
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss and the negative log-likelihood of decoder states. Padding is ignored.
 
     states [B, T, D], weight [V, D] of the output projection, labels [B, T]. The caller counts `n_labels`, the labels
-    that are not padding, to avoid a synchronisation.
+    that are not padding, to avoid a synchronisation. With None, the logits of padding are computed too, so that sizes
+    do not depend on their number.
     """
     states, labels = states.flatten(0, 1), labels.flatten()  # [B * T, D], [B * T]
-    if len(labels) > n_labels:  # a packed batch has no padding
+    chunk_loss = partial(chunk_cross_entropy, smoothing=smoothing)
+    if n_labels is None:
+        states = states.masked_fill((labels == pad_id)[:, None], 0.0)  # then padding adds no gradient
+        chunk_loss = partial(chunk_loss, ignored_id=pad_id)
+    elif len(labels) > n_labels:  # a packed batch has no padding
         indices = non_pad_indices(labels, pad_id, n_labels)
         states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, D], [N]
-    chunk_loss = partial(chunk_cross_entropy, smoothing=smoothing)
     loss, nll = sum_over_chunks(states, weight, labels, pad_id, chunk_loss).unbind()
     logit_sum = sum_of_logits(states, weight, pad_id)
     return loss - smoothing / (len(weight) - 1) * logit_sum, nll.detach()
 
 
-def chunk_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def chunk_cross_entropy(
+    logits: Tensor, labels: Tensor, smoothing: float, ignored_id: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2], [n, V].
 
     The first is the smoothed loss without the term -e / K * sum(logits), which `sum_of_logits` computes. Also return
     its gradient: softmax(logits) - (1 - e) on the label. On an H200, autograd on `log_softmax` took two to three times
-    as long, with twice the memory.
+    as long, with twice the memory. The sums ignore the label `ignored_id`, but its gradient is not 0.
     """
     label_entries = torch.arange(len(labels), device=labels.device), labels
     label_logits = logits[label_entries].float()
@@ -99,6 +106,9 @@ def chunk_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tup
     label_probabilities = probabilities[label_entries]
     nll = -label_probabilities.clamp(min=TINY).log()
     probabilities[label_entries] = label_probabilities - (1 - smoothing)
+    if ignored_id is not None:
+        is_label = labels != ignored_id
+        nll, label_logits = nll * is_label, label_logits * is_label
     # nll is log_norm - logits[label]
     return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()]), probabilities
 

@@ -15,12 +15,14 @@ from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
+from transformer_mt.model.cuda_graphs import Capture
 from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
 from transformer_mt.training.loss import LossFunction
 from transformer_mt.training.optimizers import check_tensor
+from transformer_mt.training.pass_graphs import PassGraphs
 
 StepMetrics = dict[str, Tensor]
 """Metrics of one step by name, still on the device. Reading them synchronises.
@@ -107,11 +109,13 @@ class TrainStep:
         ranks: Ranks,
         split_batch: Callable[[Batch], Sequence[Batch]],
         source_names: Sequence[str] = (),
+        capture: Capture | None = None,
     ) -> None:
         """Create the step.
 
         `split_batch` divides a batch in two, or raises an error if it has a single pair. `source_names` are those of
-        the sources of a mixture, whose losses are summed separately.
+        the sources of a mixture, whose losses are summed separately. With `capture`, passes over padded batches are
+        captured and replayed, which needs a single process.
         """
         self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
         self.clip_norm, self.seed, self.machine, self.ranks = clip_norm, seed, machine, ranks
@@ -119,6 +123,10 @@ class TrainStep:
         self.batch_loss = BatchLoss(model, loss, machine)
         self.loss_scale = LossScale(machine.device) if machine.precision == "fp16" else None
         self.parallel_loss = wrap_for_ranks(self.batch_loss, ranks) if ranks.size > 1 else None
+        self.graphs: PassGraphs | None = None
+        if capture is not None:
+            scale = None if self.loss_scale is None else self.loss_scale.value
+            self.graphs = PassGraphs(self.batch_loss, scale, machine.device, capture)
 
     def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics:
         """Update the weights with this rank's micro-batches, on the mean loss per label over all ranks.
@@ -191,8 +199,19 @@ class TrainStep:
     def forward_backward(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor | int]:
         """Add the gradients of a micro-batch, and return its sums. The last one of a step then averages over the ranks.
 
-        Returning or raising frees the graph of the batch.
+        Returning or raising frees the autograd graph of the batch.
         """
+        losses = self.add_gradients(batch, is_last=is_last) if self.graphs is None else self.graphs(batch)
+        metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
+        if batch is not None:
+            metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
+            if self.source_names:
+                name = self.source_names[batch.source_index]
+                metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
+        return metrics
+
+    def add_gradients(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor]:
+        """Add the gradients of a micro-batch, averaged over the ranks if it is the last one. Return its losses."""
         loss_module = self.batch_loss
         context = nullcontext()
         if self.parallel_loss is not None:
@@ -202,13 +221,7 @@ class TrainStep:
             losses: dict[str, Tensor] = loss_module(batch)
             loss = losses["loss"] if self.loss_scale is None else losses["loss"] * self.loss_scale.value
             loss.backward()
-        metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
-        if batch is not None:
-            metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}
-            if self.source_names:
-                name = self.source_names[batch.source_index]
-                metrics |= {f"nll/{name}": metrics["nll"], f"n_tgt/{name}": batch.n_tgt}
-        return metrics
+        return losses
 
     def update_weights(self, learning_rate: float, divisor: Tensor, grad_norm: Tensor) -> None:
         """Update the weights with the gradients divided by `divisor`, which then have the norm `grad_norm`.
