@@ -11,7 +11,7 @@ ceilings   the rate of a large matrix product and of a copy, and of the products
 parity     loss and gradients against the CPU in fp32, padded and packed, for several architectures
 waits      one step while PyTorch raises an error wherever the host waits for the device
 memory     peak memory of a step
-train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, packed and compiled
+train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, compiled, in CUDA graphs
 optimizers the update of the weights alone
 decode     beam search: milliseconds per position and tokens per second; translations against those of the CPU
 """
@@ -49,6 +49,7 @@ from transformer_mt.decoding.search import (
     beam_candidates,
     beam_search,
 )
+from transformer_mt.model.cuda_graphs import Capture, CudaCapture
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process, precision_dtype
 from transformer_mt.training.distributed import Ranks
@@ -62,6 +63,8 @@ PRESETS = {
     "base": "papers/wmt14_en_de_base.yaml",
     "big": "papers/wmt14_en_de_big.yaml",
     "modern": "architectures/modern.yaml",
+    "quickstart": "quickstart.yaml",
+    "multi30k": "multi30k_en_de.yaml",
 }
 SMALL = [
     "model.d_model=64",
@@ -159,7 +162,13 @@ def lengths_of(batch: Batch, pad: int) -> tuple[list[int], list[int]]:
     return src, tgt
 
 
-def make_step(session: Session, config: Config, model: Transformer, precision: ResolvedPrecision = "bf16") -> TrainStep:
+def make_step(
+    session: Session,
+    config: Config,
+    model: Transformer,
+    precision: ResolvedPrecision = "bf16",
+    capture: Capture | None = None,
+) -> TrainStep:
     def split_batch(batch: Batch) -> Sequence[Batch]:
         raise RuntimeError("this batch does not fit")
 
@@ -172,6 +181,7 @@ def make_step(session: Session, config: Config, model: Transformer, precision: R
         machine=Machine(session.device, precision, 1),
         ranks=Ranks(),
         split_batch=split_batch,
+        capture=capture,
     )
 
 
@@ -326,8 +336,10 @@ WORKLOADS = (
     Workload("base", 37000, 6250, 4),
     Workload("modern", 37000, 6250, 4),
     Workload("big", 32768, 14336, 4),
+    Workload("quickstart", 2000, 2048, 1),
+    Workload("multi30k", 6000, 4096, 1),
 )
-LAYOUTS = ("padded", "packed", "packed compiled")
+LAYOUTS = ("padded", "packed", "packed graphs", "packed compiled", "packed compiled graphs")
 
 
 def measure_training(session: Session) -> None:
@@ -346,23 +358,28 @@ def measure_steps(session: Session, workload: Workload, layout: str) -> None:
     preset, n_ids, n_tokens, n_batches = workload
     config, pad = load_preset(session, preset), n_ids - 3
     model = make_model(config, n_ids, session.device)
-    step, batches = make_step(session, config, model), make_batches(n_tokens, n_ids, 6 * n_batches)
+    capture: Capture | None = None
+    if layout.endswith("graphs"):
+        capture = (lambda run: run) if session.is_tiny else CudaCapture(session.device)
+    step, batches = make_step(session, config, model, capture=capture), make_batches(n_tokens, n_ids, 6 * n_batches)
     groups = [batches[i : i + n_batches] for i in range(0, len(batches), n_batches)]
     n_labels = statistics.mean(sum(batch.n_tgt for batch in group) for group in groups)
     lengths = [lengths_of(batch, pad) for batch in batches]
     flops = sum(model_flops(config.model, n_ids, src, tgt) for src, tgt in lengths) / len(groups)
     if layout != "padded":
-        groups = [[pack(group, pad, pad)] for group in groups]
+        packed = [pack(group, pad, pad) for group in groups]
+        groups = [[each.pad(pad, pad, None) if capture else each] for each in packed]
     if session.device.type == "cuda":
         groups = [[batch.pin_memory() for batch in group] for group in groups]
+        torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    if layout.endswith("compiled"):
+    if "compiled" in layout:
         model.compile_layers("eager" if session.is_tiny else "inductor")
-    for number, group in enumerate(groups, start=1):
-        step(number, 1e-4, group)
+    number = 2 * len(groups)  # a graph is captured when its size occurs again
+    for i in range(number):
+        step(i, 1e-4, groups[i % len(groups)])
     synchronise(session.device)
-    first_round = time.perf_counter() - start
-    number = len(groups)
+    first_rounds = time.perf_counter() - start
 
     def take_step() -> None:
         nonlocal number
@@ -376,9 +393,10 @@ def measure_steps(session: Session, workload: Workload, layout: str) -> None:
         "host ms": round(submitted, 1),
         "target tokens/s": round(1e3 * n_labels / milliseconds),
         "MFU": f"{1e3 * flops / milliseconds / PEAK_FLOPS:.1%}",
-        "first round s": round(first_round, 1),
+        "first two rounds s": round(first_rounds, 1),
     }
     if session.device.type == "cuda":
+        found["reserved GiB"] = round(torch.cuda.max_memory_reserved() / 2**30, 1)
         found.update(profile_kernels(take_step))
     session.record(f"train {preset} {n_batches} x {n_tokens} {layout}", found)
 
