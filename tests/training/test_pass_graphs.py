@@ -15,6 +15,7 @@ from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.cuda_graphs import Capture
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
+from transformer_mt.training import packed_batches
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import make_optimizers
@@ -26,13 +27,14 @@ PAD, VOCABULARY = 0, 23
 
 
 def make_batch(n_pairs: int, length: int) -> PackedBatch:
-    """Return a padded batch. Fewer than 1,000 tokens on both sides have one size, unless the sentences are long."""
     return pack([random_batch(n_pairs, length, length, VOCABULARY, PAD)], PAD, PAD).pad(PAD, PAD, None)
 
 
 @pytest.fixture
-def steps() -> list[list[Batch]]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Batch]]:
     """Return the micro-batches of three steps: four of one size and a single one of another."""
+    monkeypatch.setattr(packed_batches, "MIN_TOKEN_STEP", 128)
+    monkeypatch.setattr(packed_batches, "MIN_SENTENCES", 16)
     torch.manual_seed(1)
     shapes = [[(3, 7)], [(5, 9), (4, 6)], [(2, 70), (6, 6)]]
     return [[make_batch(*shape) for shape in step] for step in shapes]

@@ -50,10 +50,11 @@ class PackedBatch(Batch):
         )
 
     def pad(self, src_pad: int, tgt_pad: int, max_length: int | None) -> PackedBatch:
-        """Append pairs of padding, so that all batches of a training have few sizes. Pairs stay below `max_length`.
+        """Append pairs of padding of at most `max_length` tokens, so that all batches of a training have few sizes.
 
-        Numbers of tokens become a multiple of 1/16 to 1/32 of them, and numbers of sentences and the greatest length a
-        power of two. The kernel of attention needs pairs that are empty, or have tokens on both sides.
+        Tokens are padded to a multiple of a sixteenth to a thirty-second of their number, and the number of sentences
+        and the greatest length to a power of two. Each pair is empty, or has tokens on both sides, because the kernel
+        of attention fails for a sentence without keys or queries.
         """
         longest = _power_of_two(max(packing.longest for packing in self.packings), MIN_LONGEST)
         longest = min(longest, max_length or longest)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,13 +33,8 @@ TOLERANCE = 0.01
 """Relative difference of a replay from the pass. Other random numbers would change the gradients far more."""
 
 
-class PassSize(NamedTuple):
-    """Sizes that a graph is captured for."""
-
-    src_tokens: int
-    tgt_tokens: int
-    sentences: int
-    longest: int
+PassSize = tuple[int, int, int, int]
+"""Source tokens, target tokens, sentences and greatest length that a graph is captured for."""
 
 
 class PassGraphs:
@@ -67,7 +61,7 @@ class PassGraphs:
                 parameter.grad = gradient
         if isinstance(batch, PackedBatch) and batch.is_padded:
             n_sentences, longest = len(batch.packings.src.offsets) - 1, batch.packings.src.longest
-            size = PassSize(batch.src.numel(), batch.labels.numel(), n_sentences, longest)
+            size = batch.src.numel(), batch.labels.numel(), n_sentences, longest
             if self._can_capture and size in self._seen and size not in self._graphs and len(self._graphs) < MAX_GRAPHS:
                 self._add_graph(size, batch)
             self._seen.add(size)
