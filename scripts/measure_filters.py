@@ -18,11 +18,13 @@ from typing import cast
 
 from pydantic import TypeAdapter
 
-from transformer_mt.data.corpus import PairExample, ParallelCorpus, load_corpus
+from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.stages import RUN_HERE
 from transformer_mt.data.text_files import Pair
 from transformer_mt.tools.quality.filter_base import Block, FilterContext
-from transformer_mt.tools.quality.filter_pipeline import Observer, PairSample, apply_filters
+from transformer_mt.tools.quality.filter_pipeline import Observer, PairSample, ShardFilters, find_pairs
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
@@ -83,11 +85,11 @@ def store(pairs: Sequence[Pair], language: str, folder: Path) -> ParallelCorpus:
 def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], PairSample, float]:
     """Return the rows that a filter affects, examples, and the seconds without those of reading."""
     rows: list[int] = []
-    sample = PairSample(corpus)
+    sample = PairSample()
 
-    def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
-        rows.extend(affected.rows.tolist())
-        sample.add(affected, reasons)
+    def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
+        rows.extend(block.rows[[*reasons]].tolist())
+        sample.add(block, reasons)
 
     def ignore(*_: object) -> None:
         pass
@@ -95,8 +97,12 @@ def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> 
     def seconds(names: list[str], observe: Observer = ignore) -> float:
         filters = TypeAdapter(FilterList).validate_python(names)
         start = time.perf_counter()
-        for _ in apply_filters(filters, FilterContext(corpus, ("en", language), {}, folder), observe):
-            pass
+        context = FilterContext(corpus, ("en", language), {})
+        cache = Path(tempfile.mkdtemp(dir=folder))  # so that nothing is found there
+        found = find_pairs(corpus, context, filters, cache, RUN_HERE)
+        for shard in range(len(corpus.shards)):
+            for _ in ShardFilters(corpus, context, filters, found).apply(shard, observe):
+                pass
         return time.perf_counter() - start
 
     seconds([filter_])  # loads libraries

@@ -203,20 +203,19 @@ def small_tokenizers() -> TokenizerPair:
 def make_corpus() -> Callable[..., EncodedCorpus]:
     """`make_corpus(src, tgt)`: pairs of ids, held as the product holds them."""
     import numpy as np
-    from datasets import Dataset
 
     from transformer_mt.data.corpus import ParallelCorpus
-    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, LengthLimitCounts
+    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, LengthLimitCounts, SideArrays
 
-    untold = ParallelCorpus(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
+    untold = ParallelCorpus([], "", "")  # of no text: nobody asks where they were read
 
     def make_side(sentences: Sequence[Sequence[int]]) -> EncodedSide:
         flat = [i for sentence in sentences for i in sentence]
-        return EncodedSide(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
+        return EncodedSide([SideArrays(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))])
 
     def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
         rows = np.arange(len(src), dtype=np.int32)
-        return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, LengthLimitCounts())
+        return EncodedCorpus(make_side(src), make_side(tgt), untold, [rows], LengthLimitCounts(), "")
 
     return make_corpus
 

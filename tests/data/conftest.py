@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_corpus
 
 
 @pytest.fixture

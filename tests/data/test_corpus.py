@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from transformer_mt.data import corpus
 from transformer_mt.data import corpus as blocks
-from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
+from transformer_mt.data import sources
+from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import Source
-from transformer_mt.data.text_files import SentencePair
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.text_files import SentencePair, UnequalLengthError
 from transformer_mt.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -30,13 +32,13 @@ TEXT = Source(src=("t.en",), tgt=("t.de",))
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     """The sources that were read instead of taken from the cache."""
     found: list[Source] = []
-    read = corpus.read_source
+    read = sources.read_source
 
     def spy(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
         found.append(source)
         return read(source, columns)
 
-    monkeypatch.setattr(corpus, "read_source", spy)
+    monkeypatch.setattr(sources, "read_source", spy)
     return found
 
 
@@ -147,9 +149,80 @@ def test_a_selection_keeps_the_order_and_the_lines(write_corpus: WriteCorpus, mo
     assert (len(nested), nested.describe_line(1)) == (2, "t.en:8")
 
 
-def test_the_table_is_memory_mapped(write_corpus: WriteCorpus) -> None:
-    found = write_corpus(make_pairs(5))
-    assert found.table.cache_files == [{"filename": str(Path.cwd() / "cache" / found.key / "pairs.arrow")}]
+@pytest.mark.parametrize("shard_pairs", [1, 3, 7, 10])
+def test_a_corpus_does_not_depend_on_its_shards(
+    shard_pairs: int, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, pairs = write_corpus(make_pairs(10)), make_pairs(10)
+    monkeypatch.setattr(blocks, "SHARD_PAIRS", shard_pairs)
+    found = load(TEXT, cache="shards")
+    assert found.bounds.tolist() == [*range(0, 10, shard_pairs), 10]
+    assert list(found) == pairs
+    assert [*found.rows(2, 9)] == pairs[2:9]
+    assert found.take(np.array([9, 0, 4, 4]))["line"] == [10, 1, 5, 5]
+    assert found.sample(10) == whole.sample(10)
+    rows = np.array([0, 3, 4, 9])
+    selected, rest = found.select(rows, "some"), found.leave_out(rows, "rest")
+    assert list(selected) == [pairs[row] for row in rows]
+    assert list(rest) == [pair for row, pair in enumerate(pairs) if row not in rows]
+    assert [rest.describe_line(row) for row in range(6)] == [f"t.en:{row + 1}" for row in (1, 2, 5, 6, 7, 8)]
+    assert list(rest.leave_out(np.array([1]), "more")) == [pairs[row] for row in (1, 5, 6, 7, 8)]
+    assert list(rest.select(np.array([0, 5]), "ends")) == [pairs[row] for row in (1, 8)]
+    for corpus in (found, selected, rest):
+        batches = [batch for shard in range(len(corpus.shards)) for batch in corpus.shard_batches(shard)]
+        assert [src for batch in batches for src in batch["src"].to_pylist()] == [src for src, _ in corpus]
+        assert list(pickle.loads(pickle.dumps(corpus))) == list(corpus)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 50])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_parts_of_large_files_are_read_by_row(
+    n: int, end: str, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [("a" * (7 * i % 11), f"{'ä' * (5 * i % 7)}{i}") for i in range(n)]
+    whole = write_corpus(pairs)
+    for column, name in enumerate(("t.en", "t.de")):
+        Path(name).write_text(
+            "\n".join(pair[column] for pair in pairs) + (end or ("\n" if not pairs[-1][column] else ""))
+        )
+    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
+    monkeypatch.setattr(sources, "PART_BYTES", 12)
+    monkeypatch.setattr(blocks, "SHARD_PAIRS", 3)
+    found = load(TEXT, cache="parts")
+    assert list(found) == list(whole) == pairs
+    assert [found.describe_line(row) for row in range(n)] == [f"t.en:{row + 1}" for row in range(n)]
+
+
+def test_large_files_of_different_length_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("t.en").write_text("a\n" * 50)
+    Path("t.de").write_text("a\n" * 51)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
+    monkeypatch.setattr(sources, "PART_BYTES", 20)
+    with pytest.raises(UnequalLengthError, match=r"t.en has 50 lines, t.de has 51 lines"):
+        load(TEXT)
+
+
+def test_many_small_files_share_a_shard() -> None:
+    names = [f"{i}.{side}" for side in ("en", "de") for i in range(9)]
+    for name in names:
+        Path(name).write_text(f"{name}\n" * 2)
+    found = load(Source(src=tuple(names[:9]), tgt=tuple(names[9:])))
+    assert list(found) == [(f"{i}.en", f"{i}.de") for i in range(9) for _ in range(2)]
+    assert len(found.shards) == 1
+    assert found.describe_line(5) == "2.en:2"
+
+
+def test_combined_corpora_share_their_shards(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "SHARD_PAIRS", 2)
+    parts = {name: write_corpus(make_pairs(n), name) for name, n in (("a", 3), ("b", 5))}
+    found = combine_corpora(parts)
+    assert list(found) == make_pairs(3) + make_pairs(5)
+    assert found.source_bounds().tolist() == [0, 3, 8]
+    assert [list(part) for part in found.split_sources()] == [make_pairs(3), make_pairs(5)]
+    assert [found.describe_line(row) for row in (2, 3, 7)] == ["a.en:3", "b.en:1", "b.en:5"]
+    without = found.leave_out(np.array([1, 6]), "rest")
+    assert without.source_bounds().tolist() == [0, 2, 6]
+    assert found.fingerprint != combine_corpora({"a": parts["b"], "b": parts["a"]}).fingerprint
 
 
 # --- validation pairs from the training pairs (trap 34) ---------------------------------------------------------------

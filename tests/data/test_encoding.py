@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from helpers import read_folder
 
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus as blocks
-from transformer_mt.data import encoding, worker_pool
+from transformer_mt.data import encoding
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import (
@@ -22,15 +22,16 @@ from transformer_mt.data.encoding import (
     EncodedSide,
     LengthLimit,
     LengthLimitCounts,
+    SideArrays,
     encode_corpus,
 )
+from transformer_mt.data.stages import LocalRunner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import encode_training
 from transformer_mt.system import files
-from transformer_mt.system.files import measure_folder
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -67,7 +68,7 @@ def texts(encoded: EncodedCorpus, tokenizers: TokenizerPair) -> list[tuple[str, 
 def test_empty_and_long_pairs_are_dropped_as_pairs(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LIMIT, Path("cache"))
     assert texts(found, tokenizers) == [PAIRS[row] for row in (0, 6, 7)]
-    assert found.text_rows.tolist() == [0, 6, 7]
+    assert found.find_text_rows(np.arange(len(found))).tolist() == [0, 6, 7]
     assert found.limit_counts == LengthLimitCounts(
         empty=3, too_long=2, truncated=0, examples={"empty": [1, 2, 5], "too_long": [3, 4]}
     )
@@ -77,7 +78,7 @@ def test_long_pairs_are_truncated_on_request(write_corpus: WriteCorpus, tokenize
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LengthLimit(6, "truncate"), Path("cache"))
     expected = [PAIRS[0], ("a a a a a", "x"), ("a", "y y y y y"), PAIRS[6], PAIRS[7]]
     assert texts(found, tokenizers) == expected
-    assert found.text_rows.tolist() == [0, 3, 4, 6, 7]
+    assert found.find_text_rows(np.arange(len(found))).tolist() == [0, 3, 4, 6, 7]
     assert found.limit_counts == LengthLimitCounts(
         empty=3, too_long=0, truncated=2, examples={"empty": [1, 2, 5], "truncated": [3, 4]}
     )
@@ -104,7 +105,7 @@ def test_lines_of_a_batch_are_those_of_the_file(write_corpus: WriteCorpus, token
 def test_without_a_limit_every_pair_is_kept(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus(PAIRS), tokenizers, None, Path("cache"))
     assert texts(found, tokenizers) == PAIRS
-    assert found.text_rows.tolist() == list(range(len(PAIRS)))
+    assert found.find_text_rows(np.arange(len(found))).tolist() == list(range(len(PAIRS)))
     assert found.limit_counts == LengthLimitCounts()
 
 
@@ -129,7 +130,7 @@ def test_encoding_does_not_depend_on_the_block_size(
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block_size)
     found = encode_corpus(write_corpus(PAIRS, "blocks"), tokenizers, limit, Path("blocks"))
     assert texts(found, tokenizers) == texts(whole, tokenizers)
-    assert found.text_rows.tolist() == whole.text_rows.tolist()
+    assert found.find_text_rows(np.arange(len(found))).tolist() == whole.find_text_rows(np.arange(len(whole))).tolist()
     assert found.limit_counts == whole.limit_counts
 
 
@@ -141,25 +142,30 @@ def test_only_the_first_few_dropped_pairs_are_examples(write_corpus: WriteCorpus
 def test_ids_are_16_bits_and_memory_mapped(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LIMIT, Path("cache"))
     for side in (found.src, found.tgt):
-        assert isinstance(side.ids, np.memmap)
-        assert side.ids.dtype == np.uint16
+        assert isinstance(side[0], np.memmap)
+        assert side[0].dtype == np.uint16
         assert side.lengths.tolist() == [len(side[i]) for i in range(len(side))]
-        assert side.lengths.sum() == len(side.ids)
+        assert side.lengths.sum() == side.n_tokens
 
 
-def test_encoded_side_slices_sentences() -> None:
-    side = EncodedSide(np.array([5, 6, 7], np.int32), np.array([0, 2, 2, 3]))
-    assert len(side) == 3
-    assert [side[i].tolist() for i in range(3)] == [[5, 6], [], [7]]
-    assert side.lengths.tolist() == [2, 0, 1]
+def test_encoded_side_joins_the_sentences_of_its_shards() -> None:
+    first = SideArrays(np.array([5, 6, 7], np.int32), np.array([0, 2, 2, 3]))
+    empty = SideArrays(np.array([], np.int32), np.array([0]))
+    side = EncodedSide([first, empty, SideArrays(np.array([8, 9], np.int32), np.array([0, 1, 2]))])
+    sentences = [[5, 6], [], [7], [8], [9]]
+    assert [side[i].tolist() for i in range(len(side))] == sentences
+    assert side.n_tokens == 5
+    for start, end in combinations(range(6), 2):
+        assert side.lengths_of(start, end).tolist() == [len(ids) for ids in sentences[start:end]]
+        assert side.ids_of(start, end).tolist() == [*chain(*sentences[start:end])]
 
 
 def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     corpus, other_corpus = write_corpus(PAIRS), write_corpus(PAIRS[::-1])
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    (cached,) = Path("cache").glob("ids-*/arrays.json")
-    description = json.loads(cached.read_text(encoding="utf-8"))
-    cached.write_text(json.dumps({**description, "limit_counts": {"empty": 99}}), encoding="utf-8")
+    (cached,) = Path("cache").glob("encode-*/stage.json")
+    (facts,) = json.loads(cached.read_text(encoding="utf-8"))
+    cached.write_text(json.dumps([{**facts, "limited": {"empty": [99, []]}}]), encoding="utf-8")
     assert encode_corpus(corpus, tokenizers, LIMIT, Path("cache")).limit_counts.empty == 99, "taken from the cache"
     for changed in (
         (other_corpus, tokenizers, LIMIT),
@@ -170,7 +176,7 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
         (corpus.select(np.array([0]), "first"), tokenizers, LIMIT),
     ):
         assert encode_corpus(*changed, Path("cache")).limit_counts.empty != 99
-    assert len([*Path("cache").glob("ids-*")]) == 7
+    assert len([*Path("cache").glob("encode-*")]) == 7
     assert not [*Path("cache").glob(".ids-*")]
 
 
@@ -182,56 +188,46 @@ def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) ->
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def in_blocks_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_SIZE", 2)
-    monkeypatch.setattr(worker_pool, "MIN_PAIRS_PER_WORKER", 1)
-
-
-def arrays(folder: str) -> dict[str, bytes]:
-    (path,) = Path(folder).glob("ids-*")
-    return read_folder(path)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_blocks_of_2")
-def test_several_processes_write_the_arrays_of_one(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
-    corpus = write_corpus(PAIRS * 10)
-    for workers in (1, 2, 3):
-        encode_corpus(corpus, tokenizers, LengthLimit(6, "truncate"), Path(f"cache{workers}"), workers)
-    assert arrays("cache1") == arrays("cache2") == arrays("cache3")
+@pytest.mark.parametrize("shard_pairs", [1, 3, 80])
+def test_encoding_does_not_depend_on_the_shards(
+    shard_pairs: int, write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = encode_corpus(write_corpus(PAIRS * 10), tokenizers, LIMIT, Path("whole"))
+    monkeypatch.setattr(blocks, "SHARD_PAIRS", shard_pairs)
+    found = encode_corpus(write_corpus(PAIRS * 10, "shards"), tokenizers, LIMIT, Path("shards"))
+    assert len(found.text.shards) == -(-len(PAIRS) * 10 // shard_pairs)
+    assert texts(found, tokenizers) == texts(whole, tokenizers)
+    rows = np.arange(len(found))
+    assert found.find_text_rows(rows).tolist() == whole.find_text_rows(rows).tolist()
+    assert found.limit_counts == whole.limit_counts
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("in_blocks_of_2")
-def test_killed_worker_is_reported(
+def test_several_processes_write_the_arrays_of_one(
     write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kill_workers(blocks: Iterable[Any], *_: Any) -> Iterator[Any]:
-        for number, block in enumerate(blocks):
-            yield block
-            if number == 5:
-                for process in multiprocessing.active_children():
-                    process.kill()
-
-    monkeypatch.setattr(encoding, "log_progress", kill_workers)
-    with pytest.raises(UserError, match="one of 2 worker processes ended unexpectedly"):
-        encode_corpus(write_corpus(PAIRS * 10), tokenizers, LIMIT, Path("cache"), workers=2)
-    assert not multiprocessing.active_children()
-    assert not [*Path("cache").glob("*ids-*")]
+    monkeypatch.setattr(blocks, "SHARD_PAIRS", 20)
+    corpus = write_corpus(PAIRS * 10)
+    for workers in (1, 2):
+        runner = LocalRunner(workers)
+        encode_corpus(corpus, tokenizers, LengthLimit(6, "truncate"), Path(f"cache{workers}"), runner)
+    assert read_folder(Path("cache1")) == read_folder(Path("cache2"))
 
 
 @pytest.mark.parametrize("n_lost", [8, 1, 1000])
-@pytest.mark.parametrize("name", ["src.ids", "tgt.offsets", "rows", "arrays.json"])
-def test_half_copied_folder_is_refused(
+@pytest.mark.parametrize("name", ["src.ids", "tgt.offsets", "rows"])
+def test_half_copied_arrays_are_refused_and_made_again(
     name: str, n_lost: int, write_corpus: WriteCorpus, tokenizers: TokenizerPair
 ) -> None:
     corpus = write_corpus(PAIRS)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    (file,) = Path("cache").glob(f"ids-*/{name}")
-    file.write_bytes(file.read_bytes()[:-n_lost])
-    with pytest.raises(UserError, match=f"{file.parent}: is incomplete or damaged; delete it"):
+    (file,) = Path("cache").glob(f"encode-*/00000/{name}")
+    content = file.read_bytes()
+    file.write_bytes(content[:-n_lost])
+    with pytest.raises(UserError, match=f"{file.parent}: .*tmt prepare"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
+    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), LocalRunner(verifies=True))
+    assert file.read_bytes() == content
 
 
 def test_a_folder_without_permission_is_not_called_damaged(
@@ -252,13 +248,13 @@ def test_a_disk_without_space_is_reported_before_anything_is_encoded(
     """Each pair of three tokens takes 20 bytes, and 2 bytes per token."""
     corpus = write_corpus([("a b", "x")] * 500)
     monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26 - 1)
-    with pytest.raises(UserError, match=r"cache: the token ids of 500 pairs need about 13.0 kB, and 13.0 kB are free"):
+    with pytest.raises(UserError, match=r"need about 13.0 kB, and 13.0 kB are free"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    assert not [*Path("cache").glob("ids-*")]
+    assert not [*Path("cache").glob("encode-*")]
     monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: 500 * 26)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    (folder,) = Path("cache").glob("ids-*")
-    assert measure_folder(folder) - (folder / "arrays.json").stat().st_size == 500 * 26 + 16
+    (folder,) = Path("cache").glob("encode-*")
+    assert sum(file.stat().st_size for file in (folder / "00000").iterdir() if file.suffix != ".json") == 500 * 26 + 16
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.corpus import Shard
 from transformer_mt.data.data_config import Stage, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture, make_mixture
@@ -90,7 +91,10 @@ def corpus(make_corpus: Callable[..., EncodedCorpus]) -> EncodedCorpus:
     found = make_corpus(
         [[10 + i] * s for i, (s, _) in enumerate(lengths)], [[10 + i] * t for i, (_, t) in enumerate(lengths)]
     )
-    return dataclasses.replace(found, text=dataclasses.replace(found.text, source_sizes=SIZES))
+    shards = [Shard(Path(), size, []) for size in SIZES.values()]
+    text = dataclasses.replace(found.text, shards=shards, source_sizes=SIZES)
+    rows = np.split(found.text_rows[0], np.cumsum([*SIZES.values()])[:-1])
+    return dataclasses.replace(found, text=text, text_rows=rows)
 
 
 def make_stream(

@@ -37,7 +37,7 @@ def report(write_corpus: Callable[..., ParallelCorpus], tokenizers: TokenizerPai
         others = {name: write_corpus(others, name) for name, others in held_out.items()}
         validation_limit = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
         validation = encode_corpus(others.get("validation", corpus), tokenizers, validation_limit, Path("cache"))
-        repetitions = find_repetitions(corpus, others)
+        repetitions = find_repetitions(corpus, others, Path("cache"))
         lines = build_report(TrainingData(encoded, validation, others, tokenizers, repetitions))
         return [line for line in lines if "validation" in others or not line.endswith("in validation")]
 

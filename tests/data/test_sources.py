@@ -15,9 +15,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.sources import load_corpus, load_pairs
 from transformer_mt.data.text_files import decode_line, read_lines
 from transformer_mt.errors import UserError
 

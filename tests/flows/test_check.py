@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data import sources as quickstart
+from transformer_mt.data.stages import LocalRunner
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.flows.check import check_corpus
@@ -94,7 +96,7 @@ def check(folder: Path, pairs: Sequence[Pair], held_out: Sequence[Pair], workers
     config = load(
         f"data.train={train}", f"data.validation={validation}", "data.test={}", f"data.cache_dir={folder}/cache"
     )
-    return check_corpus(config, None, workers)
+    return check_corpus(config, None, LocalRunner(workers))
 
 
 def found_lines(report: CorpusReport, name: str) -> list[int]:
@@ -169,11 +171,14 @@ def test_real_text_has_few_warnings(multi30k: Corpus, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", 10_000)
     pairs, held_out = [*builtin[0]] * 12, builtin[1]
     plant(pairs, held_out)
-    one, two = (check(tmp_path, pairs, held_out, workers) for workers in (1, 2))
-    assert one == two
+    reports: list[CorpusReport] = []
+    for workers in (1, 2):
+        reports.append(check(tmp_path, pairs, held_out, workers))
+        shutil.rmtree(tmp_path / "cache")
+    assert reports[0] == reports[1]
 
 
 def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from transformer_mt.config.root import Config, load
-from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError

@@ -129,7 +129,7 @@ def test_misaligned_lines_are_a_reason(tmp_path: Path) -> None:
     en, de = map(list, zip(*load_pairs("train")[:300], strict=True))
     del de[100]
     config, corpus = load_text(tmp_path, f"{{{write_corpus(tmp_path, [*zip(en, de, strict=False)])}}}")
-    reasons = find_reasons(config.data, corpus, take_block(corpus, np.array([50, 200], np.int32)))
+    reasons = find_reasons(config.data, corpus, take_block(corpus, np.array([50, 200], np.int64)))
     assert reasons == [NO_REASON, "misaligned: source line N corresponds to target line N-1"]
 
 
@@ -143,7 +143,7 @@ def test_likely_reason_names_the_checks_that_find_the_pair(tmp_path: Path) -> No
     for row, pair in planted.items():
         pairs[row] = pair
     config, corpus = load_text(tmp_path, f"{{{write_corpus(tmp_path, pairs)}}}")
-    block = take_block(corpus, np.array([30, 20, 10, 40], np.int32))
+    block = take_block(corpus, np.array([30, 20, 10, 40], np.int64))
     assert block.lines.tolist() == [31, 21, 11, 41]
     reasons = find_reasons(config.data, corpus, block)
     assert "repetition: target repeats itself" in reasons[0]
@@ -165,7 +165,7 @@ def test_reasons_are_judged_by_the_languages_of_the_source(tmp_path: Path) -> No
         f"[{{name: front, {front}}}, {{name: back, {back}, reverse: true}}, {{name: fr, {fr}, tgt_lang: fr, tag: fr}}]"
     )
     config, corpus = load_text(tmp_path, train)
-    block = take_block(corpus, np.array([402, 401, 101 + 200, 101 + 5, 100], np.int32))
+    block = take_block(corpus, np.array([402, 401, 101 + 200, 101 + 5, 100], np.int64))
     reasons = find_reasons(config.data, corpus, block)
     assert reasons[0] == "language: target is de" and reasons[1] == NO_REASON
     assert reasons[2] == "misaligned: source line N corresponds to target line N+1" and reasons[3] == NO_REASON

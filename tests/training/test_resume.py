@@ -118,9 +118,9 @@ def test_resumed_run_equals_an_uninterrupted_one(first: int, text: Path, uninter
 def test_resumed_run_in_fp16_equals_an_uninterrupted_one(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss scale falls in the first steps, and grows at step 9, which depends on the steps before the stop."""
+    """The loss scale falls in the first steps, and grows later, which depends on the steps before the stop."""
     monkeypatch.setattr(LossScale, "INITIAL", 2.0**14)
-    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 5)
+    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 3)
     config = make_config(text, tmp_path / "whole").model_copy(update={"precision": "fp16"})
     pipeline.train(config)
     scales = [

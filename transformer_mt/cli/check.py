@@ -92,10 +92,11 @@ class Check(Command):
             write_repaired(self, self.write, config)
             return
         check_output(self.html, self.run_or_config, *map(Path, list_files(config.data)), option="--html")
+        from transformer_mt.data.stages import LocalRunner
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import check_corpus
 
-        report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, self.workers)
+        report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, LocalRunner(self.workers))
         if self.json:
             print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
         else:
@@ -147,7 +148,7 @@ def write_repaired(args: Check, folder: Path, config: Config) -> None:
     """Write a repaired copy of the training corpus, and print what was changed."""
     from transformer_mt.flows.check import repair_corpus
 
-    report = repair_corpus(config, folder, args.workers)
+    report = repair_corpus(config, folder)
     if args.json:
         print(json.dumps(report.to_json(), ensure_ascii=False, indent=1))
         return

@@ -74,9 +74,8 @@ class BucketedBatches:
         self.length_bounds = np.flatnonzero(np.r_[True, changes, True])  # bounds of pairs of equal lengths
         self.bounds = _batch_bounds(src, tgt, tokens)
         starts = self.bounds[:-1]
-        # [M, 3] number of pairs, source length and target length of each batch
         shapes = np.diff(self.bounds), np.maximum.reduceat(src, starts), tgt[self.bounds[1:] - 1]
-        self.shapes: NDArray[np.int64] = np.stack(shapes, axis=1).astype(np.int64)
+        self.shapes: Shapes = np.stack(shapes, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -115,28 +114,45 @@ BLOCK_PAIRS = 10_000
 
 ReadLengths = Callable[[int, int], tuple[Lengths, Lengths]]
 """Returns the source and target lengths of the rows from a first one to an end."""
+Shapes = NDArray[np.int64]
+"""Number of pairs, source length and target length of each batch. [M, 3]."""
 
 
 class ShardedBatches:
     """The batches of all shards, numbered shard by shard. Shards are bucketed when they are needed."""
 
-    def __init__(self, n_pairs: int, read_lengths: ReadLengths, tokens: int, seed: int, first_row: int = 0) -> None:
-        """Divide `n_pairs` rows from `first_row` on into shards, and bucket each once to count its batches."""
+    def __init__(
+        self,
+        n_pairs: int,
+        read_lengths: ReadLengths,
+        tokens: int,
+        seed: int,
+        first_row: int = 0,
+        measure: MeasureShapes | None = None,
+    ) -> None:
+        """Divide `n_pairs` rows from `first_row` on into shards. `measure` returns the shapes of the batches of each.
+
+        By default, each shard is bucketed once.
+        """
         self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
-        self._first_row = first_row
+        self.first_row = first_row
         n_shards = -(-n_pairs // SHARD_PAIRS)
         blocks = np.arange(-(-n_pairs // BLOCK_PAIRS))
         if n_shards > 1:
             np.random.default_rng([seed, n_pairs]).shuffle(blocks)
         self._blocks = [np.sort(part) for part in np.array_split(blocks, n_shards)] if n_pairs else []
         self.shard = lru_cache(maxsize=2)(self._bucket)  # 2: a step may span two shards
-        shapes = [self.shard(number).shapes for number in range(n_shards)]
-        # [M, 3] number of pairs, source length and target length of each batch
-        self.shapes: NDArray[np.int64] = np.concatenate([np.empty((0, 3), np.int64), *shapes])
+        shapes = measure(self) if measure and n_shards > 1 else [self.shard(i).shapes for i in range(n_shards)]
+        self.shapes: Shapes = np.concatenate([np.empty((0, 3), np.int64), *shapes])
         self.bounds = np.cumsum([0, *map(len, shapes)])  # [shards + 1] number of the first batch of each
 
     def __len__(self) -> int:
         return len(self.shapes)
+
+    @property
+    def n_shards(self) -> int:
+        """Return the number of shards."""
+        return len(self._blocks)
 
     def shortest_first(self) -> ShardedPlan:
         """Return the unshuffled plan, shortest pairs first within each shard."""
@@ -160,7 +176,7 @@ class ShardedBatches:
         ranges = [(int(start), min(int(start) + BLOCK_PAIRS, self._n_pairs)) for start in starts]
         if len(self._blocks) == 1:
             ranges = [(0, self._n_pairs)]
-        first = self._first_row
+        first = self.first_row
         lengths = [self._read_lengths(first + start, first + end) for start, end in ranges]
         src, tgt = (np.concatenate([pair[side] for pair in lengths]) for side in (0, 1))
         bucketed = BucketedBatches(src, tgt, self._tokens)
@@ -169,6 +185,10 @@ class ShardedBatches:
             bucketed.rows = rows[bucketed.rows]
         bucketed.rows += np.int32(first)
         return bucketed
+
+
+MeasureShapes = Callable[[ShardedBatches], Sequence[Shapes]]
+"""Returns the shapes of the batches of each shard."""
 
 
 class ShardedPlan:
@@ -289,12 +309,13 @@ class BatchStream:
         make_mixture: Callable[[Sequence[int]], Mixture] | None = None,
         modify: Modify | None = None,
         max_length: int | None = None,
+        measure: MeasureShapes | None = None,
     ) -> None:
         """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
 
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
         `modify` changes the pairs of each training batch. A pair that would then be empty, or have more than
-        `max_length` tokens on one side with the end symbol, stays as it was.
+        `max_length` tokens on one side with the end symbol, stays as it was. `measure` is that of `ShardedBatches`.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
         self._tokens, self._seed = tokens, seed
@@ -306,7 +327,7 @@ class BatchStream:
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
         self._bounds: list[int] = corpus.source_bounds().tolist()  # first row of each source, and the end of the last
         self.bucketed_sources = [
-            ShardedBatches(end - first, self._read_lengths, tokens, seed, first)
+            ShardedBatches(end - first, self._read_lengths, tokens, seed, first, measure)
             for first, end in pairwise(self._bounds)
         ]
         self.plan = lru_cache(maxsize=2 * len(self.bucketed_sources))(self._plan)  # 2: a step may span two epochs
@@ -317,7 +338,7 @@ class BatchStream:
         return sum(map(len, self.bucketed_sources))
 
     @property
-    def shapes(self) -> NDArray[np.int64]:
+    def shapes(self) -> Shapes:
         """Return number of pairs, source length and target length of each batch of an epoch: [M, 3]."""
         return np.concatenate([source.shapes for source in self.bucketed_sources])
 

@@ -1,44 +1,31 @@
-"""Parallel text from any source, as one memory-mapped Arrow table `src | tgt | file | line`.
+"""Parallel text as shards: Arrow tables `src | tgt | file | line` of at most `SHARD_PAIRS` rows each.
 
-`load_corpus` reads a source once and caches the table. The key of the cache covers the settings and the files' paths,
-sizes and modification times. Later calls memory-map the table, so a corpus may exceed the main memory.
+A corpus may exceed the main memory: tasks read one shard each, and single rows are read through memory maps.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from itertools import islice, pairwise
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import QUICKSTART_FILE, read_source
-from transformer_mt.data.text_files import SentencePair, read_file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import build_cached_folder, check_cache_space, measure_folder
 from transformer_mt.system.log import ProgressReport
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
+SHARD_PAIRS = 250_000
+"""Maximum pairs of a shard. Another value changes the shards of new caches, but no result."""
 BLOCK_SIZE = 10_000  # pairs in memory at a time
+OPEN_SHARDS = 4  # memory maps that are kept; their pages count as memory of the process
 
-T = TypeVar("T")
 B = TypeVar("B", bound=Sized)
-
-
-def split_into_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterator[list[T]]:
-    """Yield the pairs in lists of BLOCK_SIZE, and log the progress."""
-    return log_progress(iter(lambda: list(islice(pairs, BLOCK_SIZE)), []), verb, total)
 
 
 def log_progress(blocks: Iterable[B], verb: str, total: int | None = None, start: int = 0) -> Iterator[B]:
@@ -57,6 +44,18 @@ COLUMNS = {"src": "string", "tgt": "string", "file": "int32", "line": "int64"}
 Integers = Sequence[int] | NDArray[np.integer[Any]]
 
 
+class TextHash:
+    """SHA-256 of sentence pairs."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.hexdigest = self._digest.hexdigest
+
+    def update(self, src: Sequence[str], tgt: Sequence[str]) -> None:
+        """Add pairs."""
+        self._digest.update("".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode())
+
+
 class TableWriter(ExitStack):
     """Writes a table, and hashes its text. A context manager."""
 
@@ -67,40 +66,47 @@ class TableWriter(ExitStack):
         self._pa: Any = pyarrow
         kinds = {**COLUMNS, **dict.fromkeys(extra_columns, "int64")}
         self._schema = self._pa.schema([(name, getattr(self._pa, kind)()) for name, kind in kinds.items()])
-        self._digest = hashlib.sha256()
+        self._text = TextHash()
         self._stream = self.enter_context(
-            self._pa.ipc.new_stream(self.enter_context(self._pa.OSFile(str(path), "wb")), self._schema)
+            self._pa.ipc.new_file(self.enter_context(self._pa.OSFile(str(path), "wb")), self._schema)
         )
         self.n_pairs = 0
 
     def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Integers) -> None:
         """Append pairs, with their `file`, `line` and any extra columns."""
         self.n_pairs += len(src)
-        self._digest.update("".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode())
+        self._text.update(src, tgt)
         values = dict(zip(self._schema.names, (src, tgt, *columns), strict=True))
         self._stream.write_batch(self._pa.RecordBatch.from_pydict(values, schema=self._schema))
 
     def text_hash(self) -> str:
         """Return the SHA-256 of the text that was written so far."""
-        return self._digest.hexdigest()
+        return self._text.hexdigest()
 
 
-def read_batches(path: str | Path) -> Iterator[Any]:
+def read_batches(path: Path) -> Iterator[Any]:
     """Yield the record batches of a table. Unlike a memory map, this keeps its pages out of resident memory."""
     import pyarrow
 
     pa: Any = pyarrow
     with pa.OSFile(str(path)) as file:
-        yield from pa.ipc.open_stream(file)
+        reader = pa.ipc.open_file(file)
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
 
 
-FORMAT_VERSION = 2  # of a cached table; part of its key
+@lru_cache(OPEN_SHARDS)
+def _map_table(path: Path) -> Any:
+    import pyarrow
+
+    pa: Any = pyarrow
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
 MAX_LISTED = 5  # pairs that a message lists
 SAMPLE_WINDOW = 100  # consecutive pairs of a sample
-MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
-TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
-"""Keys of a source that determine its table, in addition to the names of the columns."""
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
+HASHED_ROWS = 1 << 20  # rows whose hashes are in memory at a time
 
 
 class PairExample(NamedTuple):
@@ -129,57 +135,119 @@ class FilterReport:
         return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%})"
 
 
+class Shard(NamedTuple):
+    """One table of a corpus. Its column `file` has indices of `files`."""
+
+    path: Path
+    n_rows: int
+    files: Sequence[str]
+    kept: Path | None = None  # array of the rows of the table that filters have left, ascending; None: all
+
+
 @dataclass(frozen=True)
 class ParallelCorpus:
-    """Sentence pairs in a memory-mapped Arrow table `src | tgt | file | line`, or a selection of its rows."""
+    """Sentence pairs in shards, or a selection of their rows. It can be sent to other processes."""
 
-    table: Dataset
-    files: list[str]  # names for the `file` column
-    key: str  # identifies the cached table and the selection
+    shards: Sequence[Shard]
+    key: str  # identifies the cached tables and the selection
     fingerprint: str  # SHA-256 of the text, and the name of the selection
-    selected: NDArray[np.int64] | None = None  # ascending row numbers; None: all rows
+    selected: NDArray[np.int64] | None = None  # ascending row numbers of the tables; None: all rows
+    left_out: NDArray[np.int64] | None = None  # if all others are selected: ascending row numbers of a few rows
     filters: tuple[FilterReport, ...] = ()  # what the filters of data.filters have removed
     source_sizes: Mapping[str, int] = field(default_factory=dict[str, int])  # of a mixture: number of rows by name
 
     def __len__(self) -> int:
-        return len(self.table if self.selected is None else self.selected)
+        return int(self.bounds[-1])
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield the sentence pairs in order."""
         for batch in self.batches():
             yield from zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)
 
-    @property
-    def _path(self) -> Path:
-        return Path(cast(str, self.table.cache_files[0]["filename"]))
+    @cached_property
+    def table_bounds(self) -> NDArray[np.int64]:
+        """Return the first row of each shard without the selection, and the number of rows: [shards + 1]."""
+        return np.cumsum([0, *(shard.n_rows for shard in self.shards)])
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """Return the first row of each shard, and the number of rows: [shards + 1]."""
+        return self._rank(self.table_bounds)
 
     @property
     def n_bytes(self) -> int:
-        """Return the size of the cached table on the disk."""
-        return measure_folder(self._path.parent)
+        """Return the size of the tables on the disk."""
+        return sum(shard.path.stat().st_size for shard in self.shards)
+
+    def _rank(self, table_rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many rows of the selection come before rows of the tables."""
+        if self.selected is not None:
+            return np.searchsorted(self.selected, table_rows)
+        if self.left_out is not None:
+            return table_rows - np.searchsorted(self.left_out, table_rows)
+        return table_rows
+
+    def _table_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of the tables that rows of the selection are."""
+        if self.selected is not None:
+            return self.selected[rows]
+        if self.left_out is not None:
+            return rows + np.searchsorted(self.left_out - np.arange(len(self.left_out)), rows, side="right")
+        return rows
+
+    def shard_batches(self, number: int) -> Iterator[Any]:
+        """Yield the rows of a shard in order, as Arrow record batches."""
+        return (batch for _, batch in self.located_batches(number))
+
+    def located_batches(self, number: int) -> Iterator[tuple[NDArray[np.int64], Any]]:
+        """Yield the rows of a shard as `shard_batches`, with their row numbers in the table."""
+        shard, first = self.shards[number], int(self.table_bounds[number])
+        kept = np.arange(shard.n_rows) if shard.kept is None else np.load(shard.kept)
+        start = 0
+        for batch in read_batches(shard.path):
+            low, high = np.searchsorted(kept, (start, start + len(batch))).tolist()
+            rows = kept[low:high].astype(np.int64)
+            if self.selected is not None or self.left_out is not None:
+                ranks: list[int] = self._rank(np.array([first + low, first + high])).tolist()
+                rows = rows[self._table_rows(np.arange(*ranks)) - first - low]
+            yield rows, batch if len(rows) == len(batch) else batch.take(rows - start)
+            start += len(batch)
 
     def batches(self) -> Iterator[Any]:
-        """Yield the rows in order, as Arrow record batches."""
-        start = 0
-        for batch in read_batches(self._path):
-            end = start + len(batch)
-            if self.selected is not None:
-                first, last = np.searchsorted(self.selected, (start, end))
-                batch = batch.take(self.selected[first:last] - start)
-            yield batch
-            start = end
+        """Yield all rows in order, as Arrow record batches."""
+        for number in range(len(self.shards)):
+            yield from self.shard_batches(number)
+
+    def take(self, rows: NDArray[np.int64], columns: Sequence[str] = tuple(COLUMNS)) -> dict[str, list[Any]]:
+        """Return some rows in the given order, by column. `file` has the names of the files."""
+        table_rows = self._table_rows(rows)
+        numbers = np.searchsorted(self.table_bounds, table_rows, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        found: dict[str, list[Any]] = {name: [None] * len(rows) for name in columns}
+        for part in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            if not len(part):
+                continue
+            number = int(numbers[part[0]])
+            shard = self.shards[number]
+            local_rows = table_rows[part] - self.table_bounds[number]
+            if shard.kept is not None:
+                local_rows = np.load(shard.kept, mmap_mode="r")[local_rows]
+            table = _map_table(shard.path).select([*columns]).take(local_rows)
+            for name, values in found.items():
+                for i, value in zip(part.tolist(), table[name].to_pylist(), strict=True):
+                    values[i] = shard.files[value] if name == "file" else value
+        return found
 
     def rows(self, start: int, end: int) -> Iterator[tuple[str, str]]:
         """Yield the pairs of some consecutive rows."""
         for first in range(start, end, BLOCK_SIZE):
-            rows = np.arange(first, min(end, first + BLOCK_SIZE))
-            found = cast(dict[str, list[str]], self.table[rows if self.selected is None else self.selected[rows]])
+            found = self.take(np.arange(first, min(end, first + BLOCK_SIZE)), ("src", "tgt"))
             yield from zip(found["src"], found["tgt"], strict=True)
 
     def source_bounds(self) -> NDArray[np.int64]:
         """Return the first row of each source, and the number of rows: [K + 1]. A single source has no name."""
-        bounds = np.cumsum([0, *self.source_sizes.values()]) if self.source_sizes else np.array([0, len(self.table)])
-        return bounds if self.selected is None else np.searchsorted(self.selected, bounds)
+        sizes = self.source_sizes.values() if self.source_sizes else [int(self.table_bounds[-1])]
+        return self._rank(np.cumsum([0, *sizes]))
 
     def split_sources(self) -> list[ParallelCorpus]:
         """Return the corpus of each source: this one if it has a single source."""
@@ -205,8 +273,8 @@ class ParallelCorpus:
 
     def describe_line(self, row: int) -> str:
         """Return the file and line of a pair as `file:line`."""
-        pair = cast(dict[str, Any], self.table[row if self.selected is None else int(self.selected[row])])
-        return f"{self.files[pair['file']]}:{pair['line']}"
+        found = self.take(np.array([row]))
+        return f"{found['file'][0]}:{found['line'][0]}"
 
     def describe_lines(self, rows: Sequence[int], count: int | None = None) -> str:
         """Return `file:line` of the first few rows, and how many more of `count` (default: all rows) there are."""
@@ -224,36 +292,39 @@ class ParallelCorpus:
 
     def select(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
         """Return the corpus of some rows, in ascending order. `name` extends its key and fingerprint."""
-        selected = rows if self.selected is None else self.selected[rows]
-        keys = f"{self.key}-{name}", f"{self.fingerprint}-{name}"
-        return ParallelCorpus(self.table, self.files, *keys, selected, self.filters, self.source_sizes)
+        return self._renamed(name, selected=self._table_rows(rows), left_out=None)
+
+    def leave_out(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
+        """Return the corpus without a few rows, in ascending order. `name` extends its key and fingerprint."""
+        if self.selected is not None:
+            return self._renamed(name, selected=np.delete(self.selected, rows))
+        before = np.empty(0, np.int64) if self.left_out is None else self.left_out
+        return self._renamed(name, left_out=np.union1d(before, self._table_rows(rows)))
+
+    def _renamed(self, name: str, **changes: Any) -> ParallelCorpus:
+        return replace(self, key=f"{self.key}-{name}", fingerprint=f"{self.fingerprint}-{name}", **changes)
 
 
-def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
-    """Map the cached table of a source, after reading the source if needed.
+def join_fingerprints(hashes: Sequence[str]) -> str:
+    """Return the fingerprint of shards with these hashes of their text: that of the text, if there is one shard."""
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
-    The languages are those of the configuration, for a source that names no other ones.
 
-    Raises:
-        UserError: The source cannot be read; with file and line.
-    """
-    source.check_may_be_read()
-    from datasets import Dataset
-
-    languages = source.languages(src_lang, tgt_lang)
-    if source.reverse:
-        languages = languages[::-1]
-    columns = (source.src_column or languages[0], source.tgt_column or languages[1])
-    folder = cache_dir / f"table-{_cache_key(source, columns)}"
-
-    def fill(temporary: Path) -> None:
-        check_cache_space(cache_dir, _min_text_bytes(source), f"{_source_name(source)}: the sentence pairs")
-        if _write_table(read_source(source, columns), temporary) == 0:
-            raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
-
-    build_cached_folder(folder, fill)
-    info = json.loads((folder / "table.json").read_text(encoding="utf-8"))
-    return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), info["files"], folder.name, info["sha256"])
+def combine_corpora(corpora: Mapping[str, ParallelCorpus]) -> ParallelCorpus:
+    """Return one corpus with the pairs of all sources, source by source. It shares their shards."""
+    return ParallelCorpus(
+        [shard for corpus in corpora.values() for shard in corpus.shards],
+        "+".join(f"{name} {corpus.key}" for name, corpus in corpora.items()),
+        hashlib.sha256(
+            "".join(f"{name} {corpus.fingerprint}\n" for name, corpus in corpora.items()).encode()
+        ).hexdigest(),
+        filters=tuple(
+            replace(report, name=f"{report.name} of {name}")
+            for name, corpus in corpora.items()
+            for report in corpus.filters
+        ),
+        source_sizes={name: len(corpus) for name, corpus in corpora.items()},
+    )
 
 
 # --- validation pairs split off from the training pairs ---------------------------------------------------------------
@@ -271,10 +342,29 @@ def split_off_validation(corpus: ParallelCorpus, size: int, seed: int) -> tuple[
             "name validation pairs"
         )
     size = min(size, len(corpus) // 10)
-    shuffled = np.random.default_rng([seed, len(corpus)]).permutation(len(corpus))
-    validation, rest = np.sort(shuffled[:size]), np.sort(shuffled[size:])
+    validation = choose_rows(len(corpus), size, seed)
     name = f"seed{seed}-{size}"
-    return corpus.select(rest, f"{REST}{name}"), corpus.select(validation, f"cut-{name}")
+    return corpus.leave_out(validation, f"{REST}{name}"), corpus.select(validation, f"chosen-{name}")
+
+
+def choose_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
+    """Return `size` of `n_rows` rows, ascending: those with the smallest hashes of (seed, row)."""
+    rows, hashes = np.empty(0, np.int64), np.empty(0, np.uint64)
+    for first in range(0, n_rows, HASHED_ROWS):
+        rows = np.append(rows, np.arange(first, min(n_rows, first + HASHED_ROWS)))
+        hashes = np.append(hashes, _hash_rows(rows[len(hashes) :], seed))
+        kept = np.argsort(hashes, kind="stable")[:size]
+        rows, hashes = rows[kept], hashes[kept]
+    return np.sort(rows)
+
+
+def _hash_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """Hash row numbers with the SplitMix64 generator (Steele et al. 2014)."""
+    start = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    z = start + (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def has_split_off_validation(fingerprint: str) -> bool:
@@ -286,92 +376,3 @@ def is_split_differently(fingerprint: str, other: str) -> bool:
     """Return whether `other` is the same text, but with other validation pairs split off, or with none."""
     text = fingerprint.partition(f"-{REST}")[0]
     return has_split_off_validation(fingerprint) and other.partition(f"-{REST}")[0] == text and other != fingerprint
-
-
-# --- cached tables ----------------------------------------------------------------------------------------------------
-
-
-def _source_name(source: Source) -> str:
-    name = source.builtin or source.dataset or ", ".join(source.files)
-    return name + (f" ({source.split})" if source.split else "")
-
-
-def _cache_key(source: Source, columns: tuple[str, str]) -> str:
-    """Hash the settings and the path, size and modification time of each file."""
-    src, tgt = source.text_files()  # a reversed table names the other files, so their order is part of the key
-    files = [Path(name) for name in (*src, *tgt, *source.table)]
-    if source.builtin:
-        files = [QUICKSTART_FILE]
-    elif source.dataset and Path(source.dataset).is_dir():
-        files = sorted(_list_visible_files(Path(source.dataset)))
-    states = [read_file_state(path) for path in files]
-    settings = json.dumps([FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states])
-    return hashlib.sha256(settings.encode()).hexdigest()[:16]
-
-
-def _min_text_bytes(source: Source) -> int:
-    """Return a lower bound for the bytes of the table of text files; 0 for other sources."""
-    files = [Path(name) for name in (*source.src, *source.tgt)]
-    return sum(path.stat().st_size * (MIN_GZIP_RATIO if path.suffix == ".gz" else 1) for path in files)
-
-
-def _list_visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder. Hidden ones are skipped, because they may be the cache itself."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files = (Path(parent, name) for name in names if not name.startswith("."))
-        yield from (path for path in files if path.is_file())
-
-
-def _write_table(pairs: Iterator[SentencePair], folder: Path) -> int:
-    """Write the Arrow table and its description. Return the number of pairs."""
-    files = dict[str, int]()
-    with TableWriter(folder / "pairs.arrow") as table:
-        for block in split_into_blocks(pairs, "read"):
-            src, tgt, names, lines = zip(*block, strict=True)
-            table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
-    info = {"sha256": table.text_hash(), "files": list(files)}
-    (folder / "table.json").write_text(json.dumps(info), encoding="utf-8")
-    return table.n_pairs
-
-
-COMBINED_FORMAT_VERSION = 1  # of the table; part of its key
-
-
-def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> ParallelCorpus:
-    """Return one corpus with the pairs of all sources, source by source.
-
-    Raises:
-        UserError: The disk has no space for the table.
-    """
-    from datasets import Dataset
-
-    parts = [[name, corpus.key, corpus.fingerprint] for name, corpus in corpora.items()]
-    folder = cache_dir / f"combined-{sha256(json.dumps([COMBINED_FORMAT_VERSION, parts]).encode()).hexdigest()[:16]}"
-
-    build_cached_folder(folder, lambda temporary: _write_combined_table(corpora, temporary))
-    digest = json.loads((folder / "table.json").read_text(encoding="utf-8"))["sha256"]
-    return ParallelCorpus(
-        Dataset.from_file(str(folder / "pairs.arrow")),
-        [file for corpus in corpora.values() for file in corpus.files],
-        folder.name,
-        digest,
-        filters=tuple(
-            replace(report, name=f"{report.name} of {name}")
-            for name, corpus in corpora.items()
-            for report in corpus.filters
-        ),
-        source_sizes={name: len(corpus) for name, corpus in corpora.items()},
-    )
-
-
-def _write_combined_table(corpora: Mapping[str, ParallelCorpus], folder: Path) -> None:
-    check_cache_space(folder.parent, sum(corpus.n_bytes for corpus in corpora.values()), "the pairs of all sources")
-    n_files = 0
-    with TableWriter(folder / "pairs.arrow") as table:
-        for corpus in corpora.values():
-            for batch in corpus.batches():
-                files = batch["file"].to_numpy() + np.int32(n_files)
-                table.write(batch["src"].to_pylist(), batch["tgt"].to_pylist(), files, batch["line"].to_numpy())
-            n_files += len(corpus.files)
-    (folder / "table.json").write_text(json.dumps({"sha256": table.text_hash()}), encoding="utf-8")

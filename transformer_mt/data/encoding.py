@@ -1,31 +1,27 @@
-"""The tokenized corpus: token ids as flat memory-mapped arrays on disk.
+"""The tokenized corpus: the token ids of each shard as flat memory-mapped arrays on disk.
 
 The arrays take 2 bytes per token (4 if the vocabulary has more than 65,536 entries) and 20 bytes per sentence pair.
 """
 
 from __future__ import annotations
 
-import json
-import os
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from hashlib import sha256
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
+from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import build_cached_folder, check_cache_space
 
-DESCRIPTION = "arrays.json"
 SIDES = ("src", "tgt")
 
 Reason = Literal["empty", "too_long", "truncated"]
@@ -52,9 +48,9 @@ class LengthLimitCounts:
     truncated: int = 0
     examples: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
-    def add(self, reason: Reason, rows: Sequence[int]) -> None:
-        """Count the pairs of some rows, and keep the first few as examples."""
-        setattr(self, reason, getattr(self, reason) + len(rows))
+    def add(self, reason: Reason, rows: Sequence[int], count: int) -> None:
+        """Count some pairs, of which the first few have these rows, and keep the first few of all as examples."""
+        setattr(self, reason, getattr(self, reason) + count)
         examples = self.examples.setdefault(reason, [])
         examples += rows[: MAX_LISTED - len(examples)]
 
@@ -122,25 +118,40 @@ def _apply_length_limit(
 
 # --- encoded corpora --------------------------------------------------------------------------------------------------
 
-FORMAT_VERSION = 6  # of the arrays on disk; part of the cache key
+FORMAT_VERSION = 7  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row
 SAMPLE_SIZE = 1000  # pairs from which the size of the arrays is predicted
 
 Offsets = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class EncodedSide:
-    """Token ids of one language: sentence `i` is `ids[offsets[i]:offsets[i + 1]]`, without control symbols."""
+class SideArrays(NamedTuple):
+    """One language of a shard: sentence `i` is `ids[offsets[i]:offsets[i + 1]]`, without control symbols."""
 
     ids: Ids
     offsets: Offsets
 
+
+class EncodedSide:
+    """Token ids of one language, of all shards."""
+
+    def __init__(self, shards: Sequence[SideArrays]) -> None:
+        self._shards = shards
+        self._bounds: list[int] = np.cumsum([0, *(len(shard.offsets) - 1 for shard in shards)]).tolist()
+
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self._bounds[-1]
 
     def __getitem__(self, i: int) -> Ids:
-        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+        shard = bisect_right(self._bounds, i) - 1
+        ids, offsets = self._shards[shard]
+        i -= self._bounds[shard]
+        return ids[offsets[i] : offsets[i + 1]]
+
+    @property
+    def n_tokens(self) -> int:
+        """Return the number of tokens."""
+        return sum(len(shard.ids) for shard in self._shards)
 
     @property
     def lengths(self) -> Lengths:
@@ -149,7 +160,18 @@ class EncodedSide:
 
     def lengths_of(self, start: int, end: int) -> Lengths:
         """Return the tokens of the sentences from `start` to `end`."""
-        return np.diff(self.offsets[start : end + 1]).astype(np.int32)
+        parts = [np.diff(offsets) for _, offsets in self._slices(start, end)]
+        return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int32)
+
+    def ids_of(self, start: int, end: int) -> Ids:
+        """Return the tokens of the sentences from `start` to `end`, concatenated."""
+        return np.concatenate([ids[offsets[0] : offsets[-1]] for ids, offsets in self._slices(start, end)])
+
+    def _slices(self, start: int, end: int) -> Iterator[SideArrays]:
+        """Yield the ids and the bounds of the sentences from `start` to `end`, for each shard that has some."""
+        for (ids, offsets), (first, last) in zip(self._shards, pairwise(self._bounds), strict=True):
+            if max(start, first) < min(end, last):
+                yield SideArrays(ids, offsets[max(start, first) - first : min(end, last) - first + 1])
 
 
 @dataclass(frozen=True)
@@ -159,8 +181,9 @@ class EncodedCorpus:
     src: EncodedSide
     tgt: EncodedSide
     text: ParallelCorpus
-    text_rows: Rows  # [N] row of `text` for each pair
+    text_rows: Sequence[Rows]  # row of `text` for each pair, of each shard
     limit_counts: LengthLimitCounts
+    key: str  # identifies the cached arrays
 
     def __len__(self) -> int:
         return len(self.src)
@@ -170,87 +193,109 @@ class EncodedCorpus:
         """Return source and target, to be indexed by side 0 and 1."""
         return self.src, self.tgt
 
-    @property
-    def n_bytes(self) -> int:
-        """Return the size of the arrays."""
-        return self.text_rows.nbytes + sum(side.ids.nbytes + side.offsets.nbytes for side in self.sides)
-
     def source_bounds(self) -> NDArray[np.int64]:
         """Return the first row of each source of the text, and the number of rows: [K + 1]."""
+        bounds = np.cumsum([0, *map(len, self.text_rows)])
         if not self.text.source_sizes:
-            return np.array([0, len(self)])
-        return np.searchsorted(self.text_rows, self.text.source_bounds()).astype(np.int64)
+            return bounds[[0, -1]]
+        first_shards = np.searchsorted(self.text.table_bounds, np.cumsum([0, *self.text.source_sizes.values()]))
+        return bounds[first_shards]
+
+    def find_text_rows(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Return the rows of `text` that pairs were encoded from."""
+        bounds = np.cumsum([0, *map(len, self.text_rows)])
+        shards = np.searchsorted(bounds, rows, side="right") - 1
+        places = zip(shards.tolist(), (rows - bounds[shards]).tolist(), strict=True)
+        return np.array([self.text_rows[shard][row] for shard, row in places], np.int64)
 
     def describe_lines(self, rows: Rows) -> str:
         """Return `file:line` of the first few rows, and how many more there are."""
-        return self.text.describe_lines(self.text_rows[rows].tolist())
+        return self.text.describe_lines(self.find_text_rows(rows[:MAX_LISTED]).tolist(), len(rows))
 
 
 def encode_corpus(
-    corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path, workers: int = 1
+    corpus: ParallelCorpus,
+    tokenizers: TokenizerPair,
+    limit: LengthLimit | None,
+    cache_dir: Path,
+    runner: Runner = RUN_HERE,
 ) -> EncodedCorpus:
-    """Encode a corpus and apply the length limit, or map its arrays from the cache. Without a limit, keep every pair.
-
-    The arrays do not depend on `workers`, the number of processes.
+    """Encode a corpus and apply the length limit, shard by shard. Without a limit, keep every pair.
 
     Raises:
         UserError: The disk has no space for the arrays, or a process was killed.
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
-    settings = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)])
-    folder = cache_dir / f"ids-{sha256(settings.encode()).hexdigest()[:16]}"
-    encoder = BlockEncoder(tokenizers, limit)
-
-    build_cached_folder(folder, lambda temporary: _write_arrays(corpus, encoder, temporary, workers))
-    try:
-        src, tgt = (
-            EncodedSide(_map_array(folder / f"{side}.ids", dtype), _map_array(folder / f"{side}.offsets", np.int64))
-            for side, dtype in zip(SIDES, encoder.id_types, strict=True)
-        )
-        rows = _map_array(folder / "rows", np.int32)
-        if not len(rows) == len(src) == len(tgt) or any(len(side.ids) != side.offsets[-1] for side in (src, tgt)):
-            raise ValueError("the lengths of the arrays differ")
-        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    except PermissionError:
-        raise
-    except (OSError, ValueError):
-        raise UserError(f"{folder}: is incomplete or damaged; delete it, and the next command makes it again") from None
-    return EncodedCorpus(src, tgt, corpus, rows, LengthLimitCounts(**description["limit_counts"]))
-
-
-def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, workers: int) -> None:
-    _check_space(corpus, encoder, folder.parent)
-    workers = limit_workers(workers, len(corpus))
-    n_rows, ends, limit_counts = 0, [0, 0], LengthLimitCounts()
-    with ExitStack() as stack:
-
-        def open_array(name: str) -> BinaryIO:
-            return stack.enter_context((folder / name).open("wb"))
-
-        rows = open_array("rows")
-        arrays = [(open_array(f"{side}.ids"), open_array(f"{side}.offsets")) for side in SIDES]
-        for _, offsets in arrays:
-            offsets.write(np.zeros(1, np.int64).data)
-        if workers > 1:  # tokenizers themselves cannot be sent
-            pool = stack.enter_context(open_pool(workers, _make_encoder, encoder.tokenizers.to_dict(), encoder.limit))
-            blocks = pool.map_in_order(BlockEncoder.__call__, corpus.batches())
-        else:
-            blocks = map(encoder, corpus.batches())
-        for block in log_progress(blocks, "encoded", len(corpus)):
-            rows.write((block.kept + np.int32(n_rows)).data)
-            for side, (ids, offsets) in enumerate(arrays):
-                ids.write(block.ids[side].data)
-                offsets.write((ends[side] + np.cumsum(block.lengths[side], dtype=np.int64)).data)
-                ends[side] += len(block.ids[side])
-            for reason, found in block.limited.items():
-                limit_counts.add(reason, [n_rows + row for row in found])
-            n_rows += len(block)
-    (folder / DESCRIPTION).write_text(json.dumps({"limit_counts": asdict(limit_counts)}), encoding="utf-8")
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)]
+    encode = Encode(corpus, tokenizers.to_dict(), limit)
+    stage = Stage("encode", cache_dir, key, len(corpus.shards), encode)
+    if not stage.is_complete():
+        stage = replace(stage, n_bytes=_predict_bytes(corpus, BlockEncoder(tokenizers, limit)))
+    results = runner(stage)
+    id_types = [id_type(tokenizer.vocab_size) for tokenizer in (tokenizers.src, tokenizers.tgt)]
+    limit_counts = LengthLimitCounts()
+    sides: tuple[list[SideArrays], list[SideArrays]] = ([], [])
+    rows: list[Rows] = []
+    for folder, facts in results:
+        try:
+            for side, (name, dtype) in enumerate(zip(SIDES, id_types, strict=True)):
+                ids, offsets = (
+                    _map_array(folder / f"{name}.ids", dtype),
+                    _map_array(folder / f"{name}.offsets", np.int64),
+                )
+                if len(ids) != offsets[-1] or len(offsets) != facts["n_pairs"] + 1:
+                    raise ValueError("the lengths of the arrays differ")
+                sides[side].append(SideArrays(ids, offsets))
+            rows.append(_map_array(folder / "rows", np.int32))
+            if len(rows[-1]) != facts["n_pairs"]:
+                raise ValueError("the lengths of the arrays differ")
+        except PermissionError:
+            raise
+        except (OSError, ValueError, IndexError):
+            raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare`, which makes it again") from None
+        for reason, (count, examples) in facts["limited"].items():
+            limit_counts.add(reason, examples, count)
+    src, tgt = map(EncodedSide, sides)
+    return EncodedCorpus(src, tgt, corpus, rows, limit_counts, stage.folder.name)
 
 
-def _make_encoder(tokenizers: dict[str, Any], limit: LengthLimit | None) -> BlockEncoder:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return BlockEncoder(TokenizerPair.from_dict(tokenizers), limit)
+@dataclass(frozen=True)
+class Encode:
+    """Task: encode a shard."""
+
+    corpus: ParallelCorpus
+    tokenizers: dict[str, Any]  # tokenizers themselves cannot be sent
+    limit: LengthLimit | None
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Return the number of pairs, and the numbers of dropped and truncated pairs with the first few rows."""
+        encoder = BlockEncoder(TokenizerPair.from_dict(self.tokenizers), self.limit)
+        row, ends, n_pairs = int(self.corpus.bounds[task]), [0, 0], 0
+        limited = defaultdict[Reason, list[int]](list)
+        with ExitStack() as stack:
+
+            def open_array(name: str) -> BinaryIO:
+                return stack.enter_context((folder / name).open("wb"))
+
+            rows = open_array("rows")
+            arrays = [(open_array(f"{side}.ids"), open_array(f"{side}.offsets")) for side in SIDES]
+            for _, offsets in arrays:
+                offsets.write(np.zeros(1, np.int64).data)
+            n_rows = int(self.corpus.bounds[task + 1]) - row
+            for block in log_progress(map(encoder, self.corpus.shard_batches(task)), "encoded", n_rows):
+                rows.write((block.kept + np.int32(row)).data)
+                for side, (ids, offsets) in enumerate(arrays):
+                    ids.write(block.ids[side].data)
+                    offsets.write((ends[side] + np.cumsum(block.lengths[side], dtype=np.int64)).data)
+                    ends[side] += len(block.ids[side])
+                for reason, found in block.limited.items():
+                    limited[reason] += [row + i for i in found]
+                row += len(block)
+                n_pairs += len(block.kept)
+        return {
+            "n_pairs": n_pairs,
+            "limited": {reason: (len(found), found[:MAX_LISTED]) for reason, found in limited.items()},
+        }
 
 
 def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
@@ -258,12 +303,11 @@ def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def _check_space(corpus: ParallelCorpus, encoder: BlockEncoder, cache_dir: Path) -> None:
-    """Raise `UserError` if the disk has no space for the arrays, as a sample predicts."""
+def _predict_bytes(corpus: ParallelCorpus, encoder: BlockEncoder) -> float:
+    """Return the size of the arrays, as a sample predicts."""
     sample = corpus.sample(SAMPLE_SIZE)
     n_bytes = BYTES_PER_PAIR * len(sample)
     for side, (tokenizer, dtype) in enumerate(zip(encoder.sides, encoder.id_types, strict=True)):
         n_tokens = sum(map(len, tokenizer.encode([pair[side] for pair in sample])))
         n_bytes += n_tokens * np.dtype(dtype).itemsize
-    n_pairs = len(corpus)
-    check_cache_space(cache_dir, n_bytes * n_pairs / max(1, len(sample)), f"the token ids of {n_pairs:,} pairs")
+    return n_bytes * len(corpus) / max(1, len(sample))

@@ -1,18 +1,40 @@
-"""Readers of the sources of sentence pairs, which yield pairs with their file and line."""
+"""Readers of the sources of sentence pairs, which yield pairs with their file and line, and the stages that use them.
+
+Large plain text files are first divided: the stage `count` counts their lines in parts, so that each task of the stage
+`read` finds its rows. Other files are read by one task each, because compressed text has no middle to start from.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.data import corpus as shards
+from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.text_files import MAX_LINE_BYTES, SentencePair, read_lines, read_pairs
+from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage
+from transformer_mt.data.text_files import (
+    MAX_LINE_BYTES,
+    PAIRS_REMEDY,
+    LineStart,
+    SentencePair,
+    read_file_state,
+    read_lines,
+    read_pairs,
+    unequal_length_error,
+)
 from transformer_mt.errors import UserError
 
 PARQUET_BLOCK = 10_000  # rows of a Parquet file in memory at a time
@@ -246,3 +268,227 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
     for number, (en, de) in enumerate(load_pairs(split), start=1):
         src, tgt = (en, de) if primary == ["en", "de"] else (de, en)
         yield SentencePair(src, tgt, f"quickstart ({split})", number)
+
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+FORMAT_VERSION = 3  # of the cached tables; part of their key
+MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
+TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
+"""Keys of a source that determine its pairs, in addition to the names of the columns."""
+
+PART_BYTES = 1 << 26
+"""Bytes whose lines a task counts. Larger text files are divided by rows; smaller files are read together."""
+PIECE_BYTES = 1 << 20  # bytes before a row that a task has to skip, at most
+
+
+def load_corpus(
+    source: Source, src_lang: str, tgt_lang: str, cache_dir: Path, runner: Runner = RUN_HERE
+) -> ParallelCorpus:
+    """Return the pairs of a source, after reading it if needed.
+
+    The languages are those of the configuration, for a source that names no other ones.
+
+    Raises:
+        UserError: The source cannot be read; with file and line.
+    """
+    source.check_may_be_read()
+    languages = source.languages(src_lang, tgt_lang)
+    if source.reverse:
+        languages = languages[::-1]
+    columns = (source.src_column or languages[0], source.tgt_column or languages[1])
+    key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, _file_states(source)]
+    parts = _divide(source, cache_dir, runner)
+    stage = Stage("read", cache_dir, key, len(parts), Read(parts, columns, shards.SHARD_PAIRS), _min_text_bytes(source))
+    found: list[Shard] = []
+    hashes: list[str] = []
+    for folder, facts in runner(stage):
+        for name, n_rows, text_hash in facts["shards"]:
+            found.append(Shard(folder / name, n_rows, facts["files"]))
+            hashes.append(text_hash)
+    if not found:
+        raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
+    return ParallelCorpus(found, stage.folder.name, join_fingerprints(hashes))
+
+
+def _source_name(source: Source) -> str:
+    name = source.builtin or source.dataset or ", ".join(source.files)
+    return name + (f" ({source.split})" if source.split else "")
+
+
+def _file_states(source: Source) -> list[object]:
+    """Return the path, size and modification time of each file."""
+    src, tgt = source.text_files()  # a reversed table names the other files, so their order is part of the key
+    files = [Path(name) for name in (*src, *tgt, *source.table)]
+    if source.builtin:
+        files = [QUICKSTART_FILE]
+    elif source.dataset and Path(source.dataset).is_dir():
+        files = sorted(_list_visible_files(Path(source.dataset)))
+    return [read_file_state(path) for path in files]
+
+
+def _min_text_bytes(source: Source) -> int:
+    """Return a lower bound for the bytes of the tables of text files; 0 for other sources."""
+    files = [Path(name) for name in (*source.src, *source.tgt)]
+    return sum(path.stat().st_size * (MIN_GZIP_RATIO if path.suffix == ".gz" else 1) for path in files)
+
+
+def _list_visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder. Hidden ones are skipped, because they may be the cache itself."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files = (Path(parent, name) for name in names if not name.startswith("."))
+        yield from (path for path in files if path.is_file())
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class RowRange(NamedTuple):
+    """Consecutive rows of a pair of text files."""
+
+    src: str
+    tgt: str
+    n_rows: int
+    src_start: LineStart
+    tgt_start: LineStart
+
+
+Part = Source | RowRange
+"""What a task reads: some of the files of a source, or a range of rows."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Task: write the pairs of a part of a source in shards."""
+
+    parts: Sequence[Part]
+    columns: tuple[str, str]
+    shard_pairs: int
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Return name, number of rows and hash of each shard, and the names of the files that were read."""
+        part = self.parts[task]
+        pairs = _read_range(part) if isinstance(part, RowRange) else read_source(part, self.columns)
+        files = dict[str, int]()
+        written: list[tuple[str, int, str]] = []
+        while block := [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs))]:
+            name = f"{len(written)}.arrow"
+            with TableWriter(folder / name) as table:
+                while block:
+                    src, tgt, names, lines = zip(*block, strict=True)
+                    table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
+                    block = [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs - table.n_pairs))]
+            written.append((name, table.n_pairs, table.text_hash()))
+        if isinstance(part, RowRange) and sum(n_rows for _, n_rows, _ in written) < part.n_rows:
+            raise UserError(f"{part.src}: has changed while it was read; run the same command again")
+        return {"shards": written, "files": [*files]}
+
+
+def _read_range(part: RowRange) -> Iterator[SentencePair]:
+    src, tgt = read_lines(Path(part.src), start=part.src_start), read_lines(Path(part.tgt), start=part.tgt_start)
+    for number, pair in enumerate(islice(zip(src, tgt, strict=False), part.n_rows), part.src_start.number):
+        yield SentencePair(*pair, part.src, number)
+
+
+# --- division into tasks ----------------------------------------------------------------------------------------------
+
+
+def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
+    """Divide a source into parts that one task reads each. Small files share a part.
+
+    Raises:
+        UserError: Large text files differ in length.
+    """
+    if source.table:
+        sizes = [Path(name).stat().st_size for name in source.table]
+        return [source.model_copy(update={"table": source.table[files]}) for files in _group(sizes)]
+    if not source.src:
+        return [source]
+    src_files, tgt_files = source.text_files()
+    pairs = [*zip(src_files, tgt_files, strict=True)]
+    are_large = [all(map(_is_large, pair)) for pair in pairs]
+    large = [pair for pair, is_large in zip(pairs, are_large, strict=True) if is_large]
+    counts = _count_lines([*chain.from_iterable(large)], cache_dir, runner)
+    sizes = [max(Path(name).stat().st_size for name in pair) for pair in pairs]
+    parts: list[Part] = []
+    for files in _group(sizes):
+        first: int = files.start
+        if are_large[first]:
+            parts += _divide_rows(pairs[first], counts)
+        else:
+            parts.append(source.model_copy(update={"src": source.src[files], "tgt": source.tgt[files]}))
+    return parts
+
+
+def _is_large(name: str) -> bool:
+    return Path(name).suffix != ".gz" and Path(name).stat().st_size > PART_BYTES
+
+
+def _group(sizes: Sequence[int]) -> Iterator[slice]:
+    """Yield ranges of consecutive files of at most `PART_BYTES` together, or of one larger file."""
+    start = total = 0
+    for i, size in enumerate(sizes):
+        if i > start and total + size > PART_BYTES:
+            yield slice(start, i)
+            start, total = i, 0
+        total += size
+    yield slice(start, len(sizes))
+
+
+class LineCounts(NamedTuple):
+    """Line feeds before each piece of `PIECE_BYTES` of a file [pieces + 1], and the number of lines."""
+
+    before: NDArray[np.int64]
+    n_lines: int
+
+    def find(self, row: int) -> LineStart:
+        """Return the start of a row, from 0."""
+        piece = max(0, int(np.searchsorted(self.before, row)) - 1)  # the last piece with fewer line feeds before it
+        return LineStart(row + 1, piece * PIECE_BYTES, row - int(self.before[piece]))
+
+
+def _divide_rows(files: tuple[str, str], counts: Mapping[str, LineCounts]) -> Iterator[RowRange]:
+    src, tgt = files
+    src_counts, tgt_counts = counts[src], counts[tgt]
+    n_rows = src_counts.n_lines
+    if tgt_counts.n_lines != n_rows:
+        raise unequal_length_error((Path(src), Path(tgt)), (n_rows, tgt_counts.n_lines), PAIRS_REMEDY)
+    for first in range(0, n_rows, shards.SHARD_PAIRS):
+        size = min(shards.SHARD_PAIRS, n_rows - first)
+        yield RowRange(src, tgt, size, src_counts.find(first), tgt_counts.find(first))
+
+
+@dataclass(frozen=True)
+class Count:
+    """Task: count the line feeds in the pieces of a part of a file."""
+
+    parts: Sequence[tuple[str, int]]  # file and offset
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Return the number of line feeds in each piece."""
+        name, offset = self.parts[task]
+        with Path(name).open("rb") as file:
+            file.seek(offset)
+            pieces = iter(lambda: file.read(PIECE_BYTES), b"")
+            return {"line_feeds": [piece.count(b"\n") for piece in islice(pieces, PART_BYTES // PIECE_BYTES)]}
+
+
+def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[str, LineCounts]:
+    """Return the numbers of lines of files, by name."""
+    if not names:
+        return {}
+    states = [read_file_state(Path(name)) for name in names]
+    parts = [(state[0], offset) for state in states for offset in range(0, state[1], PART_BYTES)]
+    results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), Count(parts)))
+    counts: dict[str, LineCounts] = {}
+    for name, (path, *_) in zip(names, states, strict=True):
+        found = chain.from_iterable(
+            facts["line_feeds"] for (_, facts), part in zip(results, parts, strict=True) if part[0] == path
+        )
+        before = np.cumsum([0, *found])
+        with Path(name).open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            has_rest = file.read() != b"\n"
+        counts[name] = LineCounts(before, int(before[-1]) + has_rest)
+    return counts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, cast
@@ -22,6 +22,10 @@ Pair = tuple[str, str]
 
 CHECK_ADVICE = "save the last line as pairs.yaml: `tmt check pairs.yaml` finds the first shifted line"
 """Advice for files of different length; a configuration in one line follows."""
+PAIRS_REMEDY = (
+    "tmt check X.yaml finds the first shifted line, and with --write FOLDER it pairs lines of data.train again"
+)
+"""Advice for files of a configuration."""
 
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
@@ -79,13 +83,30 @@ def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> Us
     return UserError(f"{name}:{number}: longer than {limit:,} bytes; is it the right file? Split or remove this line")
 
 
-def read_lines(path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTES) -> Iterator[str]:
+class LineStart(NamedTuple):
+    """Where a line of an uncompressed file starts: `skipped` lines after a byte `offset`. `number` is from 1."""
+
+    number: int = 1
+    offset: int = 0
+    skipped: int = 0
+
+
+FIRST_LINE = LineStart()
+
+
+def read_lines(
+    path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTES, start: LineStart = FIRST_LINE
+) -> Iterator[str]:
     """Yield the lines of a text file, plain or `.gz`. Raises `UserError` if it cannot be read."""
     check_is_file(path)
-    number = 0
+    number = start.number - 1
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
-            for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), start=1):
+            if start.offset:  # a pipe has no other position
+                file.seek(start.offset)
+            for _ in range(start.skipped):
+                file.readline()
+            for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), start.number):
                 if len(raw) > limit:
                     raise line_length_error(str(path), number, limit)
                 yield decode_line(raw, str(path), number, errors)
@@ -102,10 +123,15 @@ def zip_lines(*paths: Path, errors: Errors = "strict", remedy: str | None = None
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
-            found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-            other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
-            raise UnequalLengthError(found, remedy or _advise_check(paths[0], other))
+            raise unequal_length_error(paths, counts, remedy)
         yield row
+
+
+def unequal_length_error(paths: Sequence[Path], counts: Sequence[int], remedy: str | None = None) -> UnequalLengthError:
+    """Return the error for files with these different numbers of lines."""
+    found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
+    other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
+    return UnequalLengthError(found, remedy or _advise_check(paths[0], other))
 
 
 def _advise_check(path: Path, other: Path) -> str:
@@ -123,6 +149,6 @@ def read_aligned_files(*paths: Path) -> list[list[str]]:
 
 def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[SentencePair]:
     """Yield the pairs of two line-aligned files. Raises `UserError` if the files differ in length."""
-    remedy = "tmt check X.yaml finds the first shifted line, and with --write FOLDER it pairs lines of data.train again"
-    for number, (src_line, tgt_line) in enumerate(zip_lines(src, tgt, errors=errors, remedy=remedy), start=1):
+    lines = zip_lines(src, tgt, errors=errors, remedy=PAIRS_REMEDY)
+    for number, (src_line, tgt_line) in enumerate(lines, start=1):
         yield SentencePair(src_line, tgt_line, str(src), number)

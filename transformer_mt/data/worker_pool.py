@@ -22,7 +22,6 @@ from transformer_mt.errors import UserError
 
 ITEMS_AHEAD = 3  # per worker, so that none waits for its next item
 SAFE_PATH = "PYTHONSAFEPATH"  # variable of the environment that a new Python process reads
-MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -70,11 +69,6 @@ def _safe_imports() -> Generator[None]:
             del os.environ[SAFE_PATH]
         else:
             os.environ[SAFE_PATH] = before
-
-
-def limit_workers(workers: int, n_pairs: int) -> int:
-    """Return the number of processes that is worth its start for some pairs: 1 means this process alone."""
-    return max(1, min(workers, n_pairs // MIN_PAIRS_PER_WORKER))
 
 
 @contextmanager

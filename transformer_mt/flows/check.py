@@ -9,6 +9,7 @@ from pathlib import Path
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.stages import RUN_HERE, Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import (
@@ -30,21 +31,21 @@ from transformer_mt.tools.quality.score_filters import ScoreFilter
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 
 
-def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int = 1) -> CorpusReport:
+def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runner = RUN_HERE) -> CorpusReport:
     """Check all corpora and the tokenizers of a run. Without tokenizers, they are learned from a sample.
 
     Raises:
         UserError: A source cannot be read.
     """
-    report = check_sources(str(config.name), config.data, partial(load_source, config), workers)
+    report = check_sources(str(config.name), config.data, partial(load_source, config, runner=runner), runner)
     findings = [*report.findings]
     if report.sizes:  # the corpora could be read
-        train = load_sources(config, config.data.train)
+        train = load_sources(config, config.data.train, runner)
         findings += check_tokenizers(train, tokenizers or make_tokenizers(config, train.select_evenly(TOKENIZER_PAIRS)))
     return replace(report, findings=sorted(findings, key=lambda finding: -finding.severity))
 
 
-def repair_corpus(config: Config, folder: Path, workers: int = 1) -> RepairReport:
+def repair_corpus(config: Config, folder: Path) -> RepairReport:
     """Write a repaired copy of `data.train` and a configuration that trains on it into a new folder.
 
     Raises:
@@ -62,7 +63,7 @@ def repair_corpus(config: Config, folder: Path, workers: int = 1) -> RepairRepor
         return render_yaml(config.model_copy(update={"name": name, "data": data}))
 
     load, held_out = partial(load_source, config), load_held_out(config)
-    return repair_sources(config.data, folder, folder / f"{name}.yaml", render, load, held_out, workers)
+    return repair_sources(config.data, folder, folder / f"{name}.yaml", render, load, held_out)
 
 
 def list_high_loss_pairs(config: Config, run: RunFolder, count: int) -> list[HighLossPair]:

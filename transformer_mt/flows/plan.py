@@ -170,7 +170,7 @@ def measure_validation(parts: TrainingParts) -> float:
     """
     config, data = parts.config, parts.data
     corpus = data.validation
-    ratio = len(data.train.tgt.ids) / max(1, len(data.train.src.ids))
+    ratio = data.train.tgt.n_tokens / max(1, data.train.src.n_tokens)
     limits = {"max_length_factor": ratio, "max_length_offset": EXTRA_LENGTH}
     config = config.model_copy(update={"decoding": config.decoding.model_copy(update=limits)})
     seconds, n_pairs = 0.0, 0

@@ -5,39 +5,40 @@ Tools are imported only if the configuration uses them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.batches import BatchStream, Shapes, ShardedBatches
 from transformer_mt.data.corpus import (
     PairExample,
     ParallelCorpus,
     combine_corpora,
-    load_corpus,
     split_off_validation,
 )
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.stages import RUN_HERE, Runner, Stage
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizers.trainers import build_tokenizers
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.files import build_cached, remove_stale_folders, write_text
+from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import log_rank0
 
-FORMAT_VERSION = 2  # of the cached lines; part of their key
+SHAPES_VERSION = 1  # of cached shapes of batches; part of their key
+TOKENIZERS = "tokenizers.json"
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",
@@ -49,7 +50,7 @@ _REASONS = {
 def build_report(data: TrainingData) -> list[str]:
     """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
     train, validation = data.train, data.validation
-    n_src_tokens, n_tgt_tokens = len(train.src.ids), len(train.tgt.ids)
+    n_src_tokens, n_tgt_tokens = train.src.n_tokens, train.tgt.n_tokens
     n_pairs = max(1, len(train))
     lines = [
         f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
@@ -91,89 +92,94 @@ class TrainingData:
         return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}
 
 
-def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingData:
+def prepare_data(run: RunFolder, config: Config, runner: Runner = RUN_HERE) -> TrainingData:
     """Read the corpora, learn the tokenizers of a new run, and encode the training and validation pairs.
 
     Results are cached in `data.cache_dir`. Of several processes that train together, rank 0 makes them, and the others
-    wait for its files. `workers` is the number of processes that filter and encode.
+    wait for its files. The runner gets one stage after the other, and the results do not depend on it.
     """
     if launcher.rank() == 0:
         remove_stale_folders(Path(config.data.cache_dir))
-    train, validation = load_split(config, "train", workers), load_split(config, "validation")
+        _report_old_caches(Path(config.data.cache_dir))
+    train, validation = (load_split(config, name, runner) for name in ("train", "validation"))
     if config.data.validation is None:
         limit = " (at most a tenth)" if len(validation) < config.data.validation_size else ""
         log_rank0(
             f"data: data.validation is not set: {len(validation):,} random training pairs{limit} are held out for it"
         )
-    test = {name: load_split(config, name) for name in config.data.test}
-    tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train)
+    test = {name: load_split(config, name, runner) for name in config.data.test}
+    tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train, runner)
     return TrainingData(
-        encode_training(config, train, tokenizers, workers),
-        encode_validation(config, validation, tokenizers),
+        encode_training(config, train, tokenizers, runner),
+        encode_validation(config, validation, tokenizers, runner),
         test,
         tokenizers,
-        _find_repetitions(config, train, {"validation": validation, **test}),
+        _find_repetitions(config, train, {"validation": validation, **test}, runner),
     )
 
 
-def _find_repetitions(config: Config, train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> Sequence[str]:
-    """Return sentences about duplicates and overlap. They are cached, and there are none in the built-in corpus."""
+def _report_old_caches(cache_dir: Path) -> None:
+    """Name the files of a version that wrote other folders, because they may be large."""
+    names = [f"{kind}-*" for kind in ("table", "combined", "filtered", "ids", "repetitions")]
+    old = [name for name in names if any(cache_dir.glob(name))]
+    if old:
+        log_rank0(f"data: {cache_dir}: {', '.join(old)} are of an earlier version and no longer used; delete them")
+
+
+def _find_repetitions(
+    config: Config, train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], runner: Runner
+) -> Sequence[str]:
+    """Return sentences about duplicates and overlap. There are none in the built-in corpus."""
     sources = (*config.data.train_sources, *(source for _, source in config.data.iterate_held_out_sources()))
     if all(source.builtin for source in sources):
         return ()
     from transformer_mt.tools.quality.corpus_filters import find_repetitions
 
-    held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
-    keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
-    name = f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
-    path = Path(config.data.cache_dir) / name
-    build_cached(path, lambda: write_text(path, json.dumps(find_repetitions(train, held_out))))
-    return json.loads(path.read_text(encoding="utf-8"))
+    return find_repetitions(train, held_out, Path(config.data.cache_dir), runner)
 
 
-def load_split(config: Config, name: str, workers: int = 1) -> ParallelCorpus:
+def load_split(config: Config, name: str, runner: Runner = RUN_HERE) -> ParallelCorpus:
     """Return the text of `train`, `validation` or a test set. The training pairs are those that the filters leave.
 
     Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
     removed from the training set.
     """
     if name not in ("train", "validation"):
-        return load_source(config, config.data.test[name])
+        return load_source(config, config.data.test[name], runner)
     if config.data.validation is not None:
         if name == "validation":
-            return load_sources(config, config.data.validation)
-        return load_filtered(config, workers)
-    train, validation = split_off_validation(load_filtered(config, workers), config.data.validation_size, config.seed)
+            return load_sources(config, config.data.validation, runner)
+        return load_filtered(config, runner)
+    train, validation = split_off_validation(load_filtered(config, runner), config.data.validation_size, config.seed)
     return train if name == "train" else validation
 
 
-def load_source(config: Config, source: Source) -> ParallelCorpus:
+def load_source(config: Config, source: Source, runner: Runner = RUN_HERE) -> ParallelCorpus:
     """Return the text of a source, unfiltered."""
-    return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
+    return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir), runner)
 
 
-def load_sources(config: Config, sources: TrainSources | HeldOutSources) -> ParallelCorpus:
+def load_sources(config: Config, sources: TrainSources | HeldOutSources, runner: Runner = RUN_HERE) -> ParallelCorpus:
     """Return the text of a source, or of several together, unfiltered."""
     if isinstance(sources, Source):
-        return load_source(config, sources)
-    corpora = {source.name: load_source(config, source) for source in sources}
-    return combine_corpora(corpora, Path(config.data.cache_dir))
+        return load_source(config, sources, runner)
+    return combine_corpora({source.name: load_source(config, source, runner) for source in sources})
 
 
-def load_filtered(config: Config, workers: int = 1) -> ParallelCorpus:
+def load_filtered(config: Config, runner: Runner = RUN_HERE) -> ParallelCorpus:
     """Return the pairs of `data.train` that `data.filters` leaves of each source."""
     data = config.data
     if not data.filters:  # so that the held-out sets need not be read
-        return load_sources(config, data.train)
+        return load_sources(config, data.train, runner)
     from transformer_mt.tools.quality.filter_pipeline import filter_corpus
 
     def load(source: Source) -> ParallelCorpus:
-        corpus = load_source(config, source)
-        return filter_corpus(corpus, data.filters, *filter_arguments(config, source), workers)
+        corpus = load_source(config, source, runner)
+        return filter_corpus(corpus, data.filters, *filter_arguments(config, source, runner), runner)
 
     if isinstance(data.train, Source):
         return load(data.train)
-    return combine_corpora({source.name: load(source) for source in data.train}, Path(data.cache_dir))
+    return combine_corpora({source.name: load(source) for source in data.train})
 
 
 def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
@@ -195,30 +201,47 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
             yield from iterate_affected(corpus, filters, number, *filter_arguments(config, source))
 
 
-def filter_arguments(config: Config, source: Source) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
+def filter_arguments(
+    config: Config, source: Source, runner: Runner = RUN_HERE
+) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
     """Return the languages of a source, the configured validation and test sets, and the folder of the cache."""
     data = config.data
-    return source.languages(data.src_lang, data.tgt_lang), load_held_out(config), Path(data.cache_dir)
+    return source.languages(data.src_lang, data.tgt_lang), load_held_out(config, runner), Path(data.cache_dir)
 
 
-def load_held_out(config: Config) -> dict[str, ParallelCorpus]:
+def load_held_out(config: Config, runner: Runner = RUN_HERE) -> dict[str, ParallelCorpus]:
     """Return the text of the configured validation and test sets, by name."""
     data = config.data
     sources = {**({"validation": data.validation} if data.validation else {}), **data.test}
-    return {name: load_sources(config, source) for name, source in sources.items()}
+    return {name: load_sources(config, source, runner) for name, source in sources.items()}
 
 
-def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
+def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = RUN_HERE) -> TokenizerPair:
     """Return the tokenizers of a new run: learned from the training pairs, from files, or those of `train.init_from`.
 
     Learned ones are cached, because not every kind is learned deterministically.
     """
     if config.train.init_from is not None:
         return load_tokenizers(config)
-    return _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
+    return _learn_tokenizers(config, train, runner).with_tags(config.data.tags, is_needed=config.data.needs_tag)
 
 
-def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
+@dataclass(frozen=True)
+class LearnTokenizers:
+    """The task that learns the tokenizers."""
+
+    config: TokenizerConfig
+    pairs: Pairs
+    seed: int
+
+    def __call__(self, task: int, folder: Path) -> dict[str, int]:
+        """Write the tokenizers."""
+        log_rank0(f"data: learning the vocabulary from {min(len(self.pairs), self.config.sample_size):,} pairs")
+        build_tokenizers(self.config, self.pairs, self.seed).save(folder / TOKENIZERS)
+        return {}
+
+
+def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> TokenizerPair:
     tokenizer, modifiers = config.tokenizer, config.data.modifiers
     pairs = train
     if modifiers.is_active:
@@ -230,19 +253,13 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
     sections = [section.model_dump(mode="json") for section in (tokenizer, modifiers)]
     settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
-    key = sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    path = Path(config.data.cache_dir) / f"tokenizers-{key}.json"
-
-    def make() -> None:
-        log_rank0(f"data: learning the vocabulary from {min(len(train), tokenizer.sample_size):,} pairs")
-        build_tokenizers(tokenizer, pairs, config.seed).save(path)
-
-    build_cached(path, make)
-    return TokenizerPair.load(path)
+    learn = LearnTokenizers(tokenizer, pairs, config.seed)
+    ((folder, _),) = runner(Stage("vocabulary", Path(config.data.cache_dir), settings, 1, learn))
+    return TokenizerPair.load(folder / TOKENIZERS)
 
 
 def encode_training(
-    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, workers: int = 1
+    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, runner: Runner = RUN_HERE
 ) -> EncodedCorpus:
     """Encode the training pairs. Longer ones than `data.max_length` are dropped or truncated.
 
@@ -250,7 +267,7 @@ def encode_training(
         UserError: No pair is left.
     """
     limit = LengthLimit(config.data.max_length, config.data.too_long)
-    encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), workers)
+    encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), runner)
     if not len(encoded):
         dropped = encoded.limit_counts
         raise UserError(
@@ -266,7 +283,9 @@ def encode_training(
     return encoded
 
 
-def encode_validation(config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair) -> EncodedCorpus:
+def encode_validation(
+    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, runner: Runner = RUN_HERE
+) -> EncodedCorpus:
     """Encode the validation pairs without dropping any.
 
     Sides are truncated to the longest length that the model and the search read, so that one extreme line cannot
@@ -276,7 +295,7 @@ def encode_validation(config: Config, corpus: ParallelCorpus, tokenizers: Tokeni
     if config.model.max_sequence_length is not None:
         longest = min(longest, config.model.max_sequence_length - config.tokenizer.source_bos)
     limit = LengthLimit(longest, "truncate", keep_empty=True)
-    return encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir))
+    return encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), runner)
 
 
 def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
@@ -299,7 +318,21 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
         make,
         modify=modify,
         max_length=config.data.max_length,
+        measure=partial(_measure_batches, config, data.train, tokens),
     )
+
+
+def _measure_batches(config: Config, corpus: EncodedCorpus, tokens: int, batches: ShardedBatches) -> list[Shapes]:
+    """Return the shapes of the batches of each shard of a large corpus. They are cached, so that a start is quick."""
+    modifiers, sampling = config.data.modifiers.model_dump(mode="json"), config.tokenizer.sampling
+    key = [SHAPES_VERSION, corpus.key, tokens, config.seed, config.data.max_length, modifiers, sampling]
+
+    def measure(task: int, folder: Path) -> dict[str, int]:
+        np.save(folder / "shapes.npy", batches.shard(task).shapes)
+        return {}
+
+    stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_shards, measure)
+    return [np.load(folder / "shapes.npy") for folder, _ in RUN_HERE(stage)]
 
 
 def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:

@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from transformer_mt.errors import UserError
@@ -270,8 +271,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_stale_folders(folder: Path) -> None:
-    """Delete temporary folders in a shared folder, such as a cache, that nobody has changed for a long time."""
-    for temporary in folder.glob(".*"):
+    """Delete temporary folders in a cache, and in its folders, that nobody has changed for a long time."""
+    for temporary in chain(folder.glob(".*"), folder.glob("*/.*")):
         # earlier versions wrote .partial
         if re.fullmatch(r"\..+\.(\d+-[0-9a-f]{8}\.tmp|partial)", temporary.name) and temporary.is_dir():
             with suppress(OSError):  # its owner is deleting it right now

@@ -198,7 +198,7 @@ def choose_batch_tokens(
             f"batches.tokens: not even batches of {MIN_TOKENS} tokens fit; lower data.max_length, or the model's size"
         )
     corpus = make_stream(MAX_TOKENS).corpus
-    n_tokens = len(corpus.tgt.ids) + len(corpus)  # with end symbols
+    n_tokens = corpus.tgt.n_tokens + len(corpus)  # with end symbols
     return find_largest_that_fits(fits, MIN_TOKENS, max(MIN_TOKENS, min(MAX_TOKENS, n_tokens // MIN_BATCHES)))
 
 

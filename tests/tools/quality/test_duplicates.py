@@ -1,42 +1,105 @@
-"""Hashes and the set of hashes, against Python's sets."""
+"""Hashes, and repeated rows against a dictionary."""
 
 from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.tools.quality.duplicates import HashSet, hash_texts, join_pair
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.stages import RUN_HERE, LocalRunner, Runner
+from transformer_mt.tools.quality import duplicates
+from transformer_mt.tools.quality.duplicates import ComparedSide, RepeatedRows, find_duplicates, hash_side, hash_texts
+
+Pairs = list[tuple[str, str]]
+WriteShards = Callable[..., ParallelCorpus]
+any_text = st.text(st.characters(), max_size=5)  # with surrogates
 
 
-@given(st.lists(st.lists(st.integers(1, 40), max_size=30), max_size=10), st.integers(0, 2**64 - 41))
-def test_hash_set_agrees_with_a_set(blocks: list[list[int]], offset: int) -> None:
-    hashes, seen = HashSet(40), set[int]()
-    for block in blocks:
-        expected = [value not in seen and value not in block[:i] for i, value in enumerate(block)]
-        seen.update(block)
-        assert hashes.add(np.array(block, np.uint64) + np.uint64(offset)).tolist() == expected
-
-
-def test_hash_set_is_exact_when_it_is_full() -> None:
-    values = np.random.default_rng(1).integers(1, 2**63, 20_000, dtype=np.uint64)
-    hashes = HashSet(len(values))
-    assert sum(hashes.add(block).sum() for block in np.split(values, 20)) == len(values)
-    assert not hashes.add(values).any()
-    with pytest.raises(OverflowError):
-        hashes.add(values + np.uint64(2**63))
-
-
-def test_hash_set_takes_nine_bytes_per_hash() -> None:
-    assert HashSet(100_000)._table.nbytes <= 9 * 100_000 + 16
-
-
-@given(st.lists(st.text(max_size=5), max_size=20))
+@given(st.lists(any_text, max_size=20))
 def test_equal_texts_have_equal_hashes(texts: list[str]) -> None:
     hashes = hash_texts(texts)
-    assert len(set(hashes.tolist())) == len(set(texts)) and 0 not in hashes
+    assert len(set(hashes.tolist())) == len(set(texts))
+    pairs = [*zip(texts, texts[::-1], strict=True)]
+    hashes = hash_side(texts, texts[::-1], "pair")
+    assert len(set(hashes.tolist())) == len(set(pairs))
 
 
-def test_a_pair_is_not_mistaken_for_another_one_with_the_same_letters() -> None:
-    assert join_pair("a b", "c") != join_pair("a", "b c")
+def make_pairs(count: int, seed: int) -> Pairs:
+    """Return pairs of few words, many of which repeat others or have an empty side."""
+    rng = random.Random(seed)
+    words = ["a", "A", "a!", "ä", "Ä b", "b", "山", "c d"]
+    sides = [" ".join(rng.choices(words, k=rng.choice([0, 1, 2, 3, 4]))) for _ in range(2 * count)]
+    return [*zip(sides[::2], sides[1::2], strict=True)]
+
+
+def find_repeats(pairs: Pairs, of: ComparedSide, normalized: bool) -> dict[int, int]:
+    """Return the first row of each row that repeats one."""
+    firsts, repeats = dict[object, int](), dict[int, int]()
+    for row, (src, tgt) in enumerate(pairs):
+        if normalized:
+            src, tgt = ("".join(filter(str.isalpha, text.lower())) for text in (src, tgt))
+        value = {"pair": (src, tgt), "src": src, "tgt": tgt}[of]
+        if value and firsts.setdefault(value, row) != row:
+            repeats[row] = firsts[value]
+    return repeats
+
+
+def read_all(found: RepeatedRows) -> dict[int, int]:
+    """Return the repeated rows of all shards, in order, and the row that each repeats."""
+    shards = [found.of_shard(number) for number in range(len(found.bounds) - 1)]
+    assert all((shard.similarities == 1).all() for shard in shards)
+    rows = [row for shard in shards for row in shard.rows.tolist()]
+    assert rows == sorted(rows) and len(rows) == found.n_rows
+    return dict(zip(rows, [row for shard in shards for row in shard.others.tolist()], strict=True))
+
+
+@pytest.mark.parametrize("of", get_args(ComparedSide))
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(("shard_size", "range_rows"), [(1000, 1000), (100, 300), (20, 90)])
+def test_repeated_rows_are_those_of_a_dictionary(
+    of: ComparedSide,
+    normalized: bool,
+    shard_size: int,
+    range_rows: int,
+    write_shards: WriteShards,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duplicates, "RANGE_ROWS", range_rows)
+    pairs = make_pairs(300, seed=shard_size)
+    corpus = write_shards(pairs, shard_size)
+    found = find_duplicates(corpus, RUN_HERE, Path("cache"), of, normalized=normalized)
+    assert read_all(found) == find_repeats(pairs, of, normalized)
+
+
+def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
+    pairs = make_pairs(300, seed=1)
+    rows = np.concatenate([np.arange(3, 30, 2), np.arange(150, 300, 3)])  # and none of some shards
+    corpus = write_shards(pairs, 20).select(rows, "part")
+    found = find_duplicates(corpus, RUN_HERE, Path("cache"))
+    assert read_all(found) == find_repeats([pairs[row] for row in rows.tolist()], "pair", normalized=False)
+
+
+@pytest.mark.parametrize("pairs", [[("a", "b")] * 50, [("", "")] * 50, [("a", "")]])
+def test_equal_rows_repeat_the_first_one(pairs: Pairs, write_shards: WriteShards) -> None:
+    corpus = write_shards(pairs, 10)
+    for of in get_args(ComparedSide):
+        found = find_duplicates(corpus, RUN_HERE, Path("cache"), of)
+        assert read_all(found) == find_repeats(pairs, of, normalized=False)
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_result(write_shards: WriteShards, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "RANGE_ROWS", 300)
+    corpus = write_shards(make_pairs(1000, seed=2), 400)
+
+    def find(runner: Runner, folder: str) -> dict[int, int]:
+        return read_all(find_duplicates(corpus, runner, Path(folder)))
+
+    assert find(LocalRunner(2), "two") == find(RUN_HERE, "one")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.stages import LocalRunner
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import remove_stale_folders
-from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
+from transformer_mt.tools.quality.filter_pipeline import filter_corpus
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
 WriteCorpus = Callable[..., ParallelCorpus]
@@ -48,7 +49,7 @@ def test_lines_of_the_original_files_are_kept(write_corpus: WriteCorpus) -> None
 
 def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus) -> None:
     def count_results() -> int:
-        return len([*Path("cache").glob("filtered-*/filters.json")])
+        return len([*Path("cache").glob("filter-*/stage.json")])
 
     Path("scores").write_text("1\n2\n")
     corpus = write_corpus([("a", "x"), ("b", "y")])
@@ -56,7 +57,7 @@ def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus) -> 
     filters = {"score": {"file": "scores", "min": 2}}
     assert [*apply(corpus, filters)] == [*apply(corpus, filters)] == [("b", "y")]
     assert apply(corpus, filters).filters == apply(corpus, filters).filters
-    (result,) = Path("cache").glob("filtered-*/filters.json")
+    (result,) = Path("cache").glob("filter-*/stage.json")
     written = result.stat().st_mtime_ns
     apply(corpus, filters)
     assert result.stat().st_mtime_ns == written and count_results() == 1
@@ -80,14 +81,31 @@ def test_result_is_the_same_in_every_process_and_for_every_block_size(
     assert (first.key, first.fingerprint) == (second.key, second.fingerprint)
 
 
+@pytest.mark.parametrize("shard_pairs", [1, 30])
+def test_result_does_not_depend_on_the_shards(
+    shard_pairs: int, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [(f"word {i % 37} ", f"Wort {i % 23}") for i in range(200)]
+    filters = {"regex": {"drop": "11"}}, {"duplicate": {"of": "src"}}, "normalize", "ratio", "near_duplicate"
+    whole = apply(write_corpus(pairs), *filters, cache="one")
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", shard_pairs)
+    found = apply(load_corpus(Source(src=("t.en",), tgt=("t.de",)), "en", "de", Path("two")), *filters, cache="two")
+    assert len(found.shards) == -(-200 // shard_pairs)
+    assert [*found] == [*whole]
+    assert [found.describe_line(row) for row in range(len(found))] == [
+        whole.describe_line(row) for row in range(len(whole))
+    ]
+    assert [report.n_affected for report in found.filters] == [report.n_affected for report in whole.filters]
+
+
 @pytest.mark.slow
 def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", 300)
     monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 50)
     corpus = write_corpus([(f"word {i % 37} ", f"Wort {i % 23}") for i in range(2000)])
     names = "normalize", "ratio", {"duplicate": {"of": "src"}}, "language", {"regex": {"drop": "11"}}, "unrelated"
     filters = TypeAdapter(FilterList).validate_python([*names])
-    found = [filter_corpus(corpus, filters, ("en", "de"), {}, Path(f"cache{n}"), workers=n) for n in (1, 2)]
+    found = [filter_corpus(corpus, filters, ("en", "de"), {}, Path(f"cache{n}"), LocalRunner(n)) for n in (1, 2)]
     assert ([*found[0]], found[0].filters) == ([*found[1]], found[1].filters)
     assert [report.n_affected for report in found[0].filters[:3]] == [2000, 0, 1963]
 
@@ -96,13 +114,13 @@ def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, mon
 def test_the_error_of_a_filter_in_a_worker_is_that_of_one_process(
     write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", 2)
     corpus = write_corpus([("word", "Wort")] * 4)
     filters = TypeAdapter(FilterList).validate_python(["language"])
     messages = set[str]()
     for workers in (1, 2):
         with pytest.raises(UserError) as caught:
-            filter_corpus(corpus, filters, ("en", "tlh"), {}, Path("cache"), workers=workers)
+            filter_corpus(corpus, filters, ("en", "tlh"), {}, Path("cache"), LocalRunner(workers))
         messages.add(str(caught.value))
     assert len(messages) == 1 and "tlh" in messages.pop()
 
@@ -134,14 +152,3 @@ def test_clean_text_loses_few_pairs_to_a_rule(language: str, workdir: Path) -> N
     for report in apply(corpus, *filters, tgt=language).filters:
         limit = 0.015 if report.name == "unrelated" else 0.002  # its lexicons know little after 4,000 pairs
         assert report.n_affected <= limit * report.n_seen, report
-
-
-def test_the_folder_of_listed_pairs_has_a_name_that_a_later_start_deletes(write_corpus: WriteCorpus) -> None:
-    filters = TypeAdapter(FilterList).validate_python([{"regex": {"drop": "a"}}])
-    corpus = write_corpus([("a", "x")])
-    pairs = iterate_affected(corpus, filters, 0, ("en", "de"), {}, Path("cache"))
-    next(pairs)
-    (folder,) = Path("cache").glob(".affected*")
-    os.utime(folder, (0, 0))
-    remove_stale_folders(Path("cache"))
-    assert not folder.exists()

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.tools.quality.duplicates import NearIndex, find_near_duplicates, make_compared_text
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.stages import RUN_HERE, LocalRunner, Runner, Stage, TaskResult
+from transformer_mt.tools.quality import duplicates, near_duplicates
+from transformer_mt.tools.quality.duplicates import ComparedSide, RepeatedRows
+from transformer_mt.tools.quality.near_duplicates import NearIndex, find_near_duplicates, make_compared_texts
 from transformer_mt.tools.quality.signals import make_comparison_key
 
 WORDS = (
     "a the man woman two dogs children run sits beside yellow boat across river reading newspaper mountain 山 собака"
 )
-random_texts = st.lists(st.text(alphabet="abcäö山", max_size=12), max_size=12)
+WriteShards = Callable[..., ParallelCorpus]
+random_texts = st.lists(st.text(alphabet="abcäö山\ud800", max_size=12), max_size=12)
 
 
 def jaccard(a: str, b: str) -> float:
     """Return the share of common runs of four bytes."""
     first, second = (
         {padded[i : i + 4] for i in range(len(padded) - 3)}
-        for padded in (bytes(3) + text.encode() + bytes(3) for text in (a, b))
+        for padded in (bytes(3) + text.encode("utf-8", "surrogatepass") + bytes(3) for text in (a, b))
     )
     return len(first & second) / len(first | second)
 
@@ -42,18 +51,131 @@ def make_texts(count: int, seed: int) -> list[str]:
     return [*map(make_comparison_key, texts)]
 
 
-def test_similarities_are_exact_and_nearly_all_are_found() -> None:
-    texts = make_texts(400, seed=1)
-    found = find_near_duplicates(texts, len(texts))
-    assert len(found) > 40
-    assert (found.others < found.rows).all() and (np.diff(found.rows) > 0).all()
-    for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
-        assert texts[row] != texts[other] and similarity >= 0.8
-        assert similarity == pytest.approx(jaccard(texts[row], texts[other]))
-    removed = {texts[row] for row in found.rows}
-    left = [text for text in dict.fromkeys(texts) if text not in removed]
-    missed = [b for i, b in enumerate(left) if any(jaccard(a, b) >= 0.8 for a in left[:i] if a != b)]
-    assert len(missed) <= 0.02 * len(found)
+def remove_near(texts: list[str]) -> set[int]:
+    """Return the rows that are similar to an earlier one that is kept. Equal texts are compared once."""
+    removed, kept = set[int](), list[str]()
+    for row, text in enumerate(texts):
+        if text not in texts[:row]:
+            if any(jaccard(text, other) >= 0.8 for other in kept):
+                removed.add(row)
+            else:
+                kept.append(text)
+    return removed
+
+
+def read_all(found: RepeatedRows) -> list[tuple[int, int, float]]:
+    """Return the rows of all shards, in order, with the row to which each is similar."""
+    shards = [found.of_shard(number) for number in range(len(found.bounds) - 1)]
+    columns = ([each.rows for each in shards], [each.others for each in shards], [each.similarities for each in shards])
+    matches = [*zip(*(np.concatenate(parts).tolist() for parts in columns), strict=True)]
+    assert len(matches) == found.n_rows and matches == sorted(matches)
+    return matches
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return make_texts(500, seed=1)
+
+
+@pytest.fixture(scope="module")
+def expected(texts: list[str]) -> set[int]:
+    """Return the rows that a comparison of all texts removes."""
+    return remove_near(texts)
+
+
+@pytest.mark.parametrize(("of", "shard_size", "range_rows"), [("src", 1000, 1000), ("tgt", 100, 300), ("src", 40, 170)])
+def test_nearly_all_similar_rows_are_removed(
+    of: ComparedSide,
+    shard_size: int,
+    range_rows: int,
+    texts: list[str],
+    expected: set[int],
+    write_shards: WriteShards,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duplicates, "RANGE_ROWS", range_rows)
+    if shard_size == 100:
+        monkeypatch.setattr(near_duplicates, "MAX_ROWS_OF_FEW_BANDS", 100)
+    if shard_size == 40:
+        monkeypatch.setattr(near_duplicates, "MAX_CANDIDATES", 20)
+        monkeypatch.setattr(near_duplicates, "COMPARED_BLOCK", 5)
+    pairs = [*zip(texts, texts[::-1], strict=True)]
+    if of == "tgt":
+        pairs = [(src, tgt) for tgt, src in pairs]
+    found = read_all(find_near_duplicates(write_shards(pairs, shard_size), RUN_HERE, Path("cache"), of))
+    removed = {row for row, _, _ in found}
+    for row, other, similarity in found:
+        assert other < row and other not in removed
+        assert similarity >= 0.8 and similarity == pytest.approx(jaccard(texts[row], texts[other]))
+    assert len(expected) > 60 and len(removed ^ expected) <= 0.02 * len(expected)
+
+
+def test_pairs_are_compared_as_one_text(texts: list[str], write_shards: WriteShards) -> None:
+    pairs = [(text[:10], text[10:]) for text in texts] + [(text, "") for text in texts[:30]]
+    joined = [f"{src}\0\0\0{tgt}" for src, tgt in pairs]
+    found = read_all(find_near_duplicates(write_shards(pairs, 300), RUN_HERE, Path("cache")))
+    expected = remove_near(joined)
+    assert len(expected) > 50 and len({row for row, _, _ in found} ^ expected) <= 0.02 * len(expected)
+
+
+def test_the_result_is_the_same_for_any_shards(
+    texts: list[str], write_shards: WriteShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [*zip(texts, texts[::-1], strict=True)] * 2
+    results: list[list[tuple[int, int, float]]] = []
+    for shard_size, range_rows in ((1000, 1000), (130, 90)):
+        monkeypatch.setattr(duplicates, "RANGE_ROWS", range_rows)
+        corpus = write_shards(pairs, shard_size)
+        results.append(read_all(find_near_duplicates(corpus, RUN_HERE, Path("cache"), "src", 0.7)))
+    assert results[0] == results[1] and len(results[0]) > 60
+
+
+@pytest.mark.parametrize("pairs", [[("a dog runs", "ein Hund")] * 50, [("", "")] * 50, [("", "a"), ("", "b")]])
+def test_equal_and_empty_texts_are_kept(pairs: list[tuple[str, str]], write_shards: WriteShards) -> None:
+    for of in get_args(ComparedSide):
+        assert read_all(find_near_duplicates(write_shards(pairs, 20), RUN_HERE, Path("cache"), of)) == []
+
+
+def test_the_work_is_linear_in_the_texts_with_equal_keys(write_shards: WriteShards) -> None:
+    """All texts are similar, so that comparing each of them with all others takes 4.5 million comparisons."""
+    text = "the shop sells all kinds of fresh fruit and vegetables every day from nine to five in the old town, number "
+    pairs = [(f"{text}{i:x}", "") for i in range(3000)]
+    found = find_near_duplicates(write_shards(pairs, 1000), RUN_HERE, Path("cache"), "src")
+    assert [other for _, other, _ in read_all(found)] == [0] * 2999
+    (candidates,) = Path("cache").glob("candidates-*/*/candidates.bin")
+    assert candidates.stat().st_size < 8 * 10 * len(pairs)
+
+
+@pytest.mark.slow
+def test_processes_and_interruptions_give_the_same_result(texts: list[str], write_shards: WriteShards) -> None:
+    pairs = [*zip(texts, texts[::-1], strict=True)]
+    corpus = write_shards(pairs, 100)
+
+    def find(runner: Runner, folder: str) -> list[tuple[int, int, float]]:
+        return read_all(find_near_duplicates(corpus, runner, Path(folder), "src"))
+
+    expected = find(RUN_HERE, "one")
+    assert find(LocalRunner(2), "two") == expected
+    n_finished = 0
+
+    class Killed(BaseException):
+        pass
+
+    def run_one_task(stage: Stage) -> list[TaskResult]:
+        nonlocal n_finished
+        if tasks := stage.unfinished():
+            pickle.loads(pickle.dumps(stage)).run_task(tasks[-1])
+            n_finished += 1
+            raise Killed
+        return RUN_HERE(stage)
+
+    while True:
+        try:
+            result = find(run_one_task, "interrupted")
+            break
+        except Killed:
+            pass
+    assert result == expected and n_finished == 5 + 1 + 5 + 1 + 5 + 1
 
 
 def test_index_finds_the_texts_that_are_similar_to_one_of_it() -> None:
@@ -68,22 +190,12 @@ def test_index_finds_the_texts_that_are_similar_to_one_of_it() -> None:
         assert similarity == pytest.approx(jaccard(others[row], known[other]))
 
 
-def test_the_search_logs_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("transformer_mt.system.log.FIRST_WAIT", 0)
-    texts = make_texts(50, seed=3)
-    found = find_near_duplicates(texts, len(texts))
-    lines = capsys.readouterr().err.splitlines()
-    title = "data: searched for near duplicates in 50 texts:"
-    assert len(found) > 0
-    assert (lines[0], lines[-1]) == (f"{title} 0 of 12 passes", f"{title} 11 of 12 passes")
-
-
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(random_texts, random_texts)
 def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
-    for found, known in ((find_near_duplicates(texts, len(texts)), texts), (NearIndex(others).find(texts), others)):
-        for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
-            assert texts[row] != known[other] and jaccard(texts[row], known[other]) == pytest.approx(similarity)
+    found = NearIndex(others).find(texts)
+    for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
+        assert texts[row] != others[other] and jaccard(texts[row], others[other]) == pytest.approx(similarity)
 
 
 @pytest.mark.parametrize(
@@ -102,4 +214,5 @@ def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_other_captions_are_not_near_duplicates(first: tuple[str, str], second: tuple[str, str], is_near: int) -> None:
-    assert len(find_near_duplicates([make_compared_text(*first), make_compared_text(*second)], 2)) == is_near
+    (known,), (text,) = (make_compared_texts([src], [tgt], "pair") for src, tgt in (first, second))
+    assert len(NearIndex([known]).find([text])) == is_near

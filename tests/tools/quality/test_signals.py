@@ -15,6 +15,7 @@ from transformer_mt.tools.quality.signals import (
     find_addresses,
     find_html,
     make_comparison_key,
+    make_comparison_keys,
     measure_number_agreement,
 )
 
@@ -165,3 +166,8 @@ def test_comparison_ignores_case_spaces_and_punctuation(text: str) -> None:
 
 def test_comparison_keeps_marks_that_distinguish_words() -> None:
     assert make_comparison_key("कि") != make_comparison_key("की") and make_comparison_key("Ｔｅｓｔ！") == "test"
+
+
+@given(st.lists(st.text(st.characters()) | st.sampled_from(["", "…", "a\nb", " Ärger!", "ﬁ１"])))
+def test_keys_of_several_texts_are_those_of_each(texts: list[str]) -> None:
+    assert make_comparison_keys(texts) == [*map(make_comparison_key, texts)]

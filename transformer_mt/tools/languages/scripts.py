@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
-from transformer_mt.data.corpus import split_into_blocks
+from transformer_mt.data.corpus import BLOCK_SIZE, log_progress
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import SentencePair
 
@@ -155,8 +155,9 @@ def inspect_pairs(pairs: Iterable[SentencePair]) -> CorpusStatistics:
     """Read all pairs and return their statistics. Empty pairs are only counted."""
     n_empty, n_copies, stride = 0, 0, 1
     sample: list[tuple[str, str]] = []
-    sides = _Side(), _Side()
-    for pair in chain.from_iterable(split_into_blocks(iter(pairs), "read")):
+    sides, remaining = (_Side(), _Side()), iter(pairs)
+    blocks = iter(lambda: [*islice(remaining, BLOCK_SIZE)], list[SentencePair]())
+    for pair in chain.from_iterable(log_progress(blocks, "read")):
         if not (pair.src.strip() and pair.tgt.strip()):
             n_empty += 1
             continue

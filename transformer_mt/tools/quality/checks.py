@@ -17,24 +17,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.corpus import PairExample, ParallelCorpus, log_progress
+from transformer_mt.data.corpus import PairExample, ParallelCorpus
+from transformer_mt.data.stages import Facts, Runner, Stage
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
 from transformer_mt.tools.languages.scripts import language_scripts, split_units
 from transformer_mt.tools.quality import signals
-from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, hash_side
-from transformer_mt.tools.quality.duplicates import ComparedSide
+from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
     Block,
     Filter,
     FilterContext,
     PairFilter,
-    read_blocks,
 )
-from transformer_mt.tools.quality.filter_pipeline import PairSample, apply_filters
+from transformer_mt.tools.quality.filter_pipeline import PairSample, ShardFilters, find_pairs
 from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.line_alignment import LineRange
 from transformer_mt.tools.quality.quality_config import make_filter
@@ -268,17 +267,26 @@ def check_pairs(
     languages: tuple[str, str],
     held_out: Mapping[str, ParallelCorpus],
     misaligned: Sequence[LineRange],
-    workers: int,
+    cache_dir: Path,
+    runner: Runner,
 ) -> tuple[list[Finding], Histogram]:
-    """Apply all checks to all pairs, each independently, on several processes.
+    """Apply all checks to all pairs, each independently, shard by shard.
 
-    The result does not depend on `workers`. The checks that compare both sides leave out the ranges `misaligned`.
-
-    Raises:
-        UserError: A process was killed, or could not start.
+    The checks that compare both sides leave out the ranges `misaligned`.
     """
-    context = FilterContext(corpus, languages, held_out, Path(), skip_inapplicable=True)
-    findings = run_checks(CHECKS, context, misaligned, workers)
+    context = FilterContext(corpus, languages, held_out, skip_inapplicable=True)
+    filters = [check.make_filter() for check in CHECKS]
+    held_out_keys = [[name, other.key, other.fingerprint] for name, other in held_out.items()]
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, languages, held_out_keys, misaligned]
+    stage = Stage(
+        "check", cache_dir, key, len(corpus.shards), _CheckShard([], [], ShardFilters(corpus, context, [], []))
+    )
+    if not stage.is_complete():
+        found = find_pairs(corpus, context, filters, cache_dir, runner)
+        shard_filters = ShardFilters(corpus, context, filters, found, removes=False)
+        stage = replace(stage, run=_CheckShard(CHECKS, misaligned, shard_filters))
+    results = [facts for _, facts in runner(stage)]
+    findings = _make_findings(CHECKS, [facts["affected"] for facts in results], len(corpus))
     if (foreign := findings.get("language")) and foreign.severity is Severity.ERROR:
         message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
         findings["language"] = replace(foreign, message=message)
@@ -286,65 +294,57 @@ def check_pairs(
             is_exchanged = has_exchanged_sides(corpus, languages)
             remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
-    _locate_first_occurrences(corpus, findings)
-    return [*findings.values(), *_unknown_languages(languages, len(corpus))], _length_histogram(corpus, languages)
+    counts: list[list[int]] = np.sum([facts["lengths"] for facts in results], axis=0).tolist()
+    title = f"words or characters per sentence (the last bar: {LONGEST} or more)"
+    histogram = Histogram(title, [*range(0, LONGEST + 2 * BIN, BIN)], dict(zip(languages, counts, strict=True)))
+    return [*findings.values(), *_unknown_languages(languages, len(corpus))], histogram
 
 
-def run_checks(
-    checks: Sequence[CorpusCheck], context: FilterContext, misaligned: Sequence[LineRange] = (), workers: int = 1
-) -> dict[str, Finding]:
-    """Apply checks to a corpus. Return the findings by name, in the order of the checks."""
-    corpus = context.corpus
-    samples = [PairSample(corpus) for _ in checks]
-    is_misaligned = np.zeros(len(corpus), np.bool_)
-    for line_range in misaligned:
-        is_misaligned[line_range.first : line_range.end] = True
+@dataclass(frozen=True)
+class _CheckShard:
+    """Task: apply checks to a shard."""
 
-    def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
-        if checks[number].compares_sides:
-            kept = np.flatnonzero(~is_misaligned[affected.rows]).tolist()
-            affected, reasons = affected.take(kept), [reasons[i] for i in kept]
-        samples[number].add(affected, reasons)
+    checks: Sequence[CorpusCheck]
+    misaligned: Sequence[LineRange]
+    filters: ShardFilters
 
-    filters = [check.make_filter() for check in checks]
-    for _ in apply_filters(filters, context, observe, workers=workers, removes=False):
-        pass
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Return number and examples of the pairs that each check finds, and the lengths of both sides."""
+        samples, lengths = self.filters.make_samples(), np.zeros((2, LONGEST // BIN + 1), np.int64)
+        for block in self.filters.apply(task, partial(self._observe, samples)):
+            for of_side, texts in zip(lengths, (block.src, block.tgt), strict=True):
+                bins = np.array([min(LONGEST, len(split_units(text))) // BIN for text in texts], np.int64)
+                of_side += np.bincount(bins, minlength=len(of_side))
+        return {"affected": [(sample.count, sample.examples) for sample in samples], "lengths": lengths.tolist()}
+
+    def _observe(self, samples: Sequence[PairSample], number: int, block: Block, reasons: Mapping[int, str]) -> None:
+        if self.checks[number].compares_sides and self.misaligned:
+            ranges = self.misaligned
+            reasons = {
+                i: reason
+                for i, reason in reasons.items()
+                if not any(each.first <= block.rows[i] < each.end for each in ranges)
+            }
+        samples[number].add(block, reasons)
+
+
+Affected = Sequence[tuple[int, Sequence[PairExample]]]
+"""Number and examples of the pairs of a shard that each check has found."""
+
+
+def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], n_pairs: int) -> dict[str, Finding]:
+    """Return the findings by name, in the order of the checks."""
     findings: dict[str, Finding] = {}
-    for check, sample in zip(checks, samples, strict=True):
-        if sample.count:
-            share = sample.count / len(corpus)
+    for check, *of_shards in zip(checks, *affected, strict=True):
+        count = sum(found for found, _ in of_shards)
+        if count:
+            share = count / n_pairs
             severity = Severity.WARNING if share >= check.warning_share else Severity.OK
             severity = Severity.ERROR if share >= check.error_share else severity
-            details = check.message, sample.count, len(corpus), sample.examples, check.remedy
+            examples = [PairExample(*example) for _, found in of_shards for example in found]
+            details = check.message, count, n_pairs, examples, check.remedy
             findings[check.name] = Finding(check.group, check.name, severity, *details)
     return findings
-
-
-def _locate_first_occurrences(corpus: ParallelCorpus, findings: dict[str, Finding]) -> None:
-    """Name the line that each example of a duplicate repeats.
-
-    The corpus is read once more, because the hashes are stored without line numbers.
-    """
-    sides: dict[str, ComparedSide] = {"pair": "pair", "source": "src", "target": "tgt"}
-    examples = {name: findings[name].examples for name in sides if name in findings}
-    hashes = {
-        name: hash_side([pair.src for pair in found], [pair.tgt for pair in found], sides[name])
-        for name, found in examples.items()
-    }
-    lines = {name: dict[int, str]() for name in examples}
-    for block in log_progress(read_blocks(corpus), "searched for first occurrences in", len(corpus)):
-        missing = [name for name, found in lines.items() if len(found) < len({*hashes[name].tolist()})]
-        if not missing:
-            break
-        for name in missing:
-            of_block = hash_side(block.src, block.tgt, sides[name])
-            for i in np.flatnonzero(np.isin(of_block, hashes[name])).tolist():
-                lines[name].setdefault(int(of_block[i]), f"{corpus.files[block.files[i]]}:{block.lines[i]}")
-    for name, found in examples.items():
-        prefix = "repeats " if name == "pair" else f"repeats the {name} of "
-        reasons = [f"{prefix}{lines[name][hash_]}" for hash_ in hashes[name].tolist()]
-        located = [pair._replace(reason=reason) for pair, reason in zip(found, reasons, strict=True)]
-        findings[name] = replace(findings[name], examples=located)
 
 
 def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:
@@ -359,19 +359,9 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
             yield Finding("content", f"script of the {side}", Severity.OK, message, total, total)
 
 
-def _length_histogram(corpus: ParallelCorpus, languages: tuple[str, str]) -> Histogram:
-    """Return the lengths of the sentences of both languages. The last bin has all longer ones."""
-    counts = [0] * (LONGEST // BIN + 1), [0] * (LONGEST // BIN + 1)
-    for pair in corpus:
-        for of_side, text in zip(counts, pair, strict=True):
-            of_side[min(LONGEST, len(split_units(text))) // BIN] += 1
-    title = f"words or characters per sentence (the last bar: {LONGEST} or more)"
-    return Histogram(title, [*range(0, LONGEST + 2 * BIN, BIN)], dict(zip(languages, counts, strict=True)))
-
-
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 4  # of the cached lines and of what the checks do; part of their key
+FORMAT_VERSION = 5  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
@@ -395,8 +385,11 @@ def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: 
 
 def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[str]:
     sample = corpus.select_evenly(N_PAIRS)
-    context = FilterContext(sample, languages, {}, Path(), skip_inapplicable=True)
-    for finding in run_checks(SAMPLE_CHECKS, context).values():
+    context = FilterContext(sample, languages, {}, skip_inapplicable=True)
+    filters = [check.make_filter() for check in SAMPLE_CHECKS]
+    check = _CheckShard(SAMPLE_CHECKS, (), ShardFilters(sample, context, filters, [None] * len(filters), removes=False))
+    affected = [check(shard, Path())["affected"] for shard in range(len(sample.shards))]
+    for finding in _make_findings(SAMPLE_CHECKS, affected, len(sample)).values():
         if finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             first = finding.examples[0]
             if finding.has_wrong_languages and has_exchanged_sides(sample, languages):

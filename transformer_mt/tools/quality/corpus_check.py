@@ -14,6 +14,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
+from transformer_mt.data.stages import RUN_HERE, Runner, Stage
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
@@ -24,10 +25,17 @@ from transformer_mt.tools.pages.charts import draw_histogram
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
-from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
+from transformer_mt.tools.quality.line_alignment import (
+    AlignShard,
+    LineRange,
+    align_lines,
+    explain_offset,
+    join_ranges,
+)
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
+ALIGNMENT_VERSION = 1  # of cached ranges of lines; part of their key
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 MEASURED_PAIRS = 10_000  # on which tokenizers are measured
 MAX_UNKNOWN = 0.001  # share of the tokens
@@ -36,7 +44,7 @@ MAX_RARE = 0.2  # share of the characters that occur once
 
 
 def check_sources(
-    name: str, data: DataConfig, load: Callable[[Source], ParallelCorpus], workers: int = 1
+    name: str, data: DataConfig, load: Callable[[Source], ParallelCorpus], runner: Runner = RUN_HERE
 ) -> CorpusReport:
     """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
@@ -59,7 +67,8 @@ def check_sources(
         if not unequal:
             raise
         return CorpusReport(name, {}, unequal, [])
-    misaligned = {of: find_misaligned_ranges(corpus) for of, corpus in corpora.items()}
+    cache_dir = Path(data.cache_dir)
+    misaligned = {of: _find_misaligned_ranges(corpus, cache_dir, runner) for of, corpus in corpora.items()}
     findings = [
         describe_misalignment(of, corpora[of], line_range, hints[of])
         for of, found in misaligned.items()
@@ -69,7 +78,7 @@ def check_sources(
     for of, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
         others = {other: corpora[other] for other in held_out}
-        found, histogram = check_pairs(corpora[of], languages, others, misaligned[of], workers)
+        found, histogram = check_pairs(corpora[of], languages, others, misaligned[of], cache_dir, runner)
         found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
         if len(train) > 1:
             found = [replace(one, message=f"{one.message} (in {of})") for one in found]
@@ -93,6 +102,12 @@ def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[Pair
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
+
+
+def _find_misaligned_ranges(corpus: ParallelCorpus, cache_dir: Path, runner: Runner) -> list[LineRange]:
+    key = [ALIGNMENT_VERSION, corpus.key, corpus.fingerprint]
+    results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignShard(corpus)))
+    return join_ranges(LineRange(*found) for _, facts in results for found in facts["ranges"])
 
 
 def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, hint: str) -> Finding:

@@ -2,113 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from transformer_mt.data.corpus import ParallelCorpus, log_progress
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.quality.duplicates import (
-    MAX_PAIRS,
-    MIN_SIMILARITY,
-    SIMILARITY,
     ComparedSide,
     Hashes,
-    HashSet,
-    NearIndex,
-    find_near_duplicates,
-    hash_texts,
-    join_pair,
-    make_compared_texts,
+    RepeatedRows,
+    Rows,
+    find_duplicates,
+    has_text,
+    hash_side,
 )
 from transformer_mt.tools.quality.filter_base import (
     Block,
+    CorpusFilter,
     Filter,
     FilterContext,
     FilterFunction,
     FindReason,
+    FoundPairs,
     PairFilter,
     read_blocks,
 )
 from transformer_mt.tools.quality.lexicon import Lexicon
-from transformer_mt.tools.quality.signals import make_comparison_key
+from transformer_mt.tools.quality.near_duplicates import (
+    MIN_SIMILARITY,
+    SIMILARITY,
+    NearIndex,
+    find_near_duplicates,
+    make_compared_texts,
+)
 
 MIN_LEXICON_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 
 _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
 
-class DuplicateFilter(Filter, name="duplicate"):
-    """Remove repeated pairs, sources or targets. The first one is kept."""
+@dataclass(frozen=True)
+class FoundRepetitions:
+    """The rows that repeat an earlier one, by shard."""
 
-    is_stateful: ClassVar[bool] = True
+    repeated: RepeatedRows
+    pairs: ParallelCorpus
+    of: ComparedSide
+
+    def make_function(self, shard: int) -> FilterFunction:
+        """Return the function that finds the repeated rows of a block."""
+        found = self.repeated.of_shard(shard)
+        positions = found.rows - self.pairs.bounds[shard]
+
+        def apply(block: Block) -> Mapping[int, str]:
+            if not len(block):
+                return {}
+            start = int(block.positions[0])  # all pairs of the block are there
+            part = slice(*np.searchsorted(positions, (start, start + len(block))).tolist())
+            return RepetitionReasons(self, positions[part] - start, found.others[part], found.similarities[part])
+
+        return apply
+
+
+class RepetitionReasons(Mapping[int, str]):
+    """The reasons of repeated pairs of a block by index. Each is written when it is read, because few are shown."""
+
+    def __init__(self, found: FoundRepetitions, indices: Rows, others: Rows, similarities: NDArray[np.float32]) -> None:
+        self._found = found
+        matches: Iterator[tuple[int, float]] = zip(others.tolist(), similarities.tolist(), strict=True)
+        self._matches: dict[int, tuple[int, float]] = dict(zip(indices.tolist(), matches, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._matches)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._matches)
+
+    def __getitem__(self, i: int) -> str:
+        other, similarity = self._matches[i]
+        line = self._found.pairs.describe_line(other)
+        if similarity < 1:
+            return f"{similarity:.0%} similar to {line}"
+        return "repeats " + ("" if self._found.of == "pair" else f"the {_COMPARED_NAMES[self._found.of]} of ") + line
+
+
+class DuplicateFilter(CorpusFilter, name="duplicate"):
+    """Remove repeated pairs, sources or targets. The first one is kept."""
 
     of: ComparedSide = "pair"
     """what must be equal: pair, src or tgt"""
     normalized: bool = False
     """compare without case, spaces and punctuation"""
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
-        """Make an empty set of hashes."""
-        seen = HashSet(context.n_pairs)
-        reason = f"repeats an earlier {_COMPARED_NAMES[self.of]}"
-
-        def apply(block: Block) -> dict[int, str]:
-            hashes = hash_side(block.src, block.tgt, self.of, normalized=self.normalized)
-            return dict.fromkeys(np.flatnonzero(~seen.add(hashes) & has_text(hashes)).tolist(), reason)
-
-        return apply
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
+        """Find the rows that are equal to an earlier one."""
+        repeated = find_duplicates(pairs, runner, cache_dir, self.of, normalized=self.normalized)
+        return FoundRepetitions(repeated, pairs, self.of)
 
 
-class NearDuplicateFilter(Filter, name="near_duplicate"):
+class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
     """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
 
     Similarity is the share of runs of four bytes that two texts have in common, without case, spaces and punctuation.
     """
-
-    needs_all_pairs: ClassVar[bool] = True
-    is_stateful: ClassVar[bool] = True
 
     of: ComparedSide = "pair"
     """what must be similar: pair (both sides as one text), src or tgt"""
     similarity: float = Field(default=SIMILARITY, ge=MIN_SIMILARITY, lt=1.0)
     """minimum similarity, from 0.7"""
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
-        """Compare all pairs with each other; a larger corpus in parts of `MAX_PAIRS`."""
-        rows = np.zeros(context.n_pairs, np.int64)
-        others = np.zeros(context.n_pairs, np.int64)
-        similarities = np.zeros(context.n_pairs, np.float32)
-
-        def texts() -> Iterator[str]:
-            first = 0
-            for block in log_progress(context.blocks(), "read for near duplicates", context.n_pairs):
-                rows[first : first + len(block)] = block.rows
-                first += len(block)
-                yield from make_compared_texts(block.src, block.tgt, self.of)
-
-        remaining = texts()
-        for first in range(0, context.n_pairs, MAX_PAIRS):
-            n_texts = min(MAX_PAIRS, context.n_pairs - first)
-            found = find_near_duplicates(islice(remaining, n_texts), n_texts, self.similarity)
-            others[first + found.rows] = rows[first + found.others]
-            similarities[first + found.rows] = found.similarities
-        position = 0
-
-        def apply(block: Block) -> dict[int, str]:
-            nonlocal position
-            first, position = position, position + len(block)
-            near = np.flatnonzero(similarities[first:position])
-            return {
-                i: f"{similarities[first + i]:.0%} similar to {context.corpus.describe_line(int(others[first + i]))}"
-                for i in near.tolist()
-            }
-
-        return apply
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
+        """Find the rows that are similar to an earlier one."""
+        repeated = find_near_duplicates(pairs, runner, cache_dir, self.of, self.similarity)
+        return FoundRepetitions(repeated, pairs, self.of)
 
 
 class OverlapFilter(Filter, name="overlap"):
@@ -176,23 +189,8 @@ def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSi
     return ["src", "tgt"] if of == "any" else [of]
 
 
-def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, normalized: bool = False) -> Hashes:
-    """Hash pairs, sources or targets, optionally without case, spaces and punctuation."""
-    if of != "pair":
-        texts = src if of == "src" else tgt
-        return hash_texts(map(make_comparison_key, texts) if normalized else texts)
-    if normalized:
-        return hash_texts(map(join_pair, map(make_comparison_key, src), map(make_comparison_key, tgt)))
-    return hash_texts(map(join_pair, src, tgt))
-
-
 def _hash_corpus(corpus: ParallelCorpus, of: ComparedSide) -> Hashes:
     return hash_side(corpus.column("src"), corpus.column("tgt"), of, normalized=True)
-
-
-def has_text(hashes: Hashes) -> NDArray[np.bool_]:
-    """Return which hashes are not that of an empty text. An empty side repeats no other one."""
-    return hashes != hash_texts([""])
 
 
 class UnrelatedFilter(PairFilter, name="unrelated"):
@@ -226,24 +224,28 @@ def _ratio_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:
     return lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), target) / n_words
 
 
-def find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
+REPETITIONS_VERSION = 3  # of the cached counts; part of their key
+
+
+def find_repetitions(
+    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path, runner: Runner = RUN_HERE
+) -> list[str]:
     """Return sentences about duplicates in the training pairs, and about held-out sentences among them.
 
-    They are found as by the filters `duplicate` and `overlap: {of: src}`, with 9 bytes of memory per pair.
+    They are found as by the filters `duplicate` and `overlap: {of: src}`.
     """
-    sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
-    wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
-    is_leaked = np.zeros(len(wanted), np.bool_)
-    seen, n_duplicates = HashSet(len(train)), 0
-    for block in log_progress(read_blocks(train), "compared", len(train)):
-        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair"))).sum())
-        is_leaked |= np.isin(wanted, hash_side(block.src, block.tgt, "src", normalized=True))
+    n_duplicates = find_duplicates(train, runner, cache_dir).n_rows
     lines: list[str] = []
     if n_duplicates:
         share = n_duplicates / len(train)
         lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
+    sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
+    wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *sources.values()]))
+    keys = [[name, corpus.key, corpus.fingerprint] for name, corpus in {"": train, **held_out}.items()]
+    stage = Stage("leaks", cache_dir, [REPETITIONS_VERSION, keys], len(train.shards), FindLeaks(train, wanted))
+    leaked = wanted[np.unique([i for _, facts in runner(stage) for i in facts["leaked"]]).astype(np.int64)]
     for name, hashes in sources.items():
-        rows = np.flatnonzero(np.isin(hashes, wanted[is_leaked]) & has_text(hashes))
+        rows = np.flatnonzero(np.isin(hashes, leaked) & has_text(hashes))
         if len(rows):
             text = held_out[name].column("src")[int(rows[0])]
             lines.append(
@@ -251,3 +253,18 @@ def find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpu
                 f'are also training sentences, such as "{text[:60]}"; its scores will be too high'
             )
     return lines
+
+
+@dataclass(frozen=True)
+class FindLeaks:
+    """Task: find held-out sources, given by ascending hashes, in a shard."""
+
+    train: ParallelCorpus
+    wanted: Hashes
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Return the indices of the hashes that were found."""
+        is_leaked = np.zeros(len(self.wanted), np.bool_)
+        for block in read_blocks(self.train, task):
+            is_leaked |= np.isin(self.wanted, hash_side(block.src, block.tgt, "src", normalized=True))
+        return {"leaked": np.flatnonzero(is_leaked).tolist()}

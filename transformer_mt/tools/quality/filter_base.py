@@ -6,9 +6,9 @@ A filter is a section of options that builds a function, which is applied to blo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from pydantic import model_validator as pydantic_validator
 
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_loader import Location
-from transformer_mt.data.corpus import ParallelCorpus, read_batches
+from transformer_mt.data.corpus import PairExample, ParallelCorpus
+from transformer_mt.data.stages import Runner
 from transformer_mt.errors import UserError
 
 SIDE_NAMES = ("source", "target")  # in messages
@@ -30,9 +31,10 @@ class Block:
 
     src: list[str]
     tgt: list[str]
-    files: NDArray[np.int32]  # index of the file that each pair was read from
+    files: list[str]  # the file that each pair was read from
     lines: NDArray[np.int64]  # its line in the file
     rows: NDArray[np.int64]  # its row in the unfiltered corpus, ascending
+    positions: NDArray[np.int64]  # its row in the shard that is filtered, ascending
 
     def __len__(self) -> int:
         return len(self.src)
@@ -43,35 +45,35 @@ class Block:
 
     def copy(self) -> Block:
         """Return a block whose text may be changed."""
-        return Block([*self.src], [*self.tgt], self.files, self.lines, self.rows)
+        return replace(self, src=[*self.src], tgt=[*self.tgt])
 
     def take(self, indices: Sequence[int]) -> Block:
         """Return a block of some pairs."""
         chosen = np.array(indices, np.int64)
-        src, tgt = ([column[i] for i in indices] for column in (self.src, self.tgt))
-        return Block(src, tgt, self.files[chosen], self.lines[chosen], self.rows[chosen])
+        src, tgt, files = ([column[i] for i in indices] for column in (self.src, self.tgt, self.files))
+        return Block(src, tgt, files, self.lines[chosen], self.rows[chosen], self.positions[chosen])
 
     def without(self, indices: Collection[int]) -> Block:
         """Return a block without some pairs."""
-        return self.take([i for i in range(len(self)) if i not in indices]) if indices else self
+        left_out = {*indices}  # to look for a key of some mappings is slow
+        return self.take([i for i in range(len(self)) if i not in left_out]) if left_out else self
+
+    def describe(self, i: int, reason: str) -> PairExample:
+        """Return pair `i` with its file and line, and the reason why it is shown."""
+        return PairExample(f"{self.files[i]}:{self.lines[i]}", self.src[i], self.tgt[i], reason)
 
 
-def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
-    """Yield the pairs of a corpus in order."""
-    first = 0
-    for batch in corpus.batches():
-        yield _make_block(batch, np.arange(first, first + len(batch)))
-        first += len(batch)
-
-
-def _make_block(batch: Any, rows: Any = None) -> Block:
-    """Decode a record batch.
-
-    `rows` are its rows in the unfiltered corpus; None: the batch has them as a column.
-    """
-    src, tgt = (batch[side].to_pylist() for side in ("src", "tgt"))
-    rows = batch["row"].to_numpy() if rows is None else rows
-    return Block(src, tgt, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
+def read_blocks(corpus: ParallelCorpus, shard: int, unfiltered: ParallelCorpus | None = None) -> Iterator[Block]:
+    """Yield the pairs of a shard in order. `unfiltered` is the corpus before any filter, by default the same."""
+    names, first = corpus.shards[shard].files, int((unfiltered or corpus).table_bounds[shard])
+    position = 0
+    for table_rows, batch in corpus.located_batches(shard):
+        src, tgt = (batch[side].to_pylist() for side in ("src", "tgt"))
+        indices: list[int] = batch["file"].to_pylist()
+        rows = batch["row"].to_numpy() if "row" in batch.schema.names else first + table_rows
+        positions = np.arange(position, position + len(batch))
+        yield Block(src, tgt, [names[i] for i in indices], batch["line"].to_numpy(), rows, positions)
+        position += len(batch)
 
 
 FindReason = Callable[[str, str], str | None]
@@ -87,19 +89,7 @@ class FilterContext:
     corpus: ParallelCorpus  # unfiltered
     languages: tuple[str, str]  # source and target, ISO 639 codes
     held_out: Mapping[str, ParallelCorpus]  # configured validation and test sets, by name
-    folder: Path  # for temporary files
     skip_inapplicable: bool = False  # filters for other languages or larger corpora find nothing, without a message
-    stored: Path | None = None  # table of the pairs that the earlier filters left; None: all pairs
-    n_stored: int = 0
-
-    @property
-    def n_pairs(self) -> int:
-        """Return the maximum number of pairs that the filter will see."""
-        return len(self.corpus) if self.stored is None else self.n_stored
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the pairs that a filter with `needs_all_pairs` will see, in order."""
-        return read_blocks(self.corpus) if self.stored is None else map(_make_block, read_batches(self.stored))
 
     def sample(self) -> list[tuple[str, str]]:
         """Return pairs that are spread evenly over the unfiltered corpus."""
@@ -123,10 +113,6 @@ class Filter(Section):
     name: ClassVar[str]
     removes: ClassVar[bool] = True
     """Whether it removes pairs. Otherwise it changes their text."""
-    needs_all_pairs: ClassVar[bool] = False
-    """Whether `make_function` reads all pairs that the filter will see."""
-    is_stateful: ClassVar[bool] = False
-    """Whether the function must see all pairs in order."""
     _location: FilterLocation | None = PrivateAttr(default=None)
 
     def __init_subclass__(cls, name: str = "") -> None:
@@ -135,7 +121,7 @@ class Filter(Section):
         cls.name = name
 
     def make_function(self, context: FilterContext) -> FilterFunction:
-        """Return the function that is applied to the blocks in order. Raises `UserError` for an unsuitable file."""
+        """Return the function that is applied to each block. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError
 
     def external_state(self) -> object:
@@ -195,3 +181,19 @@ class PairFilter(Filter):
             return {i: reason for i, reason in reasons if reason is not None}
 
         return apply
+
+
+class FoundPairs(Protocol):
+    """What a `CorpusFilter` has found. It can be sent to other processes."""
+
+    def make_function(self, shard: int) -> FilterFunction:
+        """Return the function for the blocks of a shard of the pairs that the filter has seen."""
+        ...
+
+
+class CorpusFilter(Filter):
+    """A filter that compares pairs with others, or must see them in order."""
+
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
+        """Search the pairs that the filters before have left. Raises `UserError` for an unsuitable file."""
+        raise NotImplementedError

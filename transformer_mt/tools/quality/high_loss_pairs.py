@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus, log_progress
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.encoding import EncodedCorpus, Ids, Lengths, Rows
+from transformer_mt.data.encoding import EncodedCorpus, Ids, Lengths
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.tools.quality.checks import CONTENT_CHECKS
 from transformer_mt.tools.quality.filter_base import Block, FilterContext
@@ -52,12 +51,12 @@ def find_high_loss_pairs(
     losses = measure_losses(corpus, data, tokenizers, score)
     excess = subtract_unigram_losses(losses, corpus, tokenizers.tgt)
     rows = np.argsort(-excess, kind="stable")[:count]
-    block = take_block(corpus.text, corpus.text_rows[rows])
+    block = take_block(corpus.text, corpus.find_text_rows(rows))
     reasons = find_reasons(data, corpus.text, block)
     return [
-        HighLossPair(f"{corpus.text.files[file]}:{line}", float(losses[row]), float(excess[row]), reason, src, tgt)
+        HighLossPair(f"{file}:{line}", float(losses[row]), float(excess[row]), reason, src, tgt)
         for file, line, row, reason, src, tgt in zip(
-            block.files.tolist(), block.lines.tolist(), rows.tolist(), reasons, block.src, block.tgt, strict=True
+            block.files, block.lines.tolist(), rows.tolist(), reasons, block.src, block.tgt, strict=True
         )
     ]
 
@@ -114,18 +113,16 @@ def _read_target_blocks(corpus: EncodedCorpus) -> Iterator[tuple[Lengths, Ids]]:
     tgt = corpus.tgt
     for start in range(0, len(tgt), BLOCK_PAIRS):
         end = min(len(tgt), start + BLOCK_PAIRS)
-        yield tgt.lengths_of(start, end), tgt.ids[tgt.offsets[start] : tgt.offsets[end]]
+        yield tgt.lengths_of(start, end), tgt.ids_of(start, end)
 
 
 # --- likely reasons ---------------------------------------------------------------------------------------------------
 
 
-def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
+def take_block(corpus: ParallelCorpus, rows: NDArray[np.int64]) -> Block:
     """Return some rows of a corpus, in the given order."""
-    chosen = rows.astype(np.int64)
-    found = cast(dict[str, Any], corpus.table[chosen if corpus.selected is None else corpus.selected[chosen]])
-    files, lines = np.array(found["file"], np.int32), np.array(found["line"], np.int64)
-    return Block(found["src"], found["tgt"], files, lines, chosen)
+    found = corpus.take(rows)
+    return Block(found["src"], found["tgt"], found["file"], np.array(found["line"], np.int64), rows, rows)
 
 
 def find_reasons(data: DataConfig, text: ParallelCorpus, block: Block) -> list[str]:
@@ -155,7 +152,7 @@ def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str
         for i in np.flatnonzero((block.rows >= line_range.first) & (block.rows < line_range.end)).tolist():
             reasons[i].append(f"misaligned: {explain_offset(line_range.offset)[0]}")
     is_misaligned = [*map(bool, reasons)]
-    context = FilterContext(corpus, languages, {}, Path(), skip_inapplicable=True)
+    context = FilterContext(corpus, languages, {}, skip_inapplicable=True)
     for check in CONTENT_CHECKS:
         for i, reason in check.make_filter().make_function(context)(block).items():
             if not (check.compares_sides and is_misaligned[i]):

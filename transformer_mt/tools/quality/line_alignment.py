@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus, log_progress
+from transformer_mt.data.stages import Facts
 from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
 
 MAX_OFFSET = 20
@@ -46,21 +48,57 @@ class LineRange(NamedTuple):
     offset: int | None  # target row - source row; None: the sides do not correspond
 
 
-def align_lines(read_pairs: ReadPairs, n_pairs: int) -> list[LineRange]:
-    """Return ranges that cover all lines. The text is read twice, and in parts for the lexicon and the boundaries."""
+def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED) -> list[LineRange]:
+    """Return ranges that cover all lines. The words of about `n_scored` lines are compared.
+
+    The text is read twice, and in parts for the lexicon and the boundaries.
+    """
     by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
     if all(line_range.offset is None for line_range in by_length) and _are_translations(read_pairs, n_pairs):
         by_length = [LineRange(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
     lexicon = Lexicon.learn([*_sample_aligned(read_pairs, by_length)])
     candidates = {OFFSETS.index(line_range.offset) for line_range in by_length if line_range.offset is not None} | {0}
-    scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates))
+    step = min(GROUP, -(-n_pairs // n_scored))
+    scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates), step)
     ranges = _join_groups(_viterbi(scores), n_pairs)
     return [*_refine(ranges, read_pairs, n_pairs, lexicon)]
 
 
+@dataclass(frozen=True)
+class AlignShard:
+    """Task: align the lines of a shard. A shift continues in the next shard, where it is found again."""
+
+    corpus: ParallelCorpus
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Return the ranges of rows of the corpus with an offset other than 0."""
+        return {"ranges": self.find(task)}
+
+    def find(self, shard: int) -> list[LineRange]:
+        """Return the ranges of rows of the corpus with an offset other than 0 in a shard."""
+        first, end = self.corpus.bounds[shard : shard + 2].tolist()
+        if first == end:
+            return []
+        n_scored = -(-MAX_SCORED // len(self.corpus.shards))
+        ranges = align_lines(lambda a, b: self.corpus.rows(first + a, first + b), end - first, n_scored)
+        return [LineRange(first + each.first, first + each.end, each.offset) for each in ranges if each.offset != 0]
+
+
 def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
     """Return the ranges of lines of a corpus in which line N does not belong to line N."""
-    return [line_range for line_range in align_lines(corpus.rows, len(corpus)) if line_range.offset != 0]
+    align = AlignShard(corpus)
+    return join_ranges(chain.from_iterable(align.find(shard) for shard in range(len(corpus.shards))))
+
+
+def join_ranges(ranges: Iterable[LineRange]) -> list[LineRange]:
+    """Join adjacent ranges with the same offset, of two shards."""
+    joined: list[LineRange] = []
+    for each in ranges:
+        if joined and joined[-1].end == each.first and joined[-1].offset == each.offset:
+            joined[-1] = joined[-1]._replace(end=each.end)
+        else:
+            joined.append(each)
+    return joined
 
 
 def match_rows(ranges: Sequence[LineRange], n_src: int, n_tgt: int) -> NDArray[np.int64]:
@@ -194,14 +232,15 @@ def _blocks(n_pairs: int) -> list[range]:
     return [range(first, min(n_pairs, first + READ_SIZE)) for first in range(0, n_pairs, READ_SIZE)]
 
 
-def _lexical_scores(read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
-    """Return the score of the words for each group and state, [groups, states].
+def _lexical_scores(
+    read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int], step: int
+) -> Matrix:
+    """Return the score of the words for each group and state, [groups, states]. Every `step`-th line is scored.
 
     Other states than the candidates are only tried where no candidate fits, and in the groups before and after.
     """
     scores = np.full((-(-n_pairs // GROUP), len(OFFSETS) + 1), -MAX_SCORE * GROUP, np.float32)
     scores[:, UNALIGNED] = 0
-    step = min(GROUP, -(-n_pairs // MAX_SCORED))
     for rows in log_progress(_blocks(n_pairs), "searched for misaligned lines by words:", n_pairs):
         window = _read_window(read_pairs, rows.start, rows.stop, n_pairs, lexicon)
         n_groups = -(-len(window.src) // GROUP)

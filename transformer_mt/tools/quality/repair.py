@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
 import numpy as np
-from datasets import Dataset
 from numpy.typing import NDArray
 
-from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus, TableWriter
+from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus, Shard, TableWriter, log_progress
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, has_exchanged_sides
-from transformer_mt.tools.quality.filter_base import Block, FilterContext
+from transformer_mt.tools.quality.filter_base import Block, FilterContext, read_blocks
 from transformer_mt.tools.quality.filter_pipeline import apply_filters
 from transformer_mt.tools.quality.line_alignment import align_lines, match_rows
 from transformer_mt.tools.quality.quality_config import make_filter
@@ -143,7 +142,7 @@ def store_pairs(files: Sequence[FilePair], rows: NDArray[np.int64], path: Path) 
             src = [files[file][0].lines[row] for file, row, _ in block]
             tgt = [files[file][1].lines[row] for file, _, row in block]
             table.write(src, tgt, [0] * len(block), range(start + 1, start + 1 + len(block)))
-    return ParallelCorpus(Dataset.from_file(str(path)), ["aligned"], "aligned", table.text_hash())
+    return ParallelCorpus([Shard(path, table.n_pairs, ["aligned"])], "aligned", table.text_hash())
 
 
 CHANGES = "changes.tsv"
@@ -161,7 +160,6 @@ def repair_sources(
     render_config: Callable[[DataConfig], str],
     load: Callable[[Source], ParallelCorpus],
     held_out: Mapping[str, ParallelCorpus],
-    workers: int = 1,
 ) -> RepairReport:
     """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
 
@@ -174,7 +172,6 @@ def repair_sources(
         render_config: Returns the text of the new configuration for the section `data` with the new files.
         load: Returns the unfiltered text of a source.
         held_out: Validation and test sets by name, with which training pairs must not overlap.
-        workers: The number of processes that apply the filters.
 
     Raises:
         UserError: The folder exists, the text cannot be read, or most pairs would be removed.
@@ -189,7 +186,7 @@ def repair_sources(
             name = source.name if isinstance(source, NamedSource) else SINGLE_SOURCE
             languages = source.languages(data.src_lang, data.tgt_lang)
             new_files = tuple(folder / file for file in _name_files(name, languages))
-            report.sources[name] = repair_source(source, name, languages, load, held_out, temporary, changes, workers)
+            report.sources[name] = repair_source(source, name, languages, load, held_out, temporary, changes)
             new_sources.append(_replace_files(source, languages, *new_files))
             for leftover in temporary.glob("*.arrow"):
                 leftover.unlink()
@@ -225,7 +222,6 @@ def repair_source(
     held_out: Mapping[str, ParallelCorpus],
     folder: Path,
     changes: TextIO,
-    workers: int,
 ) -> RepairCounts:
     """Write the repaired text of a source into a folder, and its changes into the list of all sources."""
     files = [*read_texts(source, load)]
@@ -238,13 +234,13 @@ def repair_source(
 
     paired = [pair_lines(*file, record) for file in files]
     rows = np.concatenate([np.insert(found, 0, number, axis=0) for number, found in enumerate(paired)], axis=1)
-    corpus = store_pairs(files, rows, folder / "aligned.arrow")
+    corpus = store_pairs(files, rows, folder / f"{name}.arrow")
     cleaned: dict[int, Change] = {}
 
-    def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
+    def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
         filter_ = REPAIR_FILTERS[number]
         action: Action = "drop" if filter_.removes else "clean"
-        for i, reason in enumerate(reasons):
+        for i, reason in reasons.items():
             row = int(block.rows[i])
             file, src_row, tgt_row = map(int, rows[:, row])
             lines = files[file][0].locate(src_row), files[file][1].locate(tgt_row)
@@ -254,13 +250,15 @@ def repair_source(
             else:
                 cleaned[row] = change
 
-    context = FilterContext(corpus, languages, held_out, folder, skip_inapplicable=True)
+    context = FilterContext(corpus, languages, held_out, skip_inapplicable=True)
+    functions = [filter_.make_function(context) for filter_ in REPAIR_FILTERS]
+    blocks = log_progress(read_blocks(corpus, 0), "filtered", len(corpus))
     src_path, tgt_path = (folder / file for file in _name_files(name, languages))
     with (
         src_path.open("w", encoding="utf-8", newline="\n") as src_file,
         tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
     ):
-        for block in apply_filters(REPAIR_FILTERS, context, observe, workers=workers):
+        for block in apply_filters(REPAIR_FILTERS, functions, blocks, observe):
             for row, (src, tgt) in zip(block.rows.tolist(), block.pairs(), strict=True):
                 if row in cleaned:
                     record(cleaned[row]._replace(new_src=src, new_tgt=tgt))

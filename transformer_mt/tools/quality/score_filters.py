@@ -8,25 +8,32 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, ClassVar
+from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from transformer_mt.config.section import PathName, section_error
+from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
+from transformer_mt.data.stages import Facts, Runner, Stage
 from transformer_mt.data.text_files import read_file_state, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.launcher import exit_on_sigterm
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.quality.filter_base import Block, Filter, FilterContext, FilterFunction
+from transformer_mt.tools.quality.filter_base import CorpusFilter, FilterContext, FilterFunction, FoundPairs
 from transformer_mt.tools.quality.signals import normalize_spaces
 
+FORMAT_VERSION = 1  # of the stored scores; part of their key
+SCORES = "scores"  # file of a stage
 MAX_ERROR_BYTES = 10_000  # last part of the standard error of a command, in which its last line is searched
 
 
-class ScoredFilter(Filter):
+class ScoredFilter(CorpusFilter):
     """Base of the filters that compare a number for each pair with limits."""
 
     min: float | None = None
@@ -42,15 +49,16 @@ class ScoredFilter(Filter):
             raise section_error("min", f"{self.min:g} is more than max, {self.max:g}: no pair would be left")
         return self
 
-    def find_reasons(self, scores: list[float]) -> dict[int, str]:
+    def find_reasons(self, scores: NDArray[np.float64]) -> dict[int, str]:
         """Return the reason for each score outside the limits. NaN is outside."""
         low = -math.inf if self.min is None else self.min
         high = math.inf if self.max is None else self.max
-        return {i: f"score {score:g}" for i, score in enumerate(scores) if not low <= score <= high}
+        outside = np.flatnonzero(~((low <= scores) & (scores <= high)))
+        return {i: f"score {scores[i]:g}" for i in outside.tolist()}
 
     def parse_scores(self, path: Path, origin: str, key: str) -> Iterator[float]:
         """Yield the numbers of a file, one per line. Raises `UserError` with the line of one that is not a number."""
-        for number, line in enumerate(read_lines(path), start=1):
+        for number, line in enumerate(read_lines(path, "replace"), start=1):
             try:
                 yield float(line)
             except ValueError:
@@ -59,8 +67,6 @@ class ScoredFilter(Filter):
 
 class ScoreFilter(ScoredFilter, name="score"):
     """Remove pairs by a file of scores, one line for each pair of data.train in the order of its files."""
-
-    is_stateful: ClassVar[bool] = True
 
     file: PathName
     """text file, plain or .gz, with one number per line; required"""
@@ -72,30 +78,59 @@ class ScoreFilter(ScoredFilter, name="score"):
         except UserError as error:
             raise self.make_error(str(error), "file") from None
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
-        """Compare the number of lines with that of the pairs, and open the file."""
-        path = Path(self.file)
-        try:
-            n_lines = sum(1 for _ in read_lines(path))
-        except UserError as error:
-            raise self.make_error(str(error), "file") from None
-        if n_lines != len(context.corpus):
-            raise self.make_error(
-                f"{path} has {n_lines:,} lines, and data.train has {len(context.corpus):,} pairs; write one score for "
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
+        """Read the scores of the unfiltered corpus."""
+        corpus = context.corpus
+        key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, self.external_state()]
+        stage = Stage("score", cache_dir, key, 1, ReadScores(self, len(corpus)))
+        return FoundScores(self, runner(stage)[0].folder / SCORES)
+
+
+@dataclass(frozen=True)
+class ReadScores:
+    """Task: store the scores of a file as an array."""
+
+    filter_: ScoreFilter
+    n_pairs: int
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Write the scores. Raises `UserError` if their number is not that of the pairs."""
+        path = Path(self.filter_.file)
+        n_lines = write_scores(self.filter_.parse_scores(path, self.filter_.file, "file"), folder)
+        if n_lines != self.n_pairs:
+            raise self.filter_.make_error(
+                f"{path} has {n_lines:,} lines, and data.train has {self.n_pairs:,} pairs; write one score for "
                 "each pair of the unfiltered corpus",
                 "file",
             )
-        scores, position = self.parse_scores(path, self.file, "file"), 0
+        return {}
 
-        def apply(block: Block) -> dict[int, str]:
-            nonlocal position
-            if not len(block):
-                return {}
-            first, position = position, int(block.rows[-1]) + 1
-            chunk = [*islice(scores, position - first)]
-            return self.find_reasons([chunk[row - first] for row in block.rows.tolist()])
 
-        return apply
+@dataclass(frozen=True)
+class FoundScores:
+    """Stored scores of all pairs."""
+
+    filter_: ScoredFilter
+    path: Path
+    bounds: NDArray[np.int64] | None = None  # first score of each shard; None: those of the unfiltered corpus
+
+    def make_function(self, shard: int) -> FilterFunction:
+        """Return the function that compares the scores of a block with the limits."""
+        scores = np.memmap(self.path, np.float64, mode="r")
+        if self.bounds is None:
+            return lambda block: self.filter_.find_reasons(scores[block.rows])
+        first = int(self.bounds[shard])
+        return lambda block: self.filter_.find_reasons(scores[first + block.positions])
+
+
+def write_scores(scores: Iterator[float], folder: Path) -> int:
+    """Write scores into a folder, and return their number."""
+    n_scores = 0
+    with (folder / SCORES).open("wb") as file:
+        while block := [*islice(scores, BLOCK_SIZE)]:
+            file.write(np.array(block, np.float64).data)
+            n_scores += len(block)
+    return n_scores
 
 
 def _check_command(command: str) -> str:
@@ -106,9 +141,6 @@ def _check_command(command: str) -> str:
 
 class CommandFilter(ScoredFilter, name="command"):
     """Remove pairs by the scores of a command, which reads lines `source<tab>target` and writes a number for each."""
-
-    needs_all_pairs: ClassVar[bool] = True
-    is_stateful: ClassVar[bool] = True
 
     run: Annotated[str, Field(min_length=1), AfterValidator(_check_command)]
     """shell command, started once; it reads `source<tab>target` lines and writes one number per line; required"""
@@ -127,39 +159,48 @@ class CommandFilter(ScoredFilter, name="command"):
             words = []
         return [read_file_state(Path(word)) for word in words if os.path.isfile(word)]  # noqa: PTH113  (a word may be too long for Path.is_file)
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
-        """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
+        """Score all pairs that the filters before have left."""
         if not self._may_run:
             raise self.make_error(
                 "commands run only in tmt train, prepare, plan and check of a configuration file; `tmt prepare "
                 "X.yaml` caches the result",
                 "run",
             )
-        inputs, outputs = context.folder / "command.tsv", context.folder / "command.txt"
-        n_pairs = 0
+        key = [FORMAT_VERSION, pairs.key, pairs.fingerprint, self.run, self.external_state()]
+        stage = Stage("command", cache_dir, key, 1, RunCommand(self, pairs))
+        return FoundScores(self, runner(stage)[0].folder / SCORES, pairs.bounds)
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Task: store the scores of a command."""
+
+    filter_: CommandFilter
+    pairs: ParallelCorpus
+
+    def __call__(self, task: int, folder: Path) -> Facts:
+        """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""
+        filter_, n_pairs = self.filter_, len(self.pairs)
+        inputs, outputs = folder / "command.tsv", folder / "command.txt"
         with inputs.open("w", encoding="utf-8", newline="\n") as file:
-            for block in context.blocks():
-                n_pairs += len(block)
-                file.writelines("\t".join(map(normalize_spaces, pair)) + "\n" for pair in block.pairs())
-        log_rank0(f"data: filter {self.name} scores {n_pairs:,} pairs with: {self.run}")
-        status, last_line = _run_in_shell(self.run, inputs, outputs)
+            file.writelines("\t".join(map(normalize_spaces, pair)) + "\n" for pair in self.pairs)
+        log_rank0(f"data: filter {filter_.name} scores {n_pairs:,} pairs with: {filter_.run}")
+        status, last_line = _run_in_shell(filter_.run, inputs, outputs)
         inputs.unlink()
         if status:
-            raise self.make_error(
+            raise filter_.make_error(
                 f"the command failed with status {status}{last_line and f': {last_line[:200]}'}; "
-                f"run it by hand: {self.run}",
+                f"run it by hand: {filter_.run}",
                 "run",
             )
-        try:
-            n_lines = sum(1 for _ in read_lines(outputs))
-        except UserError:
-            raise self.make_error("the command wrote text that is not UTF-8; it must write numbers", "run") from None
+        n_lines = write_scores(filter_.parse_scores(outputs, "output of the command", "run"), folder)
         if n_lines != n_pairs:
-            raise self.make_error(
+            raise filter_.make_error(
                 f"the command wrote {n_lines:,} lines for {n_pairs:,} pairs; it must write one number for each", "run"
             )
-        scores = self.parse_scores(outputs, "output of the command", "run")
-        return lambda block: self.find_reasons([*islice(scores, len(block))])
+        outputs.unlink()
+        return {}
 
 
 def _run_in_shell(command: str, inputs: Path, outputs: Path) -> tuple[int, str]:

@@ -1,0 +1,153 @@
+"""Stages: finished tasks stay finished, damaged ones run again, and the results do not depend on who runs them."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import read_folder
+
+from transformer_mt.data.stages import Facts, LocalRunner, Stage
+from transformer_mt.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+
+def square(task: int, folder: Path) -> Facts:
+    """Write two files, and record the call outside of the stage."""
+    (folder / "number").write_text(str(task**2))
+    (folder / "text").write_text("x" * task)
+    with Path("calls").open("a") as calls:
+        calls.write(f"{task}\n")
+    return {"square": task**2}
+
+
+def make_stage(n_tasks: int = 5, run: Callable[[int, Path], Facts] = square, key: object = 1) -> Stage:
+    return Stage("square", Path("cache"), [key], n_tasks, run)
+
+
+def calls() -> list[int]:
+    return [int(line) for line in Path("calls").read_text().split()]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_each_task_runs_once(workers: int) -> None:
+    for _ in range(2):
+        results = LocalRunner(workers)(make_stage())
+        assert [facts["square"] for _, facts in results] == [0, 1, 4, 9, 16]
+        assert [int((folder / "number").read_text()) for folder, _ in results] == [0, 1, 4, 9, 16]
+    assert sorted(calls()) == [0, 1, 2, 3, 4]
+    LocalRunner()(make_stage(key=2))
+    assert len(calls()) == 10
+
+
+def test_a_failed_stage_resumes_after_its_finished_tasks() -> None:
+    def fail_at_3(task: int, folder: Path) -> Facts:
+        if task == 3:
+            raise UserError("line 7: bad")
+        return square(task, folder)
+
+    with pytest.raises(UserError, match="line 7"):
+        LocalRunner()(make_stage(run=fail_at_3))
+    assert make_stage().unfinished() == [3, 4]
+    assert len(LocalRunner()(make_stage())) == 5
+    assert calls() == [0, 1, 2, 3, 4]
+
+
+def test_a_stage_that_fails_at_once_leaves_nothing() -> None:
+    def fail(task: int, folder: Path) -> Facts:
+        (folder / "part").touch()
+        raise UserError("no")
+
+    with pytest.raises(UserError):
+        LocalRunner()(make_stage(run=fail))
+    assert not [*Path("cache").iterdir()]
+
+
+@pytest.mark.parametrize("damage", ["change", "shorten", "delete file", "delete facts", "delete folder"])
+def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
+    stage = make_stage()
+    LocalRunner()(stage)
+    before = read_folder(stage.folder)
+    file = stage.task_folder(3) / "text"
+    if damage == "change":
+        file.write_text("xyx")
+    elif damage == "shorten":
+        file.write_text("xx")
+    elif damage == "delete file":
+        file.unlink()
+    elif damage == "delete facts":
+        (file.parent / "task.json").unlink()
+    else:
+        for each in file.parent.iterdir():
+            each.unlink()
+        file.parent.rmdir()
+    LocalRunner(verifies=True)(stage)
+    assert read_folder(stage.folder) == before
+    assert calls() == [0, 1, 2, 3, 4, 3]
+
+
+def test_a_task_that_another_machine_finishes_meanwhile_is_kept() -> None:
+    stage = make_stage()
+
+    def overtaken(task: int, folder: Path) -> Facts:
+        stage.run_task(task)
+        return square(task, folder)
+
+    results = LocalRunner()(make_stage(run=overtaken))
+    assert [facts["square"] for _, facts in results] == [0, 1, 4, 9, 16]
+    assert not [*stage.folder.glob(".*.tmp")]
+
+
+SCRIPT = """
+import sys, time, pathlib
+from transformer_mt.data.stages import LocalRunner, Stage
+from filelock import FileLock
+
+def write(task, folder):
+    for i in range(20):
+        (folder / str(i)).write_text(str(task * i) * 1000)
+        time.sleep(0.001)
+    return {"task": task}
+
+if sys.argv[2] == "unlocked":  # as on two machines with a disk that has no locks
+    FileLock.acquire = FileLock.release = lambda *_, **__: None
+LocalRunner()(Stage("write", pathlib.Path(sys.argv[1]), [1], 12, write))
+"""
+
+
+def run_script(cache: str, mode: str = "locked") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, cache, mode])
+
+
+@pytest.mark.slow
+def test_killed_runs_leave_the_files_of_an_undisturbed_one() -> None:
+    assert run_script("whole").wait() == 0
+    times = random.Random(5)
+    for _ in range(20):
+        process = run_script("killed")
+        time.sleep(times.uniform(0.5, 1.2))
+        process.kill()
+        process.wait()
+    assert run_script("killed").wait() == 0
+    whole, found = read_folder(Path("whole")), read_folder(Path("killed"))
+    assert {name: content for name, content in found.items() if ".tmp/" not in name and ".lock" not in name} == whole
+
+
+@pytest.mark.slow
+def test_two_machines_without_locks_write_the_files_of_one() -> None:
+    assert run_script("one").wait() == 0
+    for _ in range(3):
+        processes = [run_script("two", "unlocked") for _ in range(2)]
+        assert [process.wait() for process in processes] == [0, 0]
+        assert read_folder(Path("two")) == read_folder(Path("one"))
+        for file in sorted(Path("two").rglob("*"), reverse=True):
+            if file.is_dir():
+                file.rmdir()
+            else:
+                file.unlink()

@@ -1,0 +1,223 @@
+"""Stages of the preparation of a corpus: numbered tasks that write files, which any runner may execute.
+
+The folder of a stage is in the cache, and its name has a hash of all that the results depend on:
+
+    read-1a2b3c4d5e6f7a8b/
+        00000/        the files of task 0, and `task.json` with its facts and the checksum of each file
+        00001/ ...
+        stage.json    the facts of all tasks, once they are finished
+
+A task writes to a temporary folder, which is renamed. So a task is finished or absent, whenever a process is killed,
+and it makes no difference if two machines run it at the same time. The results do not depend on the runner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import (
+    atomic_new_folder,
+    build_cached,
+    check_cache_space,
+    delete_folder,
+    report_read_only_folder,
+    write_text,
+)
+from transformer_mt.system.log import ProgressReport, log_rank0
+
+FACTS = "task.json"
+INDEX = "stage.json"
+
+Facts = Mapping[str, Any]
+"""What later stages need to know of a task, as JSON."""
+
+
+class TaskResult(NamedTuple):
+    """The folder of a finished task, and its facts."""
+
+    folder: Path
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Tasks that can run in any order, on any machine that sees the cache."""
+
+    name: str  # for messages and options: a verb, such as "encode"
+    cache_dir: Path
+    key: Sequence[object]  # as JSON: all that the results depend on, with a version of the format
+    n_tasks: int
+    run: Callable[[int, Path], Facts]  # writes the files of a task into a folder; must be picklable
+    n_bytes: float = 0  # that all tasks together need on the disk, about
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the stage."""
+        return self.cache_dir / f"{self.name}-{sha256(json.dumps(self.key).encode()).hexdigest()[:16]}"
+
+    def task_folder(self, task: int) -> Path:
+        """Return the folder of a task."""
+        return self.folder / f"{task:05d}"
+
+    def unfinished(self) -> list[int]:
+        """Return the tasks that are not finished."""
+        return [task for task in range(self.n_tasks) if not (self.task_folder(task) / FACTS).exists()]
+
+    def run_task(self, task: int) -> None:
+        """Run a task, unless it is finished.
+
+        Raises:
+            UserError: The disk is full or read-only.
+        """
+        target = self.task_folder(task)
+        if (target / FACTS).exists():
+            return
+        with report_read_only_folder(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with atomic_new_folder(target) as temporary:
+                    facts = self.run(task, temporary)
+                    checksums = {file.name: compute_checksum(file) for file in temporary.iterdir()}
+                    (temporary / FACTS).write_text(json.dumps({"facts": facts, "checksums": checksums}), "utf-8")
+            except (UserError, OSError):
+                if not (target / FACTS).exists():  # another machine may have finished it
+                    raise
+
+    def check_space(self, n_tasks: int) -> None:
+        """Raise `UserError` if the disk has no space for so many tasks."""
+        needed = self.n_bytes * n_tasks / self.n_tasks
+        check_cache_space(self.cache_dir, needed, f"the files of the stage {self.name}")
+
+    def is_complete(self) -> bool:
+        """Return whether all tasks were finished."""
+        return (self.folder / INDEX).exists()
+
+    def complete(self) -> None:
+        """Write the index, once all tasks are finished."""
+        facts = [json.loads((self.task_folder(task) / FACTS).read_text("utf-8")) for task in range(self.n_tasks)]
+        write_text(self.folder / INDEX, json.dumps([each["facts"] for each in facts]))
+
+    def results(self) -> list[TaskResult]:
+        """Return the results of all tasks. The stage must be complete."""
+        index = self.folder / INDEX
+        try:
+            facts = json.loads(index.read_text("utf-8"))
+        except ValueError:
+            raise UserError(f"{index}: is damaged; run `tmt prepare`, which makes it again") from None
+        return [TaskResult(self.task_folder(task), each) for task, each in enumerate(facts)]
+
+    def remove_damaged(self) -> None:
+        """Delete the finished tasks with a file that has changed since, so that they run again, and the index."""
+        (self.folder / INDEX).unlink(missing_ok=True)
+        for task in range(self.n_tasks):
+            folder = self.task_folder(task)
+            if folder.exists() and not _is_intact(folder):
+                log_rank0(f"warning: {folder} is damaged; task {task} of the stage {self.name} runs again")
+                delete_folder(folder)
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        checksums = json.loads((folder / FACTS).read_text("utf-8"))["checksums"]
+        return all(compute_checksum(folder / name) == checksum for name, checksum in checksums.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def compute_checksum(path: Path) -> str:
+    """Return the 64-bit XXH3 hash of a file. It finds damage, not forgery."""
+    import xxhash
+
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+class Runner(Protocol):
+    """Executes the tasks of stages. The flow that prepares a corpus calls it for one stage after the other."""
+
+    def __call__(self, stage: Stage) -> list[TaskResult]:
+        """Return the results of a stage, after its unfinished tasks have run.
+
+        Raises:
+            UserError: A task has failed.
+        """
+        ...
+
+
+class StageRunner(ABC):
+    """Runs the unfinished tasks of a stage. If another process runs the same stage, it waits for that one."""
+
+    verifies: bool = False
+    """Whether it also compares the files of finished tasks with their checksums."""
+
+    def __call__(self, stage: Stage) -> list[TaskResult]:
+        """Return the results of a stage, after its unfinished tasks have run."""
+        if self.verifies:
+            stage.remove_damaged()
+
+        def run_all() -> None:
+            if tasks := stage.unfinished():
+                stage.check_space(len(tasks))
+                report = ProgressReport(f"data: {stage.name}: finished", stage.n_tasks, "tasks")
+                with report.show(stage.n_tasks - len(tasks), bar=False):
+                    self.run_tasks(stage, tasks, report)
+            stage.complete()
+
+        try:
+            build_cached(stage.folder / INDEX, run_all, stage.is_complete)
+        except BaseException:
+            with suppress(OSError):  # it has finished tasks
+                stage.folder.rmdir()
+            raise
+        return stage.results()
+
+    @abstractmethod
+    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
+        """Run these tasks, and report how many of the stage are finished.
+
+        Raises:
+            UserError: A task has failed.
+        """
+
+
+@dataclass(frozen=True)
+class LocalRunner(StageRunner):
+    """Runs tasks in processes of this machine."""
+
+    workers: int = 1
+    verifies: bool = False
+
+    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
+        """Run these tasks, and report how many of the stage are finished."""
+        workers = min(self.workers, len(tasks))
+        n_before = stage.n_tasks - len(tasks)
+        with ExitStack() as stack:
+            finished: Iterable[None] = map(stage.run_task, tasks)
+            if workers > 1:
+                pool = stack.enter_context(open_pool(workers, _receive, stage))
+                finished = pool.map_in_order(Stage.run_task, tasks)
+            for n_finished, _ in enumerate(finished, start=n_before + 1):
+                report.update(n_finished)
+
+
+RUN_HERE = LocalRunner()
+"""Runs all tasks in this process."""
+
+
+def _receive(stage: Stage) -> Stage:
+    """Return the stage in a worker process, whose libraries must not start a thread for each core."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return stage
