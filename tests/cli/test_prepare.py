@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data import corpus, encoding
-from transformer_mt.flows import prepare as pipeline_data
 from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
-from transformer_mt.tools.quality import corpus_filters
-from transformer_mt.tools.quality import filter_pipeline as filtered_corpus
+from transformer_mt.tools.cluster.runners import StatusRunner
 
 FILTERS = "data.filters=[length, duplicate]"
 
 
-def never(*_: Any) -> Any:
-    pytest.fail("it is prepared already")
-
-
-def test_training_finds_everything_in_the_cache(
-    in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_finds_everything_in_the_cache(in_tiny: Path, tmp_path: Path, tmt: Tmt) -> None:
     settings = (f"data.cache_dir={tmp_path}/cache", f"runs_dir={tmp_path}/runs", FILTERS)
     printed = assert_succeeded(tmt("prepare", "tiny.yaml", *settings, "--workers", 2))
     assert "50 training pairs, " in printed
     assert printed.splitlines()[-1].startswith("the data is ready in ")
     assert not (tmp_path / "runs").exists()
-    for module, name in (
-        (corpus, "_write_table"),
-        (filtered_corpus, "_write_filtered"),
-        (pipeline_data, "build_tokenizers"),
-        (encoding, "_write_arrays"),
-        (corpus_filters, "find_repetitions"),
-    ):
-        monkeypatch.setattr(module, name, never)
     config = configuration.load(Path("tiny.yaml"), settings)
-    data = prepare_data(RunFolder(tmp_path / "runs" / "tiny"), config)
+    data = prepare_data(RunFolder(tmp_path / "runs" / "tiny"), config, StatusRunner())  # it raises if a task is missing
     assert len(data.train) == 50
     assert assert_succeeded(tmt("prepare", "tiny.yaml", *settings)) == printed
 
@@ -70,7 +53,7 @@ def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
     needed = sum(Path(f"train.{language}").stat().st_size for language in ("en", "de"))
     monkeypatch.setattr(files, "read_free_disk_bytes", lambda _: needed - 1)
     done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}/cache")
-    assert_user_error(done, f"{tmp_path}/cache: train.en, train.de: the sentence pairs need about", "data.cache_dir")
+    assert_user_error(done, f"{tmp_path}/cache: ", "read", "data.cache_dir")
 
 
 def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_copy: Path, tmt: Tmt) -> None:
@@ -78,3 +61,34 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
     done = tmt("prepare", "tiny.yaml", "tokenizer.vocab_size=350")
     assert_user_error(done, "was created with other settings", "tokenizer.vocab_size: 340 -> 350")
     assert "ready" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--task", 3), ("--stage", "--task")),
+        (("--stage", "read"), ("--stage", "--task")),
+        (("--stage", "read", "--task", 3, "--tasks", 3), ("--task 3", "0 to 2")),
+        (("--stage", "read", "--task", 3, "--time", "1:00"), ("--time",)),
+        (("--stage", "knit", "--task", 0), ("--stage knit", "read")),
+        (("--stage", "read", "--task", 99), ("--task 99", "read")),
+        (("--partition", "main"), ("--partition has no effect",)),
+        (("--tasks", 4), ("--tasks has no effect",)),
+        (("--engine", "slurm", "--workers", 4), ("--workers has no effect",)),
+        (("--engine", "slurm", "--sbatch", "array=3"), ("array=3", "KEY=VALUE")),
+        (("--status", "--engine", "ray"), ("--engine has no effect",)),
+    ],
+)
+def test_options_of_engines_that_do_not_fit_are_refused(
+    arguments: tuple[object, ...], parts: tuple[str, ...], in_tiny: Path, tmp_path: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", *arguments), *parts)
+    assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize(("engine", "package"), [("slurm", "datatrove"), ("ray", "ray")])
+def test_an_engine_that_is_not_installed_is_named_with_its_package(
+    engine: str, package: str, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert_user_error(tmt("prepare", "tiny.yaml", "--engine", engine), f"--engine {engine}", f"pip install {package}")

@@ -1,14 +1,19 @@
-"""scripts/train.slurm, with fakes of SLURM's commands, requeues the job at its time limit but not after `scancel`."""
+"""Jobs of clusters: scripts/train.slurm requeues itself at the time limit but not after `scancel`; Kubernetes."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import yaml
+from slurm_helpers import slurm as slurm
+
+from transformer_mt.runs.folder import RunFolder
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train.slurm"
 FAKE_COMMANDS = {
@@ -45,3 +50,41 @@ def test_a_time_limit_requeues_the_job_and_scancel_does_not(
     assert step.startswith("srun --cpus-per-task=32 ") and step.endswith(" train --config X.yaml seed=2")
     assert "--rdzv-id=123457 --rdzv-endpoint=node1:23457 " in step
     assert ends == (["scancel --signal=TERM 123457.0", "scontrol requeue 123457"] if is_requeued else [])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm", "in_tiny")
+def test_a_job_of_two_processes_resumes_after_slurm_has_requeued_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node counts two devices as GPUs. The signal is that of --signal, before the time limit."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # of torchrun
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    options = ("--gpus-per-node=2", "--cpus-per-task=1", "--time=10", f"--output={tmp_path}/log")
+    settings = (
+        "tiny.yaml",
+        f"runs_dir={tmp_path}",
+        "train.max_steps=500",
+        "validation.every=50",
+        "batches.accumulate=2",
+    )
+    submitted = subprocess.run(["sbatch", "--parsable", *options, SCRIPT, *settings], stdout=subprocess.PIPE, text=True)
+    job = submitted.stdout.strip()
+    deadline = time.monotonic() + 240
+    while not [*tmp_path.glob("tiny/checkpoints/step-*")]:
+        assert time.monotonic() < deadline, (tmp_path / "log").read_text(encoding="utf-8")
+        time.sleep(0.2)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    while subprocess.run(["squeue", "--noheader", "--job", job], stdout=subprocess.PIPE, check=True).stdout:
+        assert time.monotonic() < deadline, (tmp_path / "log").read_text(encoding="utf-8")
+        time.sleep(1)
+    log = (tmp_path / "log").read_text(encoding="utf-8")
+    assert log.count("processes 2") == 2 and log.count("resuming after step") == 1, log
+    assert RunFolder(tmp_path / "tiny").find_checkpoint("last").step == 500
+
+
+def test_the_example_of_kubernetes_is_valid() -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    documents = yaml.safe_load_all((SCRIPT.parent / "train.kubernetes.yaml").read_text(encoding="utf-8"))
+    kinds = [(validator.validate(each, "1.33", strict=True), each["kind"])[1] for each in documents]
+    assert kinds == ["Service", "Job"]

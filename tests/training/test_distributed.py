@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from helpers import read_folder
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -183,6 +186,26 @@ Prefetcher.take = take_or_nothing
 """
 
 
+OWN_CACHE = """
+import os, sys
+sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
+"""
+
+
+def test_nodes_may_have_the_prepared_data_on_disks_of_their_own(tiny: Path) -> None:
+    """Rank 1 has a copy of the cache of rank 0, which it does not change."""
+    settings = ("precision=fp32", "data.filters=[length, duplicate]")
+    prepare = [sys.executable, "-m", "transformer_mt", "prepare", "tiny.yaml", "data.cache_dir=disk-0", *SETTINGS]
+    subprocess.run([*prepare, *settings], cwd=tiny, check=True)
+    shutil.copytree(tiny / "disk-0", tiny / "disk-1")
+    before = read_folder(tiny / "disk-1")
+    train(tiny, 2, "name=own-disks", *settings, patch=OWN_CACHE)
+    assert read_folder(tiny / "disk-1") == before
+    train(tiny, 2, "name=shared-disk", *settings)
+    found, expected = weights(tiny, "own-disks"), weights(tiny, "shared-disk")
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
 def test_a_rank_without_batches_takes_part(tiny: Path) -> None:
     """Rank 0 has the batches 0 and 2 of each step."""
     train(tiny, 2, "name=idle", "precision=fp32", patch=NO_BATCHES_FOR_RANK_1)
@@ -259,6 +282,44 @@ def read(path: Path) -> str:
         return ""
 
 
+SLOW = """
+import os, time
+from transformer_mt.training.trainer import Trainer
+take_step = Trainer.take_step
+def take_slow_step(*arguments, **options):
+    time.sleep(1 if os.path.exists("wait") else 0.1)
+    return take_step(*arguments, **options)
+Trainer.take_step = take_slow_step
+"""
+
+
+def steps(folder: Path, name: str) -> list[int]:
+    paths = (folder / "runs" / name / "checkpoints").glob("step-*")
+    return sorted(int(path.name.partition("-")[2]) for path in paths)
+
+
+def kill_node(launcher: subprocess.Popen[bytes]) -> None:
+    """Kill a launcher and its processes, as if a machine lost its power."""
+    found = [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_child(path, launcher.pid)]
+    launcher.kill()
+    for process in found:
+        os.kill(process, signal.SIGKILL)
+    launcher.wait()
+
+
+def accepts_connections(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for_step(folder: Path, name: str, step: int, launcher: subprocess.Popen[Any]) -> None:
+    """Wait until a training has saved a step, for at most two minutes."""
+    deadline = time.monotonic() + 120
+    while max(steps(folder, name), default=0) < step:
+        assert launcher.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_death_of_one_process_ends_the_others_with_a_message(tiny: Path, rank: int) -> None:
     name = f"orphan-{rank}"
@@ -281,6 +342,70 @@ def test_torchrun_restarts_from_the_last_checkpoint(alone: Path) -> None:
     assert log.count("resuming after step") == 1
     train(alone, 1, "name=spared", *settings[1:])
     assert_close(weights(alone, "revived"), weights(alone, "spared"))
+
+
+def test_two_of_four_processes_die_in_turn_and_the_training_ends_as_if_none_had(tiny: Path) -> None:
+    settings = ("train.save_every=1", "train.max_steps=30", "validation.every=100")
+    train(tiny, 4, "name=undisturbed", *settings)
+    job = launch(tiny, 4, "name=disturbed", *settings, restarts=2, patch=SLOW)
+    kill(tiny, "disturbed", 1, signal.SIGKILL, job)
+    wait_for_step(tiny, "disturbed", max(steps(tiny, "disturbed")) + 2, job)  # the second death is after a restart
+    kill(tiny, "disturbed", 2, signal.SIGKILL, job)
+    _, log = job.communicate(timeout=300)
+    assert job.returncode == 0, log
+    assert log.count("resuming after step") == 2
+    found, expected = weights(tiny, "disturbed"), weights(tiny, "undisturbed")
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_an_elastic_job_loses_a_node_and_gets_another_one(tiny: Path) -> None:
+    """Each node has one process. Steps have the same batches with one node and with two."""
+    settings = ("precision=fp32", "optimizer.eps=1e-3", "train.save_every=1", "train.max_steps=150")
+    settings += ("validation.every=200",)
+    (tiny / "slow.py").write_text(f"{SLOW}\nfrom transformer_mt.cli.main import main\nmain()\n", "utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def start_node(name: str) -> subprocess.Popen[bytes]:
+        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=elastic"]
+        limits = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-conf=last_call_timeout=5"]
+        program = ["slow.py", *SHARED, "name=elastic", *settings]
+        with (tiny / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *rendezvous, *limits, *program],
+                cwd=tiny,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+                stderr=log,
+            )
+
+    def read_log(name: str) -> str:
+        return (tiny / f"{name}.log").read_text(encoding="utf-8")
+
+    first = start_node("first")
+    nodes = [first]
+    try:
+        while not accepts_connections(port):  # the first node runs the rendezvous
+            time.sleep(0.1)
+        nodes.append(start_node("second"))
+        wait_for_step(tiny, "elastic", 3, first)
+        assert "processes 2" in read_log("first") + read_log("second")
+        (tiny / "wait").touch()  # the training must not end before another node has come
+        kill_node(nodes[1])
+        time.sleep(20)  # torchrun counts a dead node for 15 seconds
+        wait_for_step(tiny, "elastic", max(steps(tiny, "elastic")) + 5, first)
+        nodes.append(start_node("third"))
+        deadline = time.monotonic() + 100
+        while (log := read_log("first") + read_log("third")).count("resuming after step") < 2:  # alone, and with it
+            assert first.poll() is None and time.monotonic() < deadline, log
+            time.sleep(0.2)
+        (tiny / "wait").unlink()
+        assert first.wait(200) == 0, read_log("first")
+    finally:
+        for node in nodes:
+            kill_node(node)
+    train(tiny, 1, "name=steady", *settings)
+    assert_close(weights(tiny, "elastic"), weights(tiny, "steady"))
 
 
 def test_signal_to_one_process_saves_and_stops_all(tiny: Path) -> None:

@@ -1,15 +1,88 @@
-"""`tmt prepare`: read, filter and encode the corpora of a training before it starts."""
+"""`tmt prepare`: read, filter and encode the corpora of a training before it starts, on one machine or on a cluster."""
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from transformer_mt.cli.command import Command, group, option
+from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option
 from transformer_mt.cli.options import ConfigOptions, number
-from transformer_mt.cli.table import print_text
+from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
+    from transformer_mt.data.stages import Runner
+    from transformer_mt.flows.prepare import TrainingData
+
+OWN_SBATCH_OPTIONS = ("array", "dependency", "job-name", "partition", "time", "wait")
+
+
+def _sbatch_option(text: str) -> tuple[str, str]:
+    key, _, value = text.removeprefix("--").partition("=")
+    if not key or key in OWN_SBATCH_OPTIONS:
+        raise argparse.ArgumentTypeError(
+            f"{text}: pass KEY=VALUE, where KEY is none of {', '.join(OWN_SBATCH_OPTIONS)}"
+        )
+    return key, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions(OptionGroup):
+    """Where the tasks of a preparation run."""
+
+    TITLE: ClassVar[str] = "several machines"
+    DESCRIPTION: ClassVar[str | None] = (
+        "A preparation is a series of stages, and a stage has independent tasks. All machines need the same files, "
+        "environment and data.cache_dir. The result does not depend on the engine."
+    )
+
+    engine: Literal["local", "slurm", "ray"] | None = option(
+        "where tasks run: local (default): processes of this machine; slurm: job arrays; ray: workers of a Ray cluster"
+    )
+    tasks: int | None = option(
+        "slurm: jobs per stage (default: one per task); ray: tasks at the same time; with --task I: run the tasks I, "
+        "I+N, I+2N, ... of the stage",
+        metavar="N",
+        parse=number(1),
+    )
+    partition: str | None = option("slurm: partition of the jobs", metavar="P")
+    time: str | None = option("slurm: time limit of a job, such as 2:00:00", metavar="T")
+    sbatch: tuple[tuple[str, str], ...] = option(
+        "slurm: a further option of sbatch, such as mem=8G; repeat the option for more",
+        default=(),
+        metavar="KEY=VALUE",
+        parse=_sbatch_option,
+    )
+    stage: str | None = option("run only tasks of this stage, such as encode; needs --task", metavar="NAME")
+    task: int | None = option(
+        "number of the task, from 0, as in --task $SLURM_ARRAY_TASK_ID", metavar="I", parse=number(0)
+    )
+    status: bool = flag("print how many tasks of each stage are finished, and prepare nothing")
+
+    def check(self, workers: int | None) -> None:
+        """Raise `UserError` for options that contradict each other."""
+        if (self.stage is None) != (self.task is None):
+            raise UserError("prepare: --stage and --task need each other; --status lists the stages and their tasks")
+        if self.task is not None and self.tasks is not None and self.task >= self.tasks:
+            raise UserError(f"prepare: --task {self.task}: pass a number from 0 to {self.tasks - 1}")
+        if self.status:
+            mode, allowed = "--status", {"--status"}
+        elif self.task is not None:
+            mode, allowed = "--task", {"--stage", "--task", "--tasks"}
+        elif self.engine == "slurm":
+            mode, allowed = "--engine slurm", {"--engine", "--tasks", "--partition", "--time", "--sbatch"}
+        elif self.engine == "ray":
+            mode, allowed = "--engine ray", {"--engine", "--tasks"}
+        else:
+            mode, allowed = "--engine local, the default", {"--engine", "--workers"}
+        given = list_given_flags(self) + ["--workers"] * (workers is not None)
+        for name in given:
+            if name not in allowed:
+                raise UserError(f"prepare: {name} has no effect with {mode}; leave it out, or see `tmt prepare --help`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,28 +93,84 @@ class Prepare(Command):
     command resumes. A training that starts meanwhile waits for the results.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt prepare mine.yaml --workers 8"
+    EXAMPLE: ClassVar[str] = "tmt prepare mine.yaml --engine slurm --tasks 64 --time 2:00:00"
 
     config: ConfigOptions = group(ConfigOptions)
     workers: int | None = option(
-        "processes that filter and encode (default: one per core); the result does not depend on it",
+        "processes of this machine (default: one per core); the result does not depend on it",
         metavar="N",
         parse=number(1),
     )
+    engine: EngineOptions = group(EngineOptions)
 
     def execute(self) -> None:
         """Run `tmt prepare`."""
+        self.engine.check(self.workers)
         config = self.config.load_for_training()
-        from transformer_mt.flows.prepare import build_report, prepare_data
-        from transformer_mt.flows.resolve import check_data_settings
-        from transformer_mt.runs.folder import RunFolder
+        config.allow_commands()
+        if self.engine.status:
+            self._show_status(config)
+        elif self.engine.stage is not None and self.engine.task is not None:
+            _run_task(config, self.engine.stage, self.engine.task, self.engine.tasks)
+        else:
+            self._prepare(config)
+
+    def _prepare(self, config: Config) -> None:
+        from transformer_mt.flows.prepare import build_report
+
+        print_text(*build_report(_prepare_data(config, self._make_runner())))
+        print_text(f"\nthe data is ready in {config.data.cache_dir}; next: {self._training_command()}")
+
+    def _make_runner(self) -> Runner:
+        engine = self.engine
+        if engine.engine == "slurm":
+            from transformer_mt.tools.cluster.runners import SlurmRunner
+
+            options = {"partition": engine.partition, "time": engine.time, **dict(engine.sbatch)}
+            return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})
+        if engine.engine == "ray":
+            from transformer_mt.tools.cluster.runners import RayRunner
+
+            return RayRunner(engine.tasks)
+        from transformer_mt.data.stages import LocalRunner
         from transformer_mt.system.device import count_available_cores
 
-        config.allow_commands()
-        run = RunFolder(Path(config.runs_dir) / str(config.name))
-        check_data_settings(run, config)
-        data = prepare_data(run, config, self.workers or count_available_cores())
-        print_text(*build_report(data))
+        return LocalRunner(self.workers or count_available_cores(), verifies=True)
+
+    def _show_status(self, config: Config) -> None:
+        from transformer_mt.tools.cluster.runners import RunnerDone, StatusRunner
+
+        runner = StatusRunner()
+        try:
+            _prepare_data(config, runner)
+            end = f"the data is ready in {config.data.cache_dir}; next: {self._training_command()}"
+        except RunnerDone:
+            end = f"later stages are known when {runner.stages[-1].name} is complete"
+        rows = [(each.name, f"{each.finished:,}", f"{each.n_tasks:,}") for each in runner.stages]
+        print_table(("stage", "finished", "tasks"), rows, numbers=(1, 2))
+        print_text(end)
+
+    def _training_command(self) -> str:
         path, overrides = self.config.split()
-        command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
-        print_text(f"\nthe data is ready in {config.data.cache_dir}; next: {command}")
+        return " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
+
+
+def _run_task(config: Config, stage: str, task: int, step: int | None) -> None:
+    from transformer_mt.tools.cluster.runners import RunnerDone, TaskRunner
+
+    runner = TaskRunner(stage, task, step)
+    try:
+        _prepare_data(config, runner)
+    except RunnerDone:
+        return
+    raise UserError(f"--stage {stage}: there is no such stage; this preparation has {', '.join(runner.names)}")
+
+
+def _prepare_data(config: Config, runner: Runner) -> TrainingData:
+    from transformer_mt.flows.prepare import prepare_data
+    from transformer_mt.flows.resolve import check_data_settings
+    from transformer_mt.runs.folder import RunFolder
+
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    check_data_settings(run, config)
+    return prepare_data(run, config, runner)

@@ -8,8 +8,9 @@ last record. At the end, the text files and the report are made from the records
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ from transformer_mt.cli.command import (
     positional,
 )
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, make_part_path, process_lines
+from transformer_mt.cli.line_output import Settings, find_part, make_part_path, process_lines
 from transformer_mt.cli.options import (
     EngineName,
     LoadingOptions,
@@ -71,10 +72,33 @@ class FileOptions(OptionGroup):
         metavar="DIR",
         is_required=True,
     )
+    task: int | None = option(
+        "make only part I of the pairs, from 0, in the folder DIR/I-of-N; needs --tasks", metavar="I", parse=number(0)
+    )
+    tasks: int | None = option(
+        "number of parts, which may run at the same time; joined in their order, they are the pairs of one command",
+        metavar="N",
+        parse=number(1),
+    )
     resume: bool = flag("continue an interrupted command")
     any_language: bool = flag("accept text that does not look like the source language of RUN")
     errors: Errors = errors_option()
     json: bool = json_flag()
+
+    def part_folders(self) -> list[Path]:
+        """Return the folders of all parts, or the one folder of all pairs."""
+        if self.tasks is None:
+            return [self.output]
+        return [self.output / f"{part:05d}-of-{self.tasks:05d}" for part in range(self.tasks)]
+
+    def folder(self) -> Path:
+        """Return the folder that the command writes."""
+        return self.part_folders()[self.task or 0]
+
+    def read_lines(self) -> Iterator[str]:
+        """Yield the lines of all texts."""
+        for path in self.mono:
+            yield from read_lines(path, self.errors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +142,18 @@ class MakePairs(Command):
         _check_arguments(self)
         run = RunFolder.open(self.run)
         direction = _check_languages(self, run)
+        start, end, part = 0, None, {}
+        if self.files.task is not None and self.files.tasks is not None:
+            n_lines = sum(1 for _ in self.files.read_lines())
+            start, end = find_part(n_lines, self.files.task, self.files.tasks)
+            part = {"part": f"lines {start + 1} to {end} of {n_lines}"}
         maker, settings = _load(self)
-        output = self.files.output
-        output.mkdir(exist_ok=True)
+        settings |= part
+        output = self.files.folder()
+        output.mkdir(exist_ok=True, parents=True)
 
         def make_records(window: Sequence[Line], first_number: int) -> str:
-            return "".join(each.to_json() for each in maker.make([line.src for line in window], first_number))
+            return "".join(each.to_json() for each in maker.make([line.src for line in window], start + first_number))
 
         def write_results(candidates: Path) -> None:
             counts = write_pairs(candidates, direction, output)
@@ -142,7 +172,7 @@ class MakePairs(Command):
             write_text(output / REPORT, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
         process_lines(
-            (Line(text) for path in self.files.mono for text in read_lines(path, self.files.errors)),
+            map(Line, islice(self.files.read_lines(), start, end)),
             make_records,
             output / CANDIDATES,
             settings,
@@ -153,8 +183,8 @@ class MakePairs(Command):
         if self.files.json:
             print(json.dumps(report, ensure_ascii=False, indent=1))
         else:
-            _show(report, run, direction, output)
-        if not report["pairs"]:
+            _show(report, run, direction, output, self.files.part_folders())
+        if report["lines"] and not report["pairs"]:
             raise UserError(f"{output}: no pair is left of {report['lines']:,} lines; {CANDIDATES} has the reasons")
 
 
@@ -194,12 +224,30 @@ def _check_arguments(args: MakePairs) -> None:
     if back.round_trip is None:
         for name in list_given_flags(back):
             raise UserError(f"{args.NAME}: {name} needs --round-trip RUN2")
-    _check_output(args.files.output)
+    files = args.files
+    if (files.task is None) != (files.tasks is None):
+        raise UserError(f"{args.NAME}: --task and --tasks need each other")
+    if files.task is not None and files.tasks is not None:
+        if files.task >= files.tasks:
+            raise UserError(f"{args.NAME}: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
+        _check_parts(files.output, {folder.name for folder in files.part_folders()})
+    _check_output(files.folder(), is_part=files.tasks is not None)
 
 
-def _check_output(folder: Path) -> None:
-    """Raise `UserError` unless the folder is new, empty, or left by an interrupted command."""
+def _check_parts(folder: Path, names: Collection[str]) -> None:
+    """Raise `UserError` unless the folder is new, or has only parts of these names."""
     if not folder.absolute().parent.is_dir():
+        raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; pass a new folder")
+    others = [path.name for path in folder.iterdir() if path.name not in names] if folder.exists() else []
+    if others:
+        raise UserError(f"{folder}: holds {min(others)}, which is none of {len(names)} parts; pass a new folder")
+
+
+def _check_output(folder: Path, *, is_part: bool) -> None:
+    """Raise `UserError` unless the folder is new, empty, or left by an interrupted command."""
+    if not is_part and not folder.absolute().parent.is_dir():
         raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
     if not folder.exists():
         return
@@ -265,7 +313,7 @@ def _load_back(args: MakePairs, run: Path) -> Translator:
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
-def _show(report: dict[str, Any], run: RunFolder, direction: Direction, folder: Path) -> None:
+def _show(report: dict[str, Any], run: RunFolder, direction: Direction, folder: Path, parts: Sequence[Path]) -> None:
     from transformer_mt.tools.synthesis.synthetic_data import DROP_REASONS, render_training_data
 
     src, tgt = direction.files(folder)
@@ -275,6 +323,9 @@ def _show(report: dict[str, Any], run: RunFolder, direction: Direction, folder: 
         print_table(("dropped", "lines", "meaning"), rows, numbers=(1,))
     if report["mean_chrf"] is not None:
         print_text(f"round trip: mean chrF {report['mean_chrf']:.2f}")
-    if report["pairs"]:
+    n_finished = sum((part / CANDIDATES).exists() for part in parts)
+    if n_finished < len(parts):
+        print_text(f"{n_finished:,} of {len(parts):,} parts are finished")
+    elif report["pairs"]:
         print_text("\ndata of the next training, to put into its configuration:\n")
-        print_text(render_training_data(run, direction, folder))
+        print_text(render_training_data(run, direction, parts))

@@ -7,6 +7,7 @@ their gradients during the last backward pass (train_step.py).
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from transformer_mt.system.device import is_out_of_memory
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
 """Timeout of the collectives of the CPU group, which wait while rank 0 writes or measures."""
 POLL_SECONDS = 1.0
+JOIN_POLL_SECONDS = 0.05
 STEP_TIMEOUT = timedelta(minutes=10)
 """Timeout of the default group, such as for gradients. It ends the training if a rank hangs, or its machine loses power
 or network. The death of a rank is noticed at once, because its connections close."""
@@ -134,14 +136,40 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
     if (number := launcher.local_rank()) is not None and number < torch.cuda.device_count():
         torch.cuda.set_device(number)
     store, rank, _ = next(rendezvous("env://", timeout=CPU_GROUP_TIMEOUT))
-    # a restarted job gets the same store, which still holds the addresses of the dead processes
-    store = PrefixStore(f"start-{launcher.restart_count()}", store)
+    store = PrefixStore(_agree_on_start(store, rank, size), store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
     cpu_group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=CPU_GROUP_TIMEOUT))
     yield Ranks(rank, size, cpu_group, store)
     # skipped after an error: NCCL would wait for the other ranks, which wait for the end of this process
     dist.destroy_process_group()
+
+
+def _agree_on_start(store: Store, rank: int, size: int) -> str:
+    """Return a name that only these processes know: a restarted job gets the same store, with the keys of dead ones.
+
+    The nodes of an elastic job count different restarts. So each rank writes a random number, and rank 0 repeats those
+    that it finds, with its own number as the name, until all others have read theirs.
+    """
+    own, deadline = secrets.token_hex(8), time.monotonic() + STEP_TIMEOUT.total_seconds()
+    store.set(f"rank-{rank}", own)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            found = [_read(store, f"rank-{other}") for other in range(size)]
+            store.set("start", " ".join(number or "none" for number in found))
+            if all(_read(store, f"joined-{other}") == own for other in range(1, size)):
+                return own
+        else:
+            numbers = (_read(store, "start") or "").split()
+            if rank < len(numbers) and numbers[rank] == own:
+                store.set(f"joined-{rank}", numbers[0])
+                return numbers[0]
+        time.sleep(JOIN_POLL_SECONDS)
+    raise UserError(f"not all {size} processes of this training have started within {STEP_TIMEOUT}")
+
+
+def _read(store: Store, key: str) -> str | None:
+    return store.get(key).decode() if store.check([key]) else None
 
 
 @contextmanager

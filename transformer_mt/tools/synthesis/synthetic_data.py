@@ -210,8 +210,8 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
             yield Candidate(**json.loads(line))
 
 
-def render_training_data(run: RunFolder, direction: Direction, folder: Path) -> str:
-    """Return the YAML of `data` for the next training: the pairs of the run, in its direction, and the new ones.
+def render_training_data(run: RunFolder, direction: Direction, folders: Sequence[Path]) -> str:
+    """Return the YAML of `data` for the next training: the pairs of the run, in its direction, and those of folders.
 
     A run with tags learned several directions, so its pairs are left out.
     """
@@ -229,7 +229,8 @@ def render_training_data(run: RunFolder, direction: Direction, folder: Path) -> 
     name = "synthetic"
     while name in names:  # the run was trained on synthetic pairs too
         name += "-2"
-    src, tgt = map(str, direction.files(folder))
+    sides = ([str(path) for path in paths] for paths in zip(*map(direction.files, folders), strict=True))
+    src, tgt = (paths if len(paths) > 1 else paths[0] for paths in sides)
     lines.append(_render_item({"name": name, "src": src, "tgt": tgt}))
     return "\n".join(lines)
 

@@ -1,0 +1,90 @@
+"""A preparation by several processes, by jobs of Slurm or by workers of Ray has the files of one in this process."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from slurm_helpers import slurm as slurm
+
+from transformer_mt.data import corpus
+
+pytestmark = pytest.mark.slow
+
+FILTERS = "data.filters=[length, duplicate]"
+PREPARE = ("prepare", "tiny.yaml", FILTERS, "runs_dir=unused")
+SMALL_SHARDS = """
+from transformer_mt.data import corpus
+corpus.SHARD_PAIRS = 12
+if __name__ == "__main__":
+    from transformer_mt.cli.main import main
+    main()
+"""
+
+
+@pytest.fixture
+def local(in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of a preparation in this process, of 5 shards."""
+    monkeypatch.setattr(corpus, "SHARD_PAIRS", 12)
+    assert_succeeded(tmt(*PREPARE, f"data.cache_dir={tmp_path}/local", "--workers", 1))
+    return tmp_path / "local"
+
+
+def find_first_incomplete(status: str) -> str | None:
+    rows = [line.split() for line in status.splitlines()]
+    return next((row[0] for row in rows if len(row) == 3 and row[1].isdigit() and int(row[1]) < int(row[2])), None)
+
+
+def test_processes_that_share_the_tasks_of_each_stage(local: Path, tmp_path: Path, tmt: Tmt) -> None:
+    """One process runs every other task, and another one runs all of them at the same time."""
+    (tmp_path / "small.py").write_text(SMALL_SHARDS, encoding="utf-8")
+    cache = f"data.cache_dir={tmp_path}/shared"
+    names: list[str] = []
+    while name := find_first_incomplete(assert_succeeded(tmt(*PREPARE, cache, "--status"))):
+        names.append(name)
+        assert_user_error(tmt(*PREPARE, cache, "--stage", "knit", "--task", 0), "knit", name)
+        command = [sys.executable, str(tmp_path / "small.py"), *PREPARE, cache, "--stage", name]
+        processes = [subprocess.Popen([*command, "--task", "0", "--tasks", n_parts]) for n_parts in ("2", "1")]
+        assert [process.wait(100) for process in processes] == [0, 0]
+    assert {"read", "read-2", "read-3", "filter", "vocabulary", "encode", "encode-2"} <= {*names}
+    assert "ready" in assert_succeeded(tmt(*PREPARE, cache, "--status"))
+    assert read_folder(tmp_path / "shared") == read_folder(local)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_slurm_prepares_the_same_files(local: Path, tmp_path: Path, tmt: Tmt) -> None:
+    pytest.importorskip("datatrove")
+    engine = ("--engine", "slurm", "--tasks", 2, "--partition", "main", "--time", "10:00", "--sbatch", "mem=500M")
+    printed = assert_succeeded(tmt(*PREPARE, f"data.cache_dir={tmp_path}/slurm", *engine))
+    assert "50 training pairs" in printed and "tmt train" in printed
+    (tmp_path / "slurm" / "jobs").rmdir()  # without an error, no log is left
+    assert read_folder(tmp_path / "slurm") == read_folder(local)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_prepares_the_same_files(local: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    try:
+        assert_succeeded(tmt(*PREPARE, f"data.cache_dir={tmp_path}/ray", "--engine", "ray", "--tasks", 2))
+    finally:
+        ray.shutdown()
+    assert read_folder(tmp_path / "ray") == read_folder(local)
+
+
+def test_training_uses_what_a_cluster_has_prepared_on_a_shared_disk_or_a_copy(
+    local: Path, tmp_path: Path, tmt: Tmt
+) -> None:
+    """The key of a stage does not depend on the place of the cache."""
+    shutil.copytree(local, tmp_path / "copy")
+    before = read_folder(local)
+    for cache in (local, tmp_path / "copy"):
+        settings = (FILTERS, f"runs_dir={tmp_path}/runs", f"data.cache_dir={cache}", f"name={cache.name}")
+        assert_succeeded(tmt("train", "--config", "tiny.yaml", *settings))
+        after = read_folder(cache)
+        assert before.items() <= after.items()
+        assert {name.partition("-")[0] for name in after.keys() - before.keys()} == {"check"}

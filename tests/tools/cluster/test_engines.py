@@ -1,0 +1,161 @@
+"""Stages that run in jobs of Slurm and in workers of Ray give the files of a run in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from helpers import read_folder
+from slurm_helpers import slurm as slurm
+
+from transformer_mt.data.stages import Facts, LocalRunner, Stage
+from transformer_mt.errors import UserError
+from transformer_mt.tools.cluster.runners import RayRunner, RunnerDone, SlurmRunner, StatusRunner, TaskRunner
+
+
+def write_square(source: Path, task: int, folder: Path) -> Facts:
+    """Write the square of the number in a line of a file, which may have a bad line."""
+    line = source.read_text(encoding="utf-8").splitlines()[task]
+    if not line.isdigit():
+        raise UserError(f"{source}: line {task + 1}: {line} is not a number")
+    (folder / "square.txt").write_text(str(int(line) ** 2), encoding="utf-8")
+    return {"square": int(line) ** 2}
+
+
+def wait_for_release(task: int, folder: Path) -> Facts:
+    while not Path("release").exists():
+        time.sleep(0.1)
+    return {}
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A stage of seven tasks, whose paths are relative to the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("numbers.txt").write_text("\n".join(map(str, range(7))), encoding="utf-8")
+    return Stage("square", Path("cache"), ["v1"], 7, partial(write_square, Path("numbers.txt")))
+
+
+def in_folder(stage: Stage, name: str) -> Stage:
+    return Stage(stage.name, Path(name), stage.key, stage.n_tasks, stage.run)
+
+
+def test_single_tasks_give_the_files_of_a_local_run(stage: Stage) -> None:
+    """The numbers say which tasks run; a second stage of the same name needs the first one."""
+    second = Stage("square", Path("cache"), ["v2"], 2, stage.run)
+
+    def flow(runner: TaskRunner | StatusRunner | LocalRunner) -> int:
+        return sum(result.facts["square"] for each in (stage, second, stage) for result in runner(each))
+
+    for task, step in [(5, None), (1, 2), (0, 2)]:
+        with pytest.raises(UserError, match=r"square comes first.*tasks are not finished \(0"):
+            flow(TaskRunner("square-2", 0))
+        with pytest.raises(RunnerDone):
+            flow(TaskRunner("square", task, step))
+    with pytest.raises(UserError, match=r"--task 2: .* 2 tasks"):
+        flow(TaskRunner("square-2", 2))
+    with pytest.raises(RunnerDone):
+        flow(TaskRunner("square-2", 1))
+    status = StatusRunner()
+    with pytest.raises(RunnerDone):
+        flow(status)
+    assert status.stages == [("square", 7, 7), ("square-2", 1, 2)]
+    with pytest.raises(RunnerDone):
+        flow(TaskRunner("square-2", 0))
+    unknown = TaskRunner("cube", 0)
+    assert flow(unknown) == flow(StatusRunner()) == 2 * sum(n * n for n in range(7)) + 1
+    assert [*unknown.names] == ["square", "square-2"]
+    for each in (stage, second):
+        LocalRunner()(in_folder(each, "local"))
+    assert read_folder(Path("cache")) == read_folder(Path("local"))
+
+
+# --- Slurm ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize("n_jobs", [3, None])
+def test_jobs_of_slurm_give_the_files_of_a_local_run(stage: Stage, n_jobs: int | None) -> None:
+    """Finished tasks do not run again."""
+    stage.run_task(2)
+    results = SlurmRunner(n_jobs, {"time": "5:00", "partition": "main"})(stage)
+    assert [result.facts["square"] for result in results] == [n * n for n in range(7)]
+    LocalRunner()(in_folder(stage, "local"))
+    assert not [*Path("cache/jobs").iterdir()]
+    Path("cache/jobs").rmdir()
+    assert read_folder(Path("cache")) == read_folder(Path("local"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_a_failed_job_ends_the_command_with_its_message_and_the_next_one_resumes(stage: Stage) -> None:
+    numbers = Path("numbers.txt")
+    numbers.write_text(numbers.read_text(encoding="utf-8").replace("4", "four"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"1 of 7 tasks are not finished \(4\).*line 5: four is not") as refusal:
+        SlurmRunner()(stage)
+    logs = Path(str(refusal.value).partition("logs are in ")[2].partition(";")[0])
+    assert "four is not" in "".join(path.read_text(encoding="utf-8") for path in logs.iterdir())
+    numbers.write_text(numbers.read_text(encoding="utf-8").replace("four", "4"), encoding="utf-8")
+    assert len(SlurmRunner()(stage)) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_sbatch_refuses_an_unknown_partition(stage: Stage) -> None:
+    with pytest.raises(UserError, match="sbatch refused"):
+        SlurmRunner(2, {"partition": "none"})(stage)
+    assert stage.unfinished() == [*range(7)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_a_cancelled_job_ends_the_command(stage: Stage) -> None:
+    waiting = Stage("wait", stage.cache_dir, ["v1"], 2, wait_for_release)
+    threading.Timer(3, subprocess.run, [["scancel", "--partition=main", "--full"]]).start()
+    with pytest.raises(UserError, match="2 of 2 tasks are not finished"):
+        SlurmRunner()(waiting)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_an_interrupted_command_cancels_its_jobs(stage: Stage) -> None:
+    waiting = Stage("wait", stage.cache_dir, ["v1"], 2, wait_for_release)
+    threading.Timer(3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        SlurmRunner()(waiting)
+    listed = subprocess.run(["squeue", "--noheader", "--states=PD,R"], stdout=subprocess.PIPE, check=True)
+    assert not listed.stdout
+
+
+# --- Ray --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("ray")
+def test_workers_of_ray_give_the_files_of_a_local_run(stage: Stage) -> None:
+    numbers = Path("numbers.txt")
+    numbers.write_text(numbers.read_text(encoding="utf-8").replace("4", "four"), encoding="utf-8")
+    with pytest.raises(UserError, match="line 5: four is not a number"):
+        RayRunner(2)(stage)
+    numbers.write_text(numbers.read_text(encoding="utf-8").replace("four", "4"), encoding="utf-8")
+    results = RayRunner()(stage)
+    assert [result.facts["square"] for result in results] == [n * n for n in range(7)]
+    LocalRunner()(in_folder(stage, "local"))
+    assert read_folder(Path("cache")) == read_folder(Path("local"))

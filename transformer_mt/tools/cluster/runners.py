@@ -1,0 +1,249 @@
+"""Runners of `tmt prepare` for several machines: single tasks for any scheduler, and the engines Slurm and Ray.
+
+A runner gets one stage after the other from the flow (see data/stages.py). Stages of the same name are numbered in the
+order of the flow: read, read-2, ...
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_mt.data.stages import Stage, StageRunner, TaskResult
+from transformer_mt.errors import UserError
+from transformer_mt.system.log import ProgressReport, log_rank0
+
+LONGEST_POLL_SECONDS = 15.0
+SHOWN_TASKS = 10  # of those that failed
+VISIBLE_SECONDS = 60.0
+"""Time until this machine sees a new file of another one: a network file system caches which files do not exist."""
+
+
+class RunnerDone(Exception):  # noqa: N818  (it is not an error)
+    """The runner has done its part of the preparation, so the flow ends."""
+
+
+class _StageNames:
+    """Numbers the stages that have the same name. The flow may need the same stage several times."""
+
+    def __init__(self) -> None:
+        self._names = dict[Path, str]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names.values())
+
+    def find(self, stage: Stage) -> str:
+        if stage.folder not in self._names:
+            number = 1 + sum(folder.name.startswith(f"{stage.name}-") for folder in self._names)
+            self._names[stage.folder] = stage.name if number == 1 else f"{stage.name}-{number}"
+        return self._names[stage.folder]
+
+
+def _complete(stage: Stage) -> bool:
+    """Return whether all tasks are finished. Write the index of the stage, if it has none yet."""
+    if not stage.is_complete():
+        if stage.unfinished():
+            return False
+        stage.complete()
+    return True
+
+
+# --- one task, and the status -----------------------------------------------------------------------------------------
+
+
+class TaskRunner:
+    """Runs tasks of one named stage, and ends. Earlier stages must be complete."""
+
+    def __init__(self, name: str, task: int, step: int | None = None) -> None:
+        """Run `task`, or with a `step` also `task + step`, `task + 2 * step`, ... of the stage `name`."""
+        self._name, self._task, self._step = name, task, step
+        self.names = _StageNames()
+
+    def __call__(self, stage: Stage) -> list[TaskResult]:
+        """Return the results of a complete stage, or run tasks of the named one.
+
+        Raises:
+            RunnerDone: The tasks are finished.
+            UserError: A task failed or does not exist, or an earlier stage is not complete.
+        """
+        name = self.names.find(stage)
+        if name != self._name:
+            if _complete(stage):
+                return stage.results()
+            missing = stage.unfinished()
+            raise UserError(
+                f"--stage {self._name}: the stage {name} comes first, and {len(missing):,} of its {stage.n_tasks:,} "
+                f"tasks are not finished ({_list_tasks(missing)})"
+            )
+        if self._step is None and self._task >= stage.n_tasks:
+            raise UserError(f"--task {self._task}: the stage {name} has {stage.n_tasks:,} tasks, counted from 0")
+        tasks = range(self._task, stage.n_tasks, self._step or stage.n_tasks)
+        stage.check_space(len(tasks))
+        for task in tasks:
+            stage.run_task(task)
+        _complete(stage)
+        raise RunnerDone
+
+
+class StageStatus(NamedTuple):
+    """A stage, and how many of its tasks are finished."""
+
+    name: str
+    finished: int
+    n_tasks: int
+
+
+class StatusRunner:
+    """Collects the status of each stage, and ends at the first one that is not complete. Later ones are unknown."""
+
+    def __init__(self) -> None:
+        self._names, self._found = _StageNames(), dict[str, StageStatus]()
+
+    @property
+    def stages(self) -> list[StageStatus]:
+        """Return the status of each stage."""
+        return [*self._found.values()]
+
+    def __call__(self, stage: Stage) -> list[TaskResult]:
+        """Return the results of a complete stage.
+
+        Raises:
+            RunnerDone: The stage is not complete.
+        """
+        is_complete = _complete(stage)
+        n_finished = stage.n_tasks if is_complete else stage.n_tasks - len(stage.unfinished())
+        name = self._names.find(stage)
+        self._found[name] = StageStatus(name, n_finished, stage.n_tasks)
+        if not is_complete:
+            raise RunnerDone
+        return stage.results()
+
+
+def _list_tasks(tasks: Sequence[int]) -> str:
+    return ", ".join(map(str, tasks[:SHOWN_TASKS])) + (", ..." if len(tasks) > SHOWN_TASKS else "")
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+class SlurmRunner(StageRunner):
+    """Submits the tasks of a stage as a job array, and waits for it. datatrove writes the script and the array."""
+
+    def __init__(self, n_jobs: int | None = None, options: Mapping[str, str] | None = None) -> None:
+        """Submit at most `n_jobs` jobs for a stage (default: one per task), with options of sbatch, such as time.
+
+        Raises:
+            UserError: datatrove or Slurm is not installed.
+        """
+        self._n_jobs, self._options = n_jobs, options or {}
+        _import_engine("datatrove.executor", "slurm", "cluster")
+        if shutil.which("sbatch") is None:
+            raise UserError("--engine slurm: there is no sbatch here; run the command on a login node of the cluster")
+
+    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
+        """Run these tasks in jobs, and report how many of the stage are finished."""
+        from transformer_mt.tools.cluster.slurm_executor import submit
+
+        parent = stage.cache_dir.absolute() / "jobs"
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{stage.name}-", dir=parent))  # only this user may write into it
+        n_jobs = min(self._n_jobs or len(tasks), len(tasks))
+        log_rank0(f"data: {stage.name}: Slurm's job {folder.name} (tasks: {len(tasks):,}, array: {n_jobs:,})")
+        try:
+            submit(stage, tasks, n_jobs, folder, self._options)
+            self._wait(stage, folder.name, report)
+        except subprocess.CalledProcessError:
+            raise UserError("--engine slurm: sbatch refused the job; see its message above") from None
+        except BaseException:
+            with suppress(OSError):
+                subprocess.run(["scancel", "--name", folder.name], check=False)
+            raise
+        _report_failures(stage, folder, f"Slurm's logs are in {folder / 'slurm_logs'}")
+        shutil.rmtree(folder)
+
+    def _wait(self, stage: Stage, job_name: str, report: ProgressReport) -> None:
+        seconds = 0.5
+        while _has_jobs(job_name):
+            time.sleep(seconds)
+            seconds = min(1.5 * seconds, LONGEST_POLL_SECONDS)
+            report.update(stage.n_tasks - len(stage.unfinished()))
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        while stage.unfinished() and not _has_jobs(job_name, only_failed=True) and time.monotonic() < deadline:
+            time.sleep(1)
+
+
+def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
+    """Return whether Slurm has unfinished jobs of a name, or failed ones. If Slurm does not answer, assume it."""
+    states = ["--states=BF,CA,DL,F,NF,OOM,TO"] if only_failed else []
+    done = subprocess.run(["squeue", "--noheader", "--name", name, *states], capture_output=True, text=True)
+    if done.returncode:
+        log_rank0(f"warning: squeue failed: {done.stderr.strip()}")
+    return bool(done.returncode or done.stdout.strip())
+
+
+class RayRunner(StageRunner):
+    """Runs tasks on a Ray cluster: that of RAY_ADDRESS or of this machine, or a new one of this machine."""
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        """Run at most `n_jobs` tasks at the same time (default: as many as Ray has cores).
+
+        Raises:
+            UserError: Ray is not installed.
+        """
+        self._n_jobs = n_jobs
+        self._ray = _import_engine("ray", "ray", "ray")
+
+    def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
+        """Run these tasks in workers, and report how many of the stage are finished."""
+        ray = self._ray
+        if not ray.is_initialized():
+            ray.init(log_to_driver=False, logging_level="ERROR")
+        run, folder = ray.remote(_run_task), Path.cwd()
+        shared, waiting, running = ray.put(stage), list(reversed(tasks)), list[Any]()
+        n_finished = stage.n_tasks - len(tasks)
+        while waiting or running:
+            while waiting and len(running) < (self._n_jobs or len(tasks)):
+                running.append(run.remote(shared, waiting.pop(), folder))
+            finished, running = ray.wait(running)
+            try:
+                ray.get(finished)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause or error from None
+            except ray.exceptions.RayError as error:
+                raise UserError(f"stage {stage.name}: a worker of Ray ended: {error}") from None
+            n_finished += len(finished)
+            report.update(n_finished)
+
+
+def _run_task(stage: Stage, task: int, folder: Path) -> None:
+    os.chdir(folder)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
+    stage.run_task(task)
+
+
+def _report_failures(stage: Stage, folder: Path, logs: str) -> None:
+    """Raise `UserError` if tasks are not finished, with the message of the first one that failed."""
+    if missing := stage.unfinished():
+        errors = sorted(folder.glob("*.error"))
+        reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
+        raise UserError(
+            f"stage {stage.name}: {len(missing):,} of {stage.n_tasks:,} tasks are not finished "
+            f"({_list_tasks(missing)}){reason}\n{logs}; the same command runs only these tasks again"
+        )
+
+
+def _import_engine(module: str, engine: str, extra: str) -> Any:
+    try:
+        return __import__(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UserError(
+            f"--engine {engine}: needs more packages: pip install {package} (or transformer-mt[{extra}])"
+        ) from None

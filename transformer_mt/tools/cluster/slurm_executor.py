@@ -1,0 +1,78 @@
+"""Submission of job arrays with datatrove, which pickles the tasks, writes the script, and splits long arrays."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datatrove.executor import SlurmPipelineExecutor
+from loguru import logger
+
+from transformer_mt.data.stages import Stage
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import write_text
+
+
+class JobStep:
+    """The step of a pipeline that runs the tasks of a job, in the folder of the command that submitted it."""
+
+    def __init__(self, stage: Stage, tasks: Sequence[int], errors: Path) -> None:
+        """`errors` is a folder for the messages of tasks that failed."""
+        self._stage, self._tasks, self._errors, self._folder = stage, tasks, errors, Path.cwd()
+
+    def __call__(self, data: object, rank: int, world_size: int) -> None:
+        """Run every `world_size`-th task, from the one with the index `rank` on."""
+        os.chdir(self._folder)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
+        for task in self._tasks[rank::world_size]:
+            try:
+                self._stage.run_task(task)
+            except UserError as error:
+                write_text(self._errors / f"{task:05d}.error", str(error))
+                raise
+
+    def __repr__(self) -> str:
+        return f"stage {self._stage.name}"
+
+
+class JobArray(SlurmPipelineExecutor):
+    """A job array without statistics of documents, for which datatrove would submit another job."""
+
+    def launch_merge_stats(self) -> None:
+        """Submit nothing."""
+
+    def save_executor_as_json(self, indent: int = 4) -> None:
+        """Write nothing."""
+
+    def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
+        """Return the options of the script. Options with the value None are those of the cluster."""
+        options: dict[str, Any] = super().get_sbatch_args(max_array)  # pyright: ignore[reportUnknownVariableType]
+        return {name: value for name, value in options.items() if value is not None}
+
+
+def submit(stage: Stage, tasks: Sequence[int], n_jobs: int, folder: Path, options: Mapping[str, str]) -> None:
+    """Submit `n_jobs` jobs that share the tasks. A folder has their script, logs and errors, and names them.
+
+    Raises:
+        subprocess.CalledProcessError: sbatch refused the job.
+    """
+    logger.disable("datatrove")
+    for name in list(os.environ):  # this process may be a job itself, and its variables would apply to the new one
+        if name.startswith("SLURM_") and name != "SLURM_CONF":
+            del os.environ[name]
+    JobArray(
+        pipeline=[JobStep(stage, tasks, folder)],
+        tasks=n_jobs,
+        time="",
+        partition="",
+        job_name=folder.name,
+        qos="",
+        env_command=f'export PATH="{Path(sys.executable).parent}:$PATH"',
+        sbatch_args={"mem-per-cpu": None, "time": None, "partition": None, **options},
+        logging_dir=str(folder),
+        skip_completed=False,
+        with_srun=False,
+    ).run()
