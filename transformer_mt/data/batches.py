@@ -105,12 +105,12 @@ def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
     return np.array(bounds)
 
 
-# --- shards of a large corpus -----------------------------------------------------------------------------------------
+# --- partitions of a large corpus -------------------------------------------------------------------------------------
 
-SHARD_PAIRS = 2**22
-"""Maximum pairs of a shard. Another value changes the order of batches of a larger corpus."""
+PARTITION_PAIRS = 2**22
+"""Maximum pairs of a partition. Another value changes the order of batches of a larger corpus."""
 BLOCK_PAIRS = 10_000
-"""Consecutive pairs that are in one shard."""
+"""Consecutive pairs that are in one partition."""
 
 ReadLengths = Callable[[int, int], tuple[Lengths, Lengths]]
 """Returns the source and target lengths of the rows from a first one to an end."""
@@ -118,8 +118,8 @@ Shapes = NDArray[np.int64]
 """Number of pairs, source length and target length of each batch. [M, 3]."""
 
 
-class ShardedBatches:
-    """The batches of all shards, numbered shard by shard. Shards are bucketed when they are needed."""
+class PartitionedBatches:
+    """The batches of all partitions, numbered partition by partition. Partitions are bucketed when they are needed."""
 
     def __init__(
         self,
@@ -130,45 +130,47 @@ class ShardedBatches:
         first_row: int = 0,
         measure: MeasureShapes | None = None,
     ) -> None:
-        """Divide `n_pairs` rows from `first_row` on into shards. `measure` returns the shapes of the batches of each.
+        """Divide `n_pairs` rows from `first_row` on into partitions.
 
-        By default, each shard is bucketed once.
+        `measure` returns the shapes of the batches of each. By default, each partition is bucketed once.
         """
         self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
         self.first_row = first_row
-        n_shards = -(-n_pairs // SHARD_PAIRS)
+        n_partitions = -(-n_pairs // PARTITION_PAIRS)
         blocks = np.arange(-(-n_pairs // BLOCK_PAIRS))
-        if n_shards > 1:
+        if n_partitions > 1:
             np.random.default_rng([seed, n_pairs]).shuffle(blocks)
-        self._blocks = [np.sort(part) for part in np.array_split(blocks, n_shards)] if n_pairs else []
-        self.shard = lru_cache(maxsize=2)(self._bucket)  # 2: a step may span two shards
-        shapes = measure(self) if measure and n_shards > 1 else [self.shard(i).shapes for i in range(n_shards)]
+        self._blocks = [np.sort(part) for part in np.array_split(blocks, n_partitions)] if n_pairs else []
+        self.partition = lru_cache(maxsize=2)(self._bucket)  # 2: a step may span two partitions
+        shapes = (
+            measure(self) if measure and n_partitions > 1 else [self.partition(i).shapes for i in range(n_partitions)]
+        )
         self.shapes: Shapes = np.concatenate([np.empty((0, 3), np.int64), *shapes])
-        self.bounds = np.cumsum([0, *map(len, shapes)])  # [shards + 1] number of the first batch of each
+        self.bounds = np.cumsum([0, *map(len, shapes)])  # [partitions + 1] number of the first batch of each
 
     def __len__(self) -> int:
         return len(self.shapes)
 
     @property
-    def n_shards(self) -> int:
-        """Return the number of shards."""
+    def n_partitions(self) -> int:
+        """Return the number of partitions."""
         return len(self._blocks)
 
-    def shortest_first(self) -> ShardedPlan:
-        """Return the unshuffled plan, shortest pairs first within each shard."""
-        return ShardedPlan(
-            np.arange(len(self._blocks)), self.bounds, lambda number: self.shard(number).shortest_first()
+    def shortest_first(self) -> PartitionedPlan:
+        """Return the unshuffled plan, shortest pairs first within each partition."""
+        return PartitionedPlan(
+            np.arange(len(self._blocks)), self.bounds, lambda number: self.partition(number).shortest_first()
         )
 
-    def shuffled(self, seed: int, epoch: int) -> ShardedPlan:
+    def shuffled(self, seed: int, epoch: int) -> PartitionedPlan:
         """Return the plan of a training epoch, a pure function of (seed, epoch)."""
-        n_shards = len(self._blocks)
-        if n_shards == 1:
-            return ShardedPlan(np.arange(1), self.bounds, lambda _: self.shard(0).shuffled(seed, epoch))
-        order = np.random.default_rng([seed, epoch]).permutation(n_shards)
+        n_partitions = len(self._blocks)
+        if n_partitions == 1:
+            return PartitionedPlan(np.arange(1), self.bounds, lambda _: self.partition(0).shuffled(seed, epoch))
+        order = np.random.default_rng([seed, epoch]).permutation(n_partitions)
         sizes = np.diff(self.bounds)[order]
-        return ShardedPlan(
-            order, np.cumsum([0, *sizes]), lambda number: self.shard(number).shuffled(seed, epoch, number)
+        return PartitionedPlan(
+            order, np.cumsum([0, *sizes]), lambda number: self.partition(number).shuffled(seed, epoch, number)
         )
 
     def _bucket(self, number: int) -> BucketedBatches:
@@ -187,15 +189,15 @@ class ShardedBatches:
         return bucketed
 
 
-MeasureShapes = Callable[[ShardedBatches], Sequence[Shapes]]
-"""Returns the shapes of the batches of each shard."""
+MeasureShapes = Callable[[PartitionedBatches], Sequence[Shapes]]
+"""Returns the shapes of the batches of each partition."""
 
 
-class ShardedPlan:
-    """The batches of one epoch: those of the shard `order[0]`, then those of `order[1]`, and so on."""
+class PartitionedPlan:
+    """The batches of one epoch: those of the partition `order[0]`, then those of `order[1]`, and so on."""
 
     def __init__(self, order: NDArray[np.int64], bounds: NDArray[np.int64], make: Callable[[int], BatchPlan]) -> None:
-        """Make plans of shards when they are needed. `bounds` are the numbers of their first batches."""
+        """Make plans of partitions when they are needed. `bounds` are the numbers of their first batches."""
         self.order, self.bounds = order, bounds
         self._plan = lru_cache(maxsize=2)(make)
 
@@ -315,7 +317,7 @@ class BatchStream:
 
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
         `modify` changes the pairs of each training batch. A pair that would then be empty, or have more than
-        `max_length` tokens on one side with the end symbol, stays as it was. `measure` is that of `ShardedBatches`.
+        `max_length` tokens on one side with the end symbol, stays as it was. `measure` is that of `PartitionedBatches`.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
         self._tokens, self._seed = tokens, seed
@@ -327,7 +329,7 @@ class BatchStream:
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
         self._bounds: list[int] = corpus.source_bounds().tolist()  # first row of each source, and the end of the last
         self.bucketed_sources = [
-            ShardedBatches(end - first, self._read_lengths, tokens, seed, first, measure)
+            PartitionedBatches(end - first, self._read_lengths, tokens, seed, first, measure)
             for first, end in pairwise(self._bounds)
         ]
         self.plan = lru_cache(maxsize=2 * len(self.bucketed_sources))(self._plan)  # 2: a step may span two epochs
@@ -342,7 +344,7 @@ class BatchStream:
         """Return number of pairs, source length and target length of each batch of an epoch: [M, 3]."""
         return np.concatenate([source.shapes for source in self.bucketed_sources])
 
-    def _plan(self, epoch: int, source: int = 0) -> ShardedPlan:
+    def _plan(self, epoch: int, source: int = 0) -> PartitionedPlan:
         return self.bucketed_sources[source].shuffled(self._seed, epoch)
 
     def take(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import BatchStream, Shapes, ShardedBatches
+from transformer_mt.data.batches import BatchStream, PartitionedBatches, Shapes
 from transformer_mt.data.corpus import (
     PairExample,
     ParallelCorpus,
@@ -322,16 +322,16 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     )
 
 
-def _measure_batches(config: Config, corpus: EncodedCorpus, tokens: int, batches: ShardedBatches) -> list[Shapes]:
-    """Return the shapes of the batches of each shard of a large corpus. They are cached, so that a start is quick."""
+def _measure_batches(config: Config, corpus: EncodedCorpus, tokens: int, batches: PartitionedBatches) -> list[Shapes]:
+    """Return the shapes of the batches of each partition. They are cached, so that a start is quick."""
     modifiers, sampling = config.data.modifiers.model_dump(mode="json"), config.tokenizer.sampling
     key = [SHAPES_VERSION, corpus.key, tokens, config.seed, config.data.max_length, modifiers, sampling]
 
     def measure(task: int, folder: Path) -> dict[str, int]:
-        np.save(folder / "shapes.npy", batches.shard(task).shapes)
+        np.save(folder / "shapes.npy", batches.partition(task).shapes)
         return {}
 
-    stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_shards, measure)
+    stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_partitions, measure)
     return [np.load(folder / "shapes.npy") for folder, _ in RUN_HERE(stage)]
 
 
