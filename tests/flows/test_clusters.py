@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +57,23 @@ def test_processes_that_share_the_tasks_of_each_stage(local: Path, tmp_path: Pat
     assert {"read", "read-2", "read-3", "filter", "vocabulary", "encode", "encode-2"} <= {*names}
     assert "ready" in assert_succeeded(tmt(*PREPARE, cache, "--status"))
     assert read_folder(tmp_path / "shared") == read_folder(local)
+
+
+def test_a_preparation_that_is_killed_again_and_again_writes_the_same_files(local: Path, tmp_path: Path) -> None:
+    """Set TMT_KILLS for more kills. The last command also finds a damaged task."""
+    (tmp_path / "small.py").write_text(SMALL_SHARDS, encoding="utf-8")
+    cache, times = tmp_path / "killed", random.Random(1)
+    command = [sys.executable, str(tmp_path / "small.py"), *PREPARE, f"data.cache_dir={cache}", "--workers", "2"]
+    for _ in range(int(os.environ.get("TMT_KILLS", "3"))):
+        process = subprocess.Popen(command, start_new_session=True)
+        time.sleep(times.uniform(2, 9))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for file in [*cache.glob("encode-*/00002/src.ids")]:
+        file.write_bytes(b"?" + file.read_bytes()[1:])
+    subprocess.run(command, check=True)
+    found = {name: content for name, content in read_folder(cache).items() if ".tmp/" not in name}
+    assert found == read_folder(local)
 
 
 @pytest.mark.usefixtures("slurm")
