@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
-from transformer_mt.data.stages import RUN_HERE
+from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.data.text_files import Pair
 from transformer_mt.tools.quality.filter_base import Block, FilterContext
 from transformer_mt.tools.quality.filter_pipeline import Observer, PairSample, ShardFilters, find_pairs
@@ -99,7 +99,7 @@ def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> 
         start = time.perf_counter()
         context = FilterContext(corpus, ("en", language), {})
         cache = Path(tempfile.mkdtemp(dir=folder))  # so that nothing is found there
-        found = find_pairs(corpus, context, filters, cache, RUN_HERE)
+        found = find_pairs(corpus, context, filters, cache, IN_PROCESS_RUNNER)
         for shard in range(len(corpus.shards)):
             for _ in ShardFilters(corpus, context, filters, found).apply(shard, observe):
                 pass

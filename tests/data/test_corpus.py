@@ -169,7 +169,7 @@ def test_a_corpus_does_not_depend_on_its_shards(
     assert list(rest.leave_out(np.array([1]), "more")) == [pairs[row] for row in (1, 5, 6, 7, 8)]
     assert list(rest.select(np.array([0, 5]), "ends")) == [pairs[row] for row in (1, 8)]
     for corpus in (found, selected, rest):
-        batches = [batch for shard in range(len(corpus.shards)) for batch in corpus.shard_batches(shard)]
+        batches = [batch for shard in range(len(corpus.shards)) for batch in corpus.shard_record_batches(shard)]
         assert [src for batch in batches for src in batch["src"].to_pylist()] == [src for src, _ in corpus]
         assert list(pickle.loads(pickle.dumps(corpus))) == list(corpus)
 

@@ -164,8 +164,8 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
     corpus, other_corpus = write_corpus(PAIRS), write_corpus(PAIRS[::-1])
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (cached,) = Path("cache").glob("encode-*/stage.json")
-    (facts,) = json.loads(cached.read_text(encoding="utf-8"))
-    cached.write_text(json.dumps([{**facts, "limited": {"empty": [99, []]}}]), encoding="utf-8")
+    (metadata,) = json.loads(cached.read_text(encoding="utf-8"))
+    cached.write_text(json.dumps([{**metadata, "limited": {"empty": [99, []]}}]), encoding="utf-8")
     assert encode_corpus(corpus, tokenizers, LIMIT, Path("cache")).limit_counts.empty == 99, "taken from the cache"
     for changed in (
         (other_corpus, tokenizers, LIMIT),

@@ -14,7 +14,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.flows.prepare import TrainingData, build_report
-from transformer_mt.tools.quality.corpus_filters import find_repetitions
+from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap
 
 Pairs = list[tuple[str, str]]
 Report = Callable[..., list[str]]
@@ -37,8 +37,8 @@ def report(write_corpus: Callable[..., ParallelCorpus], tokenizers: TokenizerPai
         others = {name: write_corpus(others, name) for name, others in held_out.items()}
         validation_limit = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
         validation = encode_corpus(others.get("validation", corpus), tokenizers, validation_limit, Path("cache"))
-        repetitions = find_repetitions(corpus, others, Path("cache"))
-        lines = build_report(TrainingData(encoded, validation, others, tokenizers, repetitions))
+        notes = describe_duplicates_and_overlap(corpus, others, Path("cache"))
+        lines = build_report(TrainingData(encoded, validation, others, tokenizers, notes))
         return [line for line in lines if "validation" in others or not line.endswith("in validation")]
 
     return report

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from helpers import read_folder
 
-from transformer_mt.data.stages import Facts, LocalRunner, Stage
+from transformer_mt.data.stages import LocalRunner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
 
-def square(task: int, folder: Path) -> Facts:
+def square(task: int, folder: Path) -> TaskMetadata:
     """Write two files, and record the call outside of the stage."""
     (folder / "number").write_text(str(task**2))
     (folder / "text").write_text("x" * task)
@@ -27,7 +27,7 @@ def square(task: int, folder: Path) -> Facts:
     return {"square": task**2}
 
 
-def make_stage(n_tasks: int = 5, run: Callable[[int, Path], Facts] = square, key: object = 1) -> Stage:
+def make_stage(n_tasks: int = 5, run: Callable[[int, Path], TaskMetadata] = square, key: object = 1) -> Stage:
     return Stage("square", Path("cache"), [key], n_tasks, run)
 
 
@@ -39,7 +39,7 @@ def calls() -> list[int]:
 def test_each_task_runs_once(workers: int) -> None:
     for _ in range(2):
         results = LocalRunner(workers)(make_stage())
-        assert [facts["square"] for _, facts in results] == [0, 1, 4, 9, 16]
+        assert [metadata["square"] for _, metadata in results] == [0, 1, 4, 9, 16]
         assert [int((folder / "number").read_text()) for folder, _ in results] == [0, 1, 4, 9, 16]
     assert sorted(calls()) == [0, 1, 2, 3, 4]
     LocalRunner()(make_stage(key=2))
@@ -47,7 +47,7 @@ def test_each_task_runs_once(workers: int) -> None:
 
 
 def test_a_failed_stage_resumes_after_its_finished_tasks() -> None:
-    def fail_at_3(task: int, folder: Path) -> Facts:
+    def fail_at_3(task: int, folder: Path) -> TaskMetadata:
         if task == 3:
             raise UserError("line 7: bad")
         return square(task, folder)
@@ -60,7 +60,7 @@ def test_a_failed_stage_resumes_after_its_finished_tasks() -> None:
 
 
 def test_a_stage_that_fails_at_once_leaves_nothing() -> None:
-    def fail(task: int, folder: Path) -> Facts:
+    def fail(task: int, folder: Path) -> TaskMetadata:
         (folder / "part").touch()
         raise UserError("no")
 
@@ -69,7 +69,7 @@ def test_a_stage_that_fails_at_once_leaves_nothing() -> None:
     assert not [*Path("cache").iterdir()]
 
 
-@pytest.mark.parametrize("damage", ["change", "shorten", "delete file", "delete facts", "delete folder"])
+@pytest.mark.parametrize("damage", ["change", "shorten", "delete file", "delete metadata", "delete folder"])
 def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
     stage = make_stage()
     LocalRunner()(stage)
@@ -81,7 +81,7 @@ def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
         file.write_text("xx")
     elif damage == "delete file":
         file.unlink()
-    elif damage == "delete facts":
+    elif damage == "delete metadata":
         (file.parent / "task.json").unlink()
     else:
         for each in file.parent.iterdir():
@@ -95,12 +95,12 @@ def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
 def test_a_task_that_another_machine_finishes_meanwhile_is_kept() -> None:
     stage = make_stage()
 
-    def overtaken(task: int, folder: Path) -> Facts:
+    def overtaken(task: int, folder: Path) -> TaskMetadata:
         stage.run_task(task)
         return square(task, folder)
 
     results = LocalRunner()(make_stage(run=overtaken))
-    assert [facts["square"] for _, facts in results] == [0, 1, 4, 9, 16]
+    assert [metadata["square"] for _, metadata in results] == [0, 1, 4, 9, 16]
     assert not [*stage.folder.glob(".*.tmp")]
 
 

@@ -84,7 +84,7 @@ class TableWriter(ExitStack):
         return self._text.hexdigest()
 
 
-def read_batches(path: Path) -> Iterator[Any]:
+def read_record_batches(path: Path) -> Iterator[Any]:
     """Yield the record batches of a table. Unlike a memory map, this keeps its pages out of resident memory."""
     import pyarrow
 
@@ -172,14 +172,14 @@ class ParallelCorpus:
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
         """Return the first row of each shard, and the number of rows: [shards + 1]."""
-        return self._rank(self.table_bounds)
+        return self._count_selected_before(self.table_bounds)
 
     @property
     def n_bytes(self) -> int:
         """Return the size of the tables on the disk."""
         return sum(shard.path.stat().st_size for shard in self.shards)
 
-    def _rank(self, table_rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _count_selected_before(self, table_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many rows of the selection come before rows of the tables."""
         if self.selected is not None:
             return np.searchsorted(self.selected, table_rows)
@@ -195,20 +195,20 @@ class ParallelCorpus:
             return rows + np.searchsorted(self.left_out - np.arange(len(self.left_out)), rows, side="right")
         return rows
 
-    def shard_batches(self, number: int) -> Iterator[Any]:
+    def shard_record_batches(self, number: int) -> Iterator[Any]:
         """Yield the rows of a shard in order, as Arrow record batches."""
-        return (batch for _, batch in self.located_batches(number))
+        return (batch for _, batch in self.numbered_record_batches(number))
 
-    def located_batches(self, number: int) -> Iterator[tuple[NDArray[np.int64], Any]]:
-        """Yield the rows of a shard as `shard_batches`, with their row numbers in the table."""
+    def numbered_record_batches(self, number: int) -> Iterator[tuple[NDArray[np.int64], Any]]:
+        """Yield the rows of a shard as `shard_record_batches`, with their row numbers in the table."""
         shard, first = self.shards[number], int(self.table_bounds[number])
         kept = np.arange(shard.n_rows) if shard.kept is None else np.load(shard.kept)
         start = 0
-        for batch in read_batches(shard.path):
+        for batch in read_record_batches(shard.path):
             low, high = np.searchsorted(kept, (start, start + len(batch))).tolist()
             rows = kept[low:high].astype(np.int64)
             if self.selected is not None or self.left_out is not None:
-                ranks: list[int] = self._rank(np.array([first + low, first + high])).tolist()
+                ranks: list[int] = self._count_selected_before(np.array([first + low, first + high])).tolist()
                 rows = rows[self._table_rows(np.arange(*ranks)) - first - low]
             yield rows, batch if len(rows) == len(batch) else batch.take(rows - start)
             start += len(batch)
@@ -216,7 +216,7 @@ class ParallelCorpus:
     def batches(self) -> Iterator[Any]:
         """Yield all rows in order, as Arrow record batches."""
         for number in range(len(self.shards)):
-            yield from self.shard_batches(number)
+            yield from self.shard_record_batches(number)
 
     def take(self, rows: NDArray[np.int64], columns: Sequence[str] = tuple(COLUMNS)) -> dict[str, list[Any]]:
         """Return some rows in the given order, by column. `file` has the names of the files."""
@@ -247,7 +247,7 @@ class ParallelCorpus:
     def source_bounds(self) -> NDArray[np.int64]:
         """Return the first row of each source, and the number of rows: [K + 1]. A single source has no name."""
         sizes = self.source_sizes.values() if self.source_sizes else [int(self.table_bounds[-1])]
-        return self._rank(np.cumsum([0, *sizes]))
+        return self._count_selected_before(np.cumsum([0, *sizes]))
 
     def split_sources(self) -> list[ParallelCorpus]:
         """Return the corpus of each source: this one if it has a single source."""

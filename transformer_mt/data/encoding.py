@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
-from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 
@@ -218,7 +218,7 @@ def encode_corpus(
     tokenizers: TokenizerPair,
     limit: LengthLimit | None,
     cache_dir: Path,
-    runner: Runner = RUN_HERE,
+    runner: Runner = IN_PROCESS_RUNNER,
 ) -> EncodedCorpus:
     """Encode a corpus and apply the length limit, shard by shard. Without a limit, keep every pair.
 
@@ -227,7 +227,7 @@ def encode_corpus(
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)]
-    encode = Encode(corpus, tokenizers.to_dict(), limit)
+    encode = EncodeTask(corpus, tokenizers.to_dict(), limit)
     stage = Stage("encode", cache_dir, key, len(corpus.shards), encode)
     if not stage.is_complete():
         stage = replace(stage, n_bytes=_predict_bytes(corpus, BlockEncoder(tokenizers, limit)))
@@ -236,38 +236,38 @@ def encode_corpus(
     limit_counts = LengthLimitCounts()
     sides: tuple[list[SideArrays], list[SideArrays]] = ([], [])
     rows: list[Rows] = []
-    for folder, facts in results:
+    for folder, metadata in results:
         try:
             for side, (name, dtype) in enumerate(zip(SIDES, id_types, strict=True)):
                 ids, offsets = (
                     _map_array(folder / f"{name}.ids", dtype),
                     _map_array(folder / f"{name}.offsets", np.int64),
                 )
-                if len(ids) != offsets[-1] or len(offsets) != facts["n_pairs"] + 1:
+                if len(ids) != offsets[-1] or len(offsets) != metadata["n_pairs"] + 1:
                     raise ValueError("the lengths of the arrays differ")
                 sides[side].append(SideArrays(ids, offsets))
             rows.append(_map_array(folder / "rows", np.int32))
-            if len(rows[-1]) != facts["n_pairs"]:
+            if len(rows[-1]) != metadata["n_pairs"]:
                 raise ValueError("the lengths of the arrays differ")
         except PermissionError:
             raise
         except (OSError, ValueError, IndexError):
-            raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare`, which makes it again") from None
-        for reason, (count, examples) in facts["limited"].items():
+            raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare` to rebuild it") from None
+        for reason, (count, examples) in metadata["limited"].items():
             limit_counts.add(reason, examples, count)
     src, tgt = map(EncodedSide, sides)
     return EncodedCorpus(src, tgt, corpus, rows, limit_counts, stage.folder.name)
 
 
 @dataclass(frozen=True)
-class Encode:
+class EncodeTask:
     """Task: encode a shard."""
 
     corpus: ParallelCorpus
     tokenizers: dict[str, Any]  # tokenizers themselves cannot be sent
     limit: LengthLimit | None
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return the number of pairs, and the numbers of dropped and truncated pairs with the first few rows."""
         encoder = BlockEncoder(TokenizerPair.from_dict(self.tokenizers), self.limit)
         row, ends, n_pairs = int(self.corpus.bounds[task]), [0, 0], 0
@@ -282,7 +282,7 @@ class Encode:
             for _, offsets in arrays:
                 offsets.write(np.zeros(1, np.int64).data)
             n_rows = int(self.corpus.bounds[task + 1]) - row
-            for block in log_progress(map(encoder, self.corpus.shard_batches(task)), "encoded", n_rows):
+            for block in log_progress(map(encoder, self.corpus.shard_record_batches(task)), "encoded", n_rows):
                 rows.write((block.kept + np.int32(row)).data)
                 for side, (ids, offsets) in enumerate(arrays):
                     ids.write(block.ids[side].data)

@@ -24,7 +24,7 @@ from transformer_mt.data import corpus as shards
 from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.text_files import (
     MAX_LINE_BYTES,
     PAIRS_REMEDY,
@@ -283,7 +283,7 @@ PIECE_BYTES = 1 << 20  # bytes before a row that a task has to skip, at most
 
 
 def load_corpus(
-    source: Source, src_lang: str, tgt_lang: str, cache_dir: Path, runner: Runner = RUN_HERE
+    source: Source, src_lang: str, tgt_lang: str, cache_dir: Path, runner: Runner = IN_PROCESS_RUNNER
 ) -> ParallelCorpus:
     """Return the pairs of a source, after reading it if needed.
 
@@ -299,12 +299,14 @@ def load_corpus(
     columns = (source.src_column or languages[0], source.tgt_column or languages[1])
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, _file_states(source)]
     parts = _divide(source, cache_dir, runner)
-    stage = Stage("read", cache_dir, key, len(parts), Read(parts, columns, shards.SHARD_PAIRS), _min_text_bytes(source))
+    stage = Stage(
+        "read", cache_dir, key, len(parts), ReadTask(parts, columns, shards.SHARD_PAIRS), _min_text_bytes(source)
+    )
     found: list[Shard] = []
     hashes: list[str] = []
-    for folder, facts in runner(stage):
-        for name, n_rows, text_hash in facts["shards"]:
-            found.append(Shard(folder / name, n_rows, facts["files"]))
+    for folder, metadata in runner(stage):
+        for name, n_rows, text_hash in metadata["shards"]:
+            found.append(Shard(folder / name, n_rows, metadata["files"]))
             hashes.append(text_hash)
     if not found:
         raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
@@ -359,14 +361,14 @@ Part = Source | RowRange
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadTask:
     """Task: write the pairs of a part of a source in shards."""
 
     parts: Sequence[Part]
     columns: tuple[str, str]
     shard_pairs: int
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return name, number of rows and hash of each shard, and the names of the files that were read."""
         part = self.parts[task]
         pairs = _read_range(part) if isinstance(part, RowRange) else read_source(part, self.columns)
@@ -460,12 +462,12 @@ def _divide_rows(files: tuple[str, str], counts: Mapping[str, LineCounts]) -> It
 
 
 @dataclass(frozen=True)
-class Count:
+class CountTask:
     """Task: count the line feeds in the pieces of a part of a file."""
 
     parts: Sequence[tuple[str, int]]  # file and offset
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return the number of line feeds in each piece."""
         name, offset = self.parts[task]
         with Path(name).open("rb") as file:
@@ -480,11 +482,11 @@ def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[
         return {}
     states = [read_file_state(Path(name)) for name in names]
     parts = [(state[0], offset) for state in states for offset in range(0, state[1], PART_BYTES)]
-    results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), Count(parts)))
+    results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), CountTask(parts)))
     counts: dict[str, LineCounts] = {}
     for name, (path, *_) in zip(names, states, strict=True):
         found = chain.from_iterable(
-            facts["line_feeds"] for (_, facts), part in zip(results, parts, strict=True) if part[0] == path
+            metadata["line_feeds"] for (_, metadata), part in zip(results, parts, strict=True) if part[0] == path
         )
         before = np.cumsum([0, *found])
         with Path(name).open("rb") as file:

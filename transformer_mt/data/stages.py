@@ -1,14 +1,14 @@
-"""Stages of the preparation of a corpus: numbered tasks that write files, which any runner may execute.
+"""Stages of the preparation of a corpus. A stage is a list of independent tasks that write files.
 
-The folder of a stage is in the cache, and its name has a hash of all that the results depend on:
+The folder of a stage is in the cache, and its name ends in a hash of everything that determines the results:
 
     read-1a2b3c4d5e6f7a8b/
-        00000/        the files of task 0, and `task.json` with its facts and the checksum of each file
+        00000/        the files of task 0, and `task.json` with its metadata and the checksum of each file
         00001/ ...
-        stage.json    the facts of all tasks, once they are finished
+        stage.json    the metadata of all tasks, written when all are finished
 
-A task writes to a temporary folder, which is renamed. So a task is finished or absent, whenever a process is killed,
-and it makes no difference if two machines run it at the same time. The results do not depend on the runner.
+A task writes to a temporary folder, which is then renamed. So a killed process leaves no partial task, and two machines
+may run the same task. The results do not depend on the runner.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from transformer_mt.system.files import (
 )
 from transformer_mt.system.log import ProgressReport, log_rank0
 
-FACTS = "task.json"
+METADATA = "task.json"
 INDEX = "stage.json"
 
-Facts = Mapping[str, Any]
-"""What later stages need to know of a task, as JSON."""
+TaskMetadata = Mapping[str, Any]
+"""Values that a task returns for later stages, as JSON."""
 
 
 class TaskResult(NamedTuple):
-    """The folder of a finished task, and its facts."""
+    """The folder of a finished task, and its metadata."""
 
     folder: Path
-    facts: Facts
+    metadata: TaskMetadata
 
 
 @dataclass(frozen=True)
 class Stage:
     """Tasks that can run in any order, on any machine that sees the cache."""
 
-    name: str  # for messages and options: a verb, such as "encode"
+    name: str  # for messages and options, such as "encode"
     cache_dir: Path
-    key: Sequence[object]  # as JSON: all that the results depend on, with a version of the format
+    key: Sequence[object]  # JSON values that determine the results, with a version of the format
     n_tasks: int
-    run: Callable[[int, Path], Facts]  # writes the files of a task into a folder; must be picklable
-    n_bytes: float = 0  # that all tasks together need on the disk, about
+    run: Callable[[int, Path], TaskMetadata]  # writes the files of a task into a folder; must be picklable
+    n_bytes: float = 0  # estimated size of the files of all tasks
 
     @property
     def folder(self) -> Path:
@@ -71,7 +71,7 @@ class Stage:
 
     def unfinished(self) -> list[int]:
         """Return the tasks that are not finished."""
-        return [task for task in range(self.n_tasks) if not (self.task_folder(task) / FACTS).exists()]
+        return [task for task in range(self.n_tasks) if not (self.task_folder(task) / METADATA).exists()]
 
     def run_task(self, task: int) -> None:
         """Run a task, unless it is finished.
@@ -80,44 +80,46 @@ class Stage:
             UserError: The disk is full or read-only.
         """
         target = self.task_folder(task)
-        if (target / FACTS).exists():
+        if (target / METADATA).exists():
             return
         with report_read_only_folder(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 with atomic_new_folder(target) as temporary:
-                    facts = self.run(task, temporary)
+                    metadata = self.run(task, temporary)
                     checksums = {file.name: compute_checksum(file) for file in temporary.iterdir()}
-                    (temporary / FACTS).write_text(json.dumps({"facts": facts, "checksums": checksums}), "utf-8")
+                    (temporary / METADATA).write_text(
+                        json.dumps({"metadata": metadata, "checksums": checksums}), "utf-8"
+                    )
             except (UserError, OSError):
-                if not (target / FACTS).exists():  # another machine may have finished it
+                if not (target / METADATA).exists():  # another machine may have finished it
                     raise
 
     def check_space(self, n_tasks: int) -> None:
-        """Raise `UserError` if the disk has no space for so many tasks."""
+        """Raise `UserError` if the disk has no space for the files of `n_tasks` tasks."""
         needed = self.n_bytes * n_tasks / self.n_tasks
         check_cache_space(self.cache_dir, needed, f"the files of the stage {self.name}")
 
     def is_complete(self) -> bool:
-        """Return whether all tasks were finished."""
+        """Return whether the index is written."""
         return (self.folder / INDEX).exists()
 
     def complete(self) -> None:
-        """Write the index, once all tasks are finished."""
-        facts = [json.loads((self.task_folder(task) / FACTS).read_text("utf-8")) for task in range(self.n_tasks)]
-        write_text(self.folder / INDEX, json.dumps([each["facts"] for each in facts]))
+        """Write the index. All tasks must be finished."""
+        metadata = [json.loads((self.task_folder(task) / METADATA).read_text("utf-8")) for task in range(self.n_tasks)]
+        write_text(self.folder / INDEX, json.dumps([each["metadata"] for each in metadata]))
 
     def results(self) -> list[TaskResult]:
         """Return the results of all tasks. The stage must be complete."""
         index = self.folder / INDEX
         try:
-            facts = json.loads(index.read_text("utf-8"))
+            metadata = json.loads(index.read_text("utf-8"))
         except ValueError:
-            raise UserError(f"{index}: is damaged; run `tmt prepare`, which makes it again") from None
-        return [TaskResult(self.task_folder(task), each) for task, each in enumerate(facts)]
+            raise UserError(f"{index}: is damaged; run `tmt prepare` to rebuild it") from None
+        return [TaskResult(self.task_folder(task), each) for task, each in enumerate(metadata)]
 
     def remove_damaged(self) -> None:
-        """Delete the finished tasks with a file that has changed since, so that they run again, and the index."""
+        """Delete the index, and each finished task with a file that does not match its checksum."""
         (self.folder / INDEX).unlink(missing_ok=True)
         for task in range(self.n_tasks):
             folder = self.task_folder(task)
@@ -128,14 +130,14 @@ class Stage:
 
 def _is_intact(folder: Path) -> bool:
     try:
-        checksums = json.loads((folder / FACTS).read_text("utf-8"))["checksums"]
+        checksums = json.loads((folder / METADATA).read_text("utf-8"))["checksums"]
         return all(compute_checksum(folder / name) == checksum for name, checksum in checksums.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
 def compute_checksum(path: Path) -> str:
-    """Return the 64-bit XXH3 hash of a file. It finds damage, not forgery."""
+    """Return the 64-bit XXH3 hash of a file. It detects damage, but not manipulation."""
     import xxhash
 
     digest = xxhash.xxh3_64()
@@ -146,7 +148,7 @@ def compute_checksum(path: Path) -> str:
 
 
 class Runner(Protocol):
-    """Executes the tasks of stages. The flow that prepares a corpus calls it for one stage after the other."""
+    """Executes stages. The flow that prepares a corpus calls it for each stage in turn."""
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a stage, after its unfinished tasks have run.
@@ -158,10 +160,10 @@ class Runner(Protocol):
 
 
 class StageRunner(ABC):
-    """Runs the unfinished tasks of a stage. If another process runs the same stage, it waits for that one."""
+    """Runs the unfinished tasks of a stage. It waits while another process runs the same stage."""
 
     verifies: bool = False
-    """Whether it also compares the files of finished tasks with their checksums."""
+    """Whether it compares the files of finished tasks with their checksums, and runs damaged tasks again."""
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a stage, after its unfinished tasks have run."""
@@ -179,7 +181,7 @@ class StageRunner(ABC):
         try:
             build_cached(stage.folder / INDEX, run_all, stage.is_complete)
         except BaseException:
-            with suppress(OSError):  # it has finished tasks
+            with suppress(OSError):  # not empty: tasks are finished
                 stage.folder.rmdir()
             raise
         return stage.results()
@@ -213,7 +215,7 @@ class LocalRunner(StageRunner):
                 report.update(n_finished)
 
 
-RUN_HERE = LocalRunner()
+IN_PROCESS_RUNNER = LocalRunner()
 """Runs all tasks in this process."""
 
 

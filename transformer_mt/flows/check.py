@@ -9,7 +9,7 @@ from pathlib import Path
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.stages import RUN_HERE, Runner
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import (
@@ -31,7 +31,7 @@ from transformer_mt.tools.quality.score_filters import ScoreFilter
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 
 
-def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runner = RUN_HERE) -> CorpusReport:
+def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
     """Check all corpora and the tokenizers of a run. Without tokenizers, they are learned from a sample.
 
     Raises:

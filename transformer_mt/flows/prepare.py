@@ -24,7 +24,7 @@ from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.sources import load_corpus
-from transformer_mt.data.stages import RUN_HERE, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -65,7 +65,7 @@ def build_report(data: TrainingData) -> list[str]:
     if count := validation.limit_counts.truncated:
         where = validation.text.describe_lines(validation.limit_counts.examples["truncated"], count)
         lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
-    return [*lines, *data.repetitions]
+    return [*lines, *data.notes]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class TrainingData:
     validation: EncodedCorpus
     test: dict[str, ParallelCorpus]
     tokenizers: TokenizerPair
-    repetitions: Sequence[str] = ()  # sentences about duplicates and about overlap with held-out sets
+    notes: Sequence[str] = ()  # sentences about duplicates and about overlap with held-out sets
 
     def held_out(self) -> dict[str, ParallelCorpus]:
         """Return the text of the validation set and the test sets, by name."""
@@ -92,7 +92,7 @@ class TrainingData:
         return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}
 
 
-def prepare_data(run: RunFolder, config: Config, runner: Runner = RUN_HERE) -> TrainingData:
+def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUNNER) -> TrainingData:
     """Read the corpora, learn the tokenizers of a new run, and encode the training and validation pairs.
 
     Results are cached in `data.cache_dir`. Of several processes that train together, rank 0 makes them, and the others
@@ -114,7 +114,7 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = RUN_HERE) -> T
         encode_validation(config, validation, tokenizers, runner),
         test,
         tokenizers,
-        _find_repetitions(config, train, {"validation": validation, **test}, runner),
+        _describe_duplicates_and_overlap(config, train, {"validation": validation, **test}, runner),
     )
 
 
@@ -126,19 +126,19 @@ def _report_old_caches(cache_dir: Path) -> None:
         log_rank0(f"data: {cache_dir}: {', '.join(old)} are of an earlier version and no longer used; delete them")
 
 
-def _find_repetitions(
+def _describe_duplicates_and_overlap(
     config: Config, train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], runner: Runner
 ) -> Sequence[str]:
     """Return sentences about duplicates and overlap. There are none in the built-in corpus."""
     sources = (*config.data.train_sources, *(source for _, source in config.data.iterate_held_out_sources()))
     if all(source.builtin for source in sources):
         return ()
-    from transformer_mt.tools.quality.corpus_filters import find_repetitions
+    from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap
 
-    return find_repetitions(train, held_out, Path(config.data.cache_dir), runner)
+    return describe_duplicates_and_overlap(train, held_out, Path(config.data.cache_dir), runner)
 
 
-def load_split(config: Config, name: str, runner: Runner = RUN_HERE) -> ParallelCorpus:
+def load_split(config: Config, name: str, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
     """Return the text of `train`, `validation` or a test set. The training pairs are those that the filters leave.
 
     Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
@@ -154,19 +154,21 @@ def load_split(config: Config, name: str, runner: Runner = RUN_HERE) -> Parallel
     return train if name == "train" else validation
 
 
-def load_source(config: Config, source: Source, runner: Runner = RUN_HERE) -> ParallelCorpus:
+def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
     """Return the text of a source, unfiltered."""
     return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir), runner)
 
 
-def load_sources(config: Config, sources: TrainSources | HeldOutSources, runner: Runner = RUN_HERE) -> ParallelCorpus:
+def load_sources(
+    config: Config, sources: TrainSources | HeldOutSources, runner: Runner = IN_PROCESS_RUNNER
+) -> ParallelCorpus:
     """Return the text of a source, or of several together, unfiltered."""
     if isinstance(sources, Source):
         return load_source(config, sources, runner)
     return combine_corpora({source.name: load_source(config, source, runner) for source in sources})
 
 
-def load_filtered(config: Config, runner: Runner = RUN_HERE) -> ParallelCorpus:
+def load_filtered(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
     """Return the pairs of `data.train` that `data.filters` leaves of each source."""
     data = config.data
     if not data.filters:  # so that the held-out sets need not be read
@@ -202,21 +204,21 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
 
 
 def filter_arguments(
-    config: Config, source: Source, runner: Runner = RUN_HERE
+    config: Config, source: Source, runner: Runner = IN_PROCESS_RUNNER
 ) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
     """Return the languages of a source, the configured validation and test sets, and the folder of the cache."""
     data = config.data
     return source.languages(data.src_lang, data.tgt_lang), load_held_out(config, runner), Path(data.cache_dir)
 
 
-def load_held_out(config: Config, runner: Runner = RUN_HERE) -> dict[str, ParallelCorpus]:
+def load_held_out(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> dict[str, ParallelCorpus]:
     """Return the text of the configured validation and test sets, by name."""
     data = config.data
     sources = {**({"validation": data.validation} if data.validation else {}), **data.test}
     return {name: load_sources(config, source, runner) for name, source in sources.items()}
 
 
-def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = RUN_HERE) -> TokenizerPair:
+def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = IN_PROCESS_RUNNER) -> TokenizerPair:
     """Return the tokenizers of a new run: learned from the training pairs, from files, or those of `train.init_from`.
 
     Learned ones are cached, because not every kind is learned deterministically.
@@ -227,7 +229,7 @@ def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = RUN_
 
 
 @dataclass(frozen=True)
-class LearnTokenizers:
+class VocabularyTask:
     """The task that learns the tokenizers."""
 
     config: TokenizerConfig
@@ -253,13 +255,13 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> 
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
     sections = [section.model_dump(mode="json") for section in (tokenizer, modifiers)]
     settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
-    learn = LearnTokenizers(tokenizer, pairs, config.seed)
+    learn = VocabularyTask(tokenizer, pairs, config.seed)
     ((folder, _),) = runner(Stage("vocabulary", Path(config.data.cache_dir), settings, 1, learn))
     return TokenizerPair.load(folder / TOKENIZERS)
 
 
 def encode_training(
-    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, runner: Runner = RUN_HERE
+    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, runner: Runner = IN_PROCESS_RUNNER
 ) -> EncodedCorpus:
     """Encode the training pairs. Longer ones than `data.max_length` are dropped or truncated.
 
@@ -284,7 +286,7 @@ def encode_training(
 
 
 def encode_validation(
-    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, runner: Runner = RUN_HERE
+    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, runner: Runner = IN_PROCESS_RUNNER
 ) -> EncodedCorpus:
     """Encode the validation pairs without dropping any.
 
@@ -332,7 +334,7 @@ def _measure_batches(config: Config, corpus: EncodedCorpus, tokens: int, batches
         return {}
 
     stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_partitions, measure)
-    return [np.load(folder / "shapes.npy") for folder, _ in RUN_HERE(stage)]
+    return [np.load(folder / "shapes.npy") for folder, _ in IN_PROCESS_RUNNER(stage)]
 
 
 def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:

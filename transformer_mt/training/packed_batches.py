@@ -56,7 +56,7 @@ class PackedBatch(Batch):
         and the greatest length to a power of two. Each pair is empty, or has tokens on both sides, because the kernel
         of attention fails for a sentence without keys or queries.
         """
-        longest = _power_of_two(max(packing.longest for packing in self.packings), MIN_LONGEST)
+        longest = _next_power_of_two(max(packing.longest for packing in self.packings), MIN_LONGEST)
         longest = min(longest, max_length or longest)
         n_tokens = self.n_src, self.n_tgt
         step = max(MIN_TOKEN_STEP, (1 << max(n_tokens).bit_length()) // 32)
@@ -64,7 +64,7 @@ class PackedBatch(Batch):
         n_added = [least + -(n + least) % step for n in n_tokens]
         n_pairs = -(-max(n_added) // longest)
         n_sentences = len(self.packings.src.offsets) - 1 + n_pairs
-        n_empty = _power_of_two(n_sentences, MIN_SENTENCES) - n_sentences
+        n_empty = _next_power_of_two(n_sentences, MIN_SENTENCES) - n_sentences
         src, tgt = (
             packing.append([(n + i) // n_pairs for i in range(n_pairs)] + n_empty * [0], longest)
             for packing, n in zip(self.packings, n_added, strict=True)
@@ -109,7 +109,7 @@ class PackedBatch(Batch):
         )
 
 
-def _power_of_two(n: int, minimum: int) -> int:
+def _next_power_of_two(n: int, minimum: int) -> int:
     return max(minimum, 1 << (n - 1).bit_length())
 
 

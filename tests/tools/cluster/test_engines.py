@@ -15,12 +15,12 @@ import pytest
 from helpers import read_folder
 from slurm_helpers import slurm as slurm
 
-from transformer_mt.data.stages import Facts, LocalRunner, Stage
+from transformer_mt.data.stages import LocalRunner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.tools.cluster.runners import RayRunner, RunnerDone, SlurmRunner, StatusRunner, TaskRunner
 
 
-def write_square(source: Path, task: int, folder: Path) -> Facts:
+def write_square(source: Path, task: int, folder: Path) -> TaskMetadata:
     """Write the square of the number in a line of a file, which may have a bad line."""
     line = source.read_text(encoding="utf-8").splitlines()[task]
     if not line.isdigit():
@@ -29,7 +29,7 @@ def write_square(source: Path, task: int, folder: Path) -> Facts:
     return {"square": int(line) ** 2}
 
 
-def wait_for_release(task: int, folder: Path) -> Facts:
+def wait_for_release(task: int, folder: Path) -> TaskMetadata:
     while not Path("release").exists():
         time.sleep(0.1)
     return {}
@@ -52,7 +52,7 @@ def test_single_tasks_give_the_files_of_a_local_run(stage: Stage) -> None:
     second = Stage("square", Path("cache"), ["v2"], 2, stage.run)
 
     def flow(runner: TaskRunner | StatusRunner | LocalRunner) -> int:
-        return sum(result.facts["square"] for each in (stage, second, stage) for result in runner(each))
+        return sum(result.metadata["square"] for each in (stage, second, stage) for result in runner(each))
 
     for task, step in [(5, None), (1, 2), (0, 2)]:
         with pytest.raises(UserError, match=r"square comes first.*tasks are not finished \(0"):
@@ -87,7 +87,7 @@ def test_jobs_of_slurm_give_the_files_of_a_local_run(stage: Stage, n_jobs: int |
     """Finished tasks do not run again."""
     stage.run_task(2)
     results = SlurmRunner(n_jobs, {"time": "5:00", "partition": "main"})(stage)
-    assert [result.facts["square"] for result in results] == [n * n for n in range(7)]
+    assert [result.metadata["square"] for result in results] == [n * n for n in range(7)]
     LocalRunner()(in_folder(stage, "local"))
     assert not [*Path("cache/jobs").iterdir()]
     Path("cache/jobs").rmdir()
@@ -156,6 +156,6 @@ def test_workers_of_ray_give_the_files_of_a_local_run(stage: Stage) -> None:
         RayRunner(2)(stage)
     numbers.write_text(numbers.read_text(encoding="utf-8").replace("four", "4"), encoding="utf-8")
     results = RayRunner()(stage)
-    assert [result.facts["square"] for result in results] == [n * n for n in range(7)]
+    assert [result.metadata["square"] for result in results] == [n * n for n in range(7)]
     LocalRunner()(in_folder(stage, "local"))
     assert read_folder(Path("cache")) == read_folder(Path("local"))

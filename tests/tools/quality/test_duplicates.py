@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import RUN_HERE, LocalRunner, Runner
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, LocalRunner, Runner
 from transformer_mt.tools.quality import duplicates
-from transformer_mt.tools.quality.duplicates import ComparedSide, RepeatedRows, find_duplicates, hash_side, hash_texts
+from transformer_mt.tools.quality.duplicates import ComparedSide, DuplicateRows, find_duplicates, hash_side, hash_texts
 
 Pairs = list[tuple[str, str]]
 WriteShards = Callable[..., ParallelCorpus]
@@ -51,9 +51,9 @@ def find_repeats(pairs: Pairs, of: ComparedSide, normalized: bool) -> dict[int, 
     return repeats
 
 
-def read_all(found: RepeatedRows) -> dict[int, int]:
+def read_all(found: DuplicateRows) -> dict[int, int]:
     """Return the repeated rows of all shards, in order, and the row that each repeats."""
-    shards = [found.of_shard(number) for number in range(len(found.bounds) - 1)]
+    shards = [found.read_shard(number) for number in range(len(found.bounds) - 1)]
     assert all((shard.similarities == 1).all() for shard in shards)
     rows = [row for shard in shards for row in shard.rows.tolist()]
     assert rows == sorted(rows) and len(rows) == found.n_rows
@@ -74,7 +74,7 @@ def test_repeated_rows_are_those_of_a_dictionary(
     monkeypatch.setattr(duplicates, "RANGE_ROWS", range_rows)
     pairs = make_pairs(300, seed=shard_size)
     corpus = write_shards(pairs, shard_size)
-    found = find_duplicates(corpus, RUN_HERE, Path("cache"), of, normalized=normalized)
+    found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"), of, normalized=normalized)
     assert read_all(found) == find_repeats(pairs, of, normalized)
 
 
@@ -82,7 +82,7 @@ def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
     pairs = make_pairs(300, seed=1)
     rows = np.concatenate([np.arange(3, 30, 2), np.arange(150, 300, 3)])  # and none of some shards
     corpus = write_shards(pairs, 20).select(rows, "part")
-    found = find_duplicates(corpus, RUN_HERE, Path("cache"))
+    found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"))
     assert read_all(found) == find_repeats([pairs[row] for row in rows.tolist()], "pair", normalized=False)
 
 
@@ -90,7 +90,7 @@ def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
 def test_equal_rows_repeat_the_first_one(pairs: Pairs, write_shards: WriteShards) -> None:
     corpus = write_shards(pairs, 10)
     for of in get_args(ComparedSide):
-        found = find_duplicates(corpus, RUN_HERE, Path("cache"), of)
+        found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"), of)
         assert read_all(found) == find_repeats(pairs, of, normalized=False)
 
 
@@ -102,4 +102,4 @@ def test_processes_give_the_same_result(write_shards: WriteShards, monkeypatch: 
     def find(runner: Runner, folder: str) -> dict[int, int]:
         return read_all(find_duplicates(corpus, runner, Path(folder)))
 
-    assert find(LocalRunner(2), "two") == find(RUN_HERE, "one")
+    assert find(LocalRunner(2), "two") == find(IN_PROCESS_RUNNER, "one")

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from transformer_mt.data import sources as quickstart
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import RUN_HERE
+from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.errors import UserError
 from transformer_mt.tools.quality.filter_base import Filter, FilterLocation
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
@@ -55,7 +55,9 @@ def apply(write_corpus: Callable[..., ParallelCorpus]) -> Apply:
 
     def apply(pairs: Pairs, *filters: Any, tgt: str = "de", **held_out: Pairs) -> ParallelCorpus:
         others = {name: write_corpus(other, name) for name, other in held_out.items()}
-        return filter_corpus(write_corpus(pairs), parse(*filters), ("en", tgt), others, Path("cache"), RUN_HERE)
+        return filter_corpus(
+            write_corpus(pairs), parse(*filters), ("en", tgt), others, Path("cache"), IN_PROCESS_RUNNER
+        )
 
     return apply
 
@@ -202,7 +204,7 @@ def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
 
 def test_affected_pairs_are_listed_with_reasons(write_corpus: Callable[..., ParallelCorpus]) -> None:
     corpus, filters = write_corpus(NUMBERED + NUMBERED[:2]), parse({"regex": {"drop": "3"}}, "duplicate")
-    found = [*iterate_affected(corpus, filters, 1, ("en", "de"), {}, Path("cache"), RUN_HERE)]
+    found = [*iterate_affected(corpus, filters, 1, ("en", "de"), {}, Path("cache"), IN_PROCESS_RUNNER)]
     assert found == [(f"t.en:{11 + i}", *NUMBERED[i], f"repeats t.en:{1 + i}") for i in range(2)]
 
 

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import RUN_HERE, LocalRunner, Runner, Stage, TaskResult
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, LocalRunner, Runner, Stage, TaskResult
 from transformer_mt.tools.quality import duplicates, near_duplicates
-from transformer_mt.tools.quality.duplicates import ComparedSide, RepeatedRows
-from transformer_mt.tools.quality.near_duplicates import NearIndex, find_near_duplicates, make_compared_texts
+from transformer_mt.tools.quality.duplicates import ComparedSide, DuplicateRows
+from transformer_mt.tools.quality.near_duplicates import MinHashIndex, find_near_duplicates, make_compared_texts
 from transformer_mt.tools.quality.signals import make_comparison_key
 
 WORDS = (
@@ -63,9 +63,9 @@ def remove_near(texts: list[str]) -> set[int]:
     return removed
 
 
-def read_all(found: RepeatedRows) -> list[tuple[int, int, float]]:
+def read_all(found: DuplicateRows) -> list[tuple[int, int, float]]:
     """Return the rows of all shards, in order, with the row to which each is similar."""
-    shards = [found.of_shard(number) for number in range(len(found.bounds) - 1)]
+    shards = [found.read_shard(number) for number in range(len(found.bounds) - 1)]
     columns = ([each.rows for each in shards], [each.others for each in shards], [each.similarities for each in shards])
     matches = [*zip(*(np.concatenate(parts).tolist() for parts in columns), strict=True)]
     assert len(matches) == found.n_rows and matches == sorted(matches)
@@ -102,7 +102,7 @@ def test_nearly_all_similar_rows_are_removed(
     pairs = [*zip(texts, texts[::-1], strict=True)]
     if of == "tgt":
         pairs = [(src, tgt) for tgt, src in pairs]
-    found = read_all(find_near_duplicates(write_shards(pairs, shard_size), RUN_HERE, Path("cache"), of))
+    found = read_all(find_near_duplicates(write_shards(pairs, shard_size), IN_PROCESS_RUNNER, Path("cache"), of))
     removed = {row for row, _, _ in found}
     for row, other, similarity in found:
         assert other < row and other not in removed
@@ -113,7 +113,7 @@ def test_nearly_all_similar_rows_are_removed(
 def test_pairs_are_compared_as_one_text(texts: list[str], write_shards: WriteShards) -> None:
     pairs = [(text[:10], text[10:]) for text in texts] + [(text, "") for text in texts[:30]]
     joined = [f"{src}\0\0\0{tgt}" for src, tgt in pairs]
-    found = read_all(find_near_duplicates(write_shards(pairs, 300), RUN_HERE, Path("cache")))
+    found = read_all(find_near_duplicates(write_shards(pairs, 300), IN_PROCESS_RUNNER, Path("cache")))
     expected = remove_near(joined)
     assert len(expected) > 50 and len({row for row, _, _ in found} ^ expected) <= 0.02 * len(expected)
 
@@ -126,21 +126,21 @@ def test_the_result_is_the_same_for_any_shards(
     for shard_size, range_rows in ((1000, 1000), (130, 90)):
         monkeypatch.setattr(duplicates, "RANGE_ROWS", range_rows)
         corpus = write_shards(pairs, shard_size)
-        results.append(read_all(find_near_duplicates(corpus, RUN_HERE, Path("cache"), "src", 0.7)))
+        results.append(read_all(find_near_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"), "src", 0.7)))
     assert results[0] == results[1] and len(results[0]) > 60
 
 
 @pytest.mark.parametrize("pairs", [[("a dog runs", "ein Hund")] * 50, [("", "")] * 50, [("", "a"), ("", "b")]])
 def test_equal_and_empty_texts_are_kept(pairs: list[tuple[str, str]], write_shards: WriteShards) -> None:
     for of in get_args(ComparedSide):
-        assert read_all(find_near_duplicates(write_shards(pairs, 20), RUN_HERE, Path("cache"), of)) == []
+        assert read_all(find_near_duplicates(write_shards(pairs, 20), IN_PROCESS_RUNNER, Path("cache"), of)) == []
 
 
 def test_the_work_is_linear_in_the_texts_with_equal_keys(write_shards: WriteShards) -> None:
     """All texts are similar, so that comparing each of them with all others takes 4.5 million comparisons."""
     text = "the shop sells all kinds of fresh fruit and vegetables every day from nine to five in the old town, number "
     pairs = [(f"{text}{i:x}", "") for i in range(3000)]
-    found = find_near_duplicates(write_shards(pairs, 1000), RUN_HERE, Path("cache"), "src")
+    found = find_near_duplicates(write_shards(pairs, 1000), IN_PROCESS_RUNNER, Path("cache"), "src")
     assert [other for _, other, _ in read_all(found)] == [0] * 2999
     (candidates,) = Path("cache").glob("candidates-*/*/candidates.bin")
     assert candidates.stat().st_size < 8 * 10 * len(pairs)
@@ -154,7 +154,7 @@ def test_processes_and_interruptions_give_the_same_result(texts: list[str], writ
     def find(runner: Runner, folder: str) -> list[tuple[int, int, float]]:
         return read_all(find_near_duplicates(corpus, runner, Path(folder), "src"))
 
-    expected = find(RUN_HERE, "one")
+    expected = find(IN_PROCESS_RUNNER, "one")
     assert find(LocalRunner(2), "two") == expected
     n_finished = 0
 
@@ -167,7 +167,7 @@ def test_processes_and_interruptions_give_the_same_result(texts: list[str], writ
             pickle.loads(pickle.dumps(stage)).run_task(tasks[-1])
             n_finished += 1
             raise Killed
-        return RUN_HERE(stage)
+        return IN_PROCESS_RUNNER(stage)
 
     while True:
         try:
@@ -181,7 +181,7 @@ def test_processes_and_interruptions_give_the_same_result(texts: list[str], writ
 def test_index_finds_the_texts_that_are_similar_to_one_of_it() -> None:
     texts = make_texts(400, seed=2)
     known, others = texts[::2], texts[1::2]
-    found = NearIndex(known).find(others)
+    found = MinHashIndex(known).find(others)
     expected = {
         i for i, text in enumerate(others) if text not in known and max(jaccard(text, other) for other in known) >= 0.8
     }
@@ -193,7 +193,7 @@ def test_index_finds_the_texts_that_are_similar_to_one_of_it() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(random_texts, random_texts)
 def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
-    found = NearIndex(others).find(texts)
+    found = MinHashIndex(others).find(texts)
     for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
         assert texts[row] != others[other] and jaccard(texts[row], others[other]) == pytest.approx(similarity)
 
@@ -215,4 +215,4 @@ def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
 )  # fmt: skip
 def test_other_captions_are_not_near_duplicates(first: tuple[str, str], second: tuple[str, str], is_near: int) -> None:
     (known,), (text,) = (make_compared_texts([src], [tgt], "pair") for src, tgt in (first, second))
-    assert len(NearIndex([known]).find([text])) == is_near
+    assert len(MinHashIndex([known]).find([text])) == is_near

@@ -20,9 +20,9 @@ from transformer_mt.data.stages import Stage, StageRunner, TaskResult
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport, log_rank0
 
-LONGEST_POLL_SECONDS = 15.0
-SHOWN_TASKS = 10  # of those that failed
-VISIBLE_SECONDS = 60.0
+MAX_POLL_SECONDS = 15.0
+MAX_LISTED_TASKS = 10  # of those that failed
+VISIBILITY_TIMEOUT = 60.0
 """Time until this machine sees a new file of another one: a network file system caches which files do not exist."""
 
 
@@ -127,7 +127,7 @@ class StatusRunner:
 
 
 def _list_tasks(tasks: Sequence[int]) -> str:
-    return ", ".join(map(str, tasks[:SHOWN_TASKS])) + (", ..." if len(tasks) > SHOWN_TASKS else "")
+    return ", ".join(map(str, tasks[:MAX_LISTED_TASKS])) + (", ..." if len(tasks) > MAX_LISTED_TASKS else "")
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -165,16 +165,16 @@ class SlurmRunner(StageRunner):
             with suppress(OSError):
                 subprocess.run(["scancel", "--name", folder.name], check=False)
             raise
-        _report_failures(stage, folder, f"Slurm's logs are in {folder / 'slurm_logs'}")
+        _raise_if_unfinished(stage, folder, f"Slurm's logs are in {folder / 'slurm_logs'}")
         shutil.rmtree(folder)
 
     def _wait(self, stage: Stage, job_name: str, report: ProgressReport) -> None:
         seconds = 0.5
         while _has_jobs(job_name):
             time.sleep(seconds)
-            seconds = min(1.5 * seconds, LONGEST_POLL_SECONDS)
+            seconds = min(1.5 * seconds, MAX_POLL_SECONDS)
             report.update(stage.n_tasks - len(stage.unfinished()))
-        deadline = time.monotonic() + VISIBLE_SECONDS
+        deadline = time.monotonic() + VISIBILITY_TIMEOUT
         while stage.unfinished() and not _has_jobs(job_name, only_failed=True) and time.monotonic() < deadline:
             time.sleep(1)
 
@@ -228,7 +228,7 @@ def _run_task(stage: Stage, task: int, folder: Path) -> None:
     stage.run_task(task)
 
 
-def _report_failures(stage: Stage, folder: Path, logs: str) -> None:
+def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
     """Raise `UserError` if tasks are not finished, with the message of the first one that failed."""
     if missing := stage.unfinished():
         errors = sorted(folder.glob("*.error"))

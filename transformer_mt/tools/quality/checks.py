@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
-from transformer_mt.data.stages import Facts, Runner, Stage
+from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import build_cached, write_text
 from transformer_mt.system.log import Severity
@@ -279,14 +279,14 @@ def check_pairs(
     held_out_keys = [[name, other.key, other.fingerprint] for name, other in held_out.items()]
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, languages, held_out_keys, misaligned]
     stage = Stage(
-        "check", cache_dir, key, len(corpus.shards), _CheckShard([], [], ShardFilters(corpus, context, [], []))
+        "check", cache_dir, key, len(corpus.shards), _CheckTask([], [], ShardFilters(corpus, context, [], []))
     )
     if not stage.is_complete():
         found = find_pairs(corpus, context, filters, cache_dir, runner)
         shard_filters = ShardFilters(corpus, context, filters, found, removes=False)
-        stage = replace(stage, run=_CheckShard(CHECKS, misaligned, shard_filters))
-    results = [facts for _, facts in runner(stage)]
-    findings = _make_findings(CHECKS, [facts["affected"] for facts in results], len(corpus))
+        stage = replace(stage, run=_CheckTask(CHECKS, misaligned, shard_filters))
+    results = [metadata for _, metadata in runner(stage)]
+    findings = _make_findings(CHECKS, [metadata["affected"] for metadata in results], len(corpus))
     if (foreign := findings.get("language")) and foreign.severity is Severity.ERROR:
         message = f"{foreign.message}; are data.src_lang and data.tgt_lang right, or exchanged?"
         findings["language"] = replace(foreign, message=message)
@@ -294,21 +294,21 @@ def check_pairs(
             is_exchanged = has_exchanged_sides(corpus, languages)
             remedy = EXCHANGE_REMEDY if is_exchanged else "correct src_lang and tgt_lang"
             findings["language"] = replace(foreign, message=message, remedy=remedy)
-    counts: list[list[int]] = np.sum([facts["lengths"] for facts in results], axis=0).tolist()
+    counts: list[list[int]] = np.sum([metadata["lengths"] for metadata in results], axis=0).tolist()
     title = f"words or characters per sentence (the last bar: {LONGEST} or more)"
     histogram = Histogram(title, [*range(0, LONGEST + 2 * BIN, BIN)], dict(zip(languages, counts, strict=True)))
     return [*findings.values(), *_unknown_languages(languages, len(corpus))], histogram
 
 
 @dataclass(frozen=True)
-class _CheckShard:
+class _CheckTask:
     """Task: apply checks to a shard."""
 
     checks: Sequence[CorpusCheck]
     misaligned: Sequence[LineRange]
     filters: ShardFilters
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return number and examples of the pairs that each check finds, and the lengths of both sides."""
         samples, lengths = self.filters.make_samples(), np.zeros((2, LONGEST // BIN + 1), np.int64)
         for block in self.filters.apply(task, partial(self._observe, samples)):
@@ -387,7 +387,7 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
     sample = corpus.select_evenly(N_PAIRS)
     context = FilterContext(sample, languages, {}, skip_inapplicable=True)
     filters = [check.make_filter() for check in SAMPLE_CHECKS]
-    check = _CheckShard(SAMPLE_CHECKS, (), ShardFilters(sample, context, filters, [None] * len(filters), removes=False))
+    check = _CheckTask(SAMPLE_CHECKS, (), ShardFilters(sample, context, filters, [None] * len(filters), removes=False))
     affected = [check(shard, Path())["affected"] for shard in range(len(sample.shards))]
     for finding in _make_findings(SAMPLE_CHECKS, affected, len(sample)).values():
         if finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
-from transformer_mt.data.stages import RUN_HERE, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
@@ -26,7 +26,7 @@ from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
 from transformer_mt.tools.quality.line_alignment import (
-    AlignShard,
+    AlignmentTask,
     LineRange,
     align_lines,
     explain_offset,
@@ -44,7 +44,7 @@ MAX_RARE = 0.2  # share of the characters that occur once
 
 
 def check_sources(
-    name: str, data: DataConfig, load: Callable[[Source], ParallelCorpus], runner: Runner = RUN_HERE
+    name: str, data: DataConfig, load: Callable[[Source], ParallelCorpus], runner: Runner = IN_PROCESS_RUNNER
 ) -> CorpusReport:
     """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
@@ -106,8 +106,8 @@ def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[Pair
 
 def _find_misaligned_ranges(corpus: ParallelCorpus, cache_dir: Path, runner: Runner) -> list[LineRange]:
     key = [ALIGNMENT_VERSION, corpus.key, corpus.fingerprint]
-    results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignShard(corpus)))
-    return join_ranges(LineRange(*found) for _, facts in results for found in facts["ranges"])
+    results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignmentTask(corpus)))
+    return join_ranges(LineRange(*found) for _, metadata in results for found in metadata["ranges"])
 
 
 def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, hint: str) -> Finding:

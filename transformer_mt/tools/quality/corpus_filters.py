@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.quality.duplicates import (
     ComparedSide,
+    DuplicateRows,
     Hashes,
-    RepeatedRows,
-    Rows,
+    IntArray,
     find_duplicates,
     has_text,
     hash_side,
@@ -38,7 +38,7 @@ from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.near_duplicates import (
     MIN_SIMILARITY,
     SIMILARITY,
-    NearIndex,
+    MinHashIndex,
     find_near_duplicates,
     make_compared_texts,
 )
@@ -49,16 +49,16 @@ _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
 
 @dataclass(frozen=True)
-class FoundRepetitions:
+class FoundDuplicates:
     """The rows that repeat an earlier one, by shard."""
 
-    repeated: RepeatedRows
+    repeated: DuplicateRows
     pairs: ParallelCorpus
     of: ComparedSide
 
     def make_function(self, shard: int) -> FilterFunction:
         """Return the function that finds the repeated rows of a block."""
-        found = self.repeated.of_shard(shard)
+        found = self.repeated.read_shard(shard)
         positions = found.rows - self.pairs.bounds[shard]
 
         def apply(block: Block) -> Mapping[int, str]:
@@ -66,15 +66,17 @@ class FoundRepetitions:
                 return {}
             start = int(block.positions[0])  # all pairs of the block are there
             part = slice(*np.searchsorted(positions, (start, start + len(block))).tolist())
-            return RepetitionReasons(self, positions[part] - start, found.others[part], found.similarities[part])
+            return DuplicateReasons(self, positions[part] - start, found.others[part], found.similarities[part])
 
         return apply
 
 
-class RepetitionReasons(Mapping[int, str]):
+class DuplicateReasons(Mapping[int, str]):
     """The reasons of repeated pairs of a block by index. Each is written when it is read, because few are shown."""
 
-    def __init__(self, found: FoundRepetitions, indices: Rows, others: Rows, similarities: NDArray[np.float32]) -> None:
+    def __init__(
+        self, found: FoundDuplicates, indices: IntArray, others: IntArray, similarities: NDArray[np.float32]
+    ) -> None:
         self._found = found
         matches: Iterator[tuple[int, float]] = zip(others.tolist(), similarities.tolist(), strict=True)
         self._matches: dict[int, tuple[int, float]] = dict(zip(indices.tolist(), matches, strict=True))
@@ -104,7 +106,7 @@ class DuplicateFilter(CorpusFilter, name="duplicate"):
     def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
         """Find the rows that are equal to an earlier one."""
         repeated = find_duplicates(pairs, runner, cache_dir, self.of, normalized=self.normalized)
-        return FoundRepetitions(repeated, pairs, self.of)
+        return FoundDuplicates(repeated, pairs, self.of)
 
 
 class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
@@ -121,7 +123,7 @@ class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
     def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
         """Find the rows that are similar to an earlier one."""
         repeated = find_near_duplicates(pairs, runner, cache_dir, self.of, self.similarity)
-        return FoundRepetitions(repeated, pairs, self.of)
+        return FoundDuplicates(repeated, pairs, self.of)
 
 
 class OverlapFilter(Filter, name="overlap"):
@@ -181,8 +183,8 @@ class NearOverlapFilter(Filter, name="near_overlap"):
 
         return apply
 
-    def _index(self, corpus: ParallelCorpus, side: ComparedSide) -> NearIndex:
-        return NearIndex([*make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)], self.similarity)
+    def _index(self, corpus: ParallelCorpus, side: ComparedSide) -> MinHashIndex:
+        return MinHashIndex([*make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)], self.similarity)
 
 
 def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSide]:
@@ -224,11 +226,11 @@ def _ratio_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:
     return lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), target) / n_words
 
 
-REPETITIONS_VERSION = 3  # of the cached counts; part of their key
+OVERLAP_VERSION = 3  # of the cached counts; part of their key
 
 
-def find_repetitions(
-    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path, runner: Runner = RUN_HERE
+def describe_duplicates_and_overlap(
+    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path, runner: Runner = IN_PROCESS_RUNNER
 ) -> list[str]:
     """Return sentences about duplicates in the training pairs, and about held-out sentences among them.
 
@@ -242,8 +244,8 @@ def find_repetitions(
     sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
     wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *sources.values()]))
     keys = [[name, corpus.key, corpus.fingerprint] for name, corpus in {"": train, **held_out}.items()]
-    stage = Stage("leaks", cache_dir, [REPETITIONS_VERSION, keys], len(train.shards), FindLeaks(train, wanted))
-    leaked = wanted[np.unique([i for _, facts in runner(stage) for i in facts["leaked"]]).astype(np.int64)]
+    stage = Stage("overlap", cache_dir, [OVERLAP_VERSION, keys], len(train.shards), OverlapTask(train, wanted))
+    leaked = wanted[np.unique([i for _, metadata in runner(stage) for i in metadata["leaked"]]).astype(np.int64)]
     for name, hashes in sources.items():
         rows = np.flatnonzero(np.isin(hashes, leaked) & has_text(hashes))
         if len(rows):
@@ -256,13 +258,13 @@ def find_repetitions(
 
 
 @dataclass(frozen=True)
-class FindLeaks:
+class OverlapTask:
     """Task: find held-out sources, given by ascending hashes, in a shard."""
 
     train: ParallelCorpus
     wanted: Hashes
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return the indices of the hashes that were found."""
         is_leaked = np.zeros(len(self.wanted), np.bool_)
         for block in read_blocks(self.train, task):

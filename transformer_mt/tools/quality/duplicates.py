@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import Facts, Runner, Stage
+from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.tools.quality.signals import make_comparison_keys
 
 Hashes = NDArray[np.uint64]
-Rows = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 Records = NDArray[np.void]
 ComparedSide = Literal["pair", "src", "tgt"]
 
@@ -131,8 +131,8 @@ MATCHES_FILE = "matches.bin"
 class Matches:
     """Rows that are equal or similar to another one, in ascending order."""
 
-    rows: Rows
-    others: Rows  # the earlier row, or the one of an index
+    rows: IntArray
+    others: IntArray  # the earlier row, or the one of an index
     similarities: NDArray[np.float32]  # share of common shingles; 1: equal
 
     def __len__(self) -> int:
@@ -140,14 +140,14 @@ class Matches:
 
 
 @dataclass(frozen=True)
-class RepeatedRows:
+class DuplicateRows:
     """The rows of a corpus that repeat an earlier one, in files. It can be sent to other processes."""
 
     n_rows: int  # that repeat an earlier one
     files: Sequence[Path]  # of `MATCH` records, each in the order of the rows
-    bounds: Rows  # of the shards
+    bounds: IntArray  # of the shards
 
-    def of_shard(self, number: int) -> Matches:
+    def read_shard(self, number: int) -> Matches:
         """Return the rows of a shard that repeat an earlier row of the corpus. All are rows of the corpus."""
         low, high = self.bounds[number : number + 2].tolist()
         found = np.concatenate([np.empty(0, MATCH), *(read_range(path, MATCH, low, high) for path in self.files)])
@@ -162,7 +162,7 @@ _HASHES_FILE = "hashes.bin"
 
 def find_duplicates(
     corpus: ParallelCorpus, runner: Runner, cache_dir: Path, of: ComparedSide = "pair", *, normalized: bool = False
-) -> RepeatedRows:
+) -> DuplicateRows:
     """Return the rows whose pair, source or target is equal to that of an earlier row. Empty sides repeat nothing.
 
     `normalized` compares without case, spaces and punctuation.
@@ -174,15 +174,15 @@ def find_duplicates(
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, n_shards, of, normalized]
     hash_shard = partial(_hash_shard, corpus, of, normalized)
     hashed = runner(Stage("hash", cache_dir, key, n_shards, hash_shard, len(corpus) * _HASHED.itemsize))
-    find_repeats = partial(_find_repeats, [result.folder for result in hashed], corpus.bounds, n_ranges)
+    find_repeats = partial(_find_duplicates_in_range, [result.folder for result in hashed], corpus.bounds, n_ranges)
     found = runner(Stage("duplicates", cache_dir, [*key, n_ranges], n_ranges, find_repeats))
-    n_rows = sum(result.facts["n_rows"] for result in found)
-    return RepeatedRows(n_rows, [result.folder / MATCHES_FILE for result in found], corpus.bounds)
+    n_rows = sum(result.metadata["n_rows"] for result in found)
+    return DuplicateRows(n_rows, [result.folder / MATCHES_FILE for result in found], corpus.bounds)
 
 
-def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shard: int, folder: Path) -> Facts:
+def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shard: int, folder: Path) -> TaskMetadata:
     """Write the hashes of a shard in ascending order, with their rows in the shard. Empty texts have none."""
-    blocks = [_hash_batch(batch, of, normalized) for batch in corpus.shard_batches(shard)]
+    blocks = [_hash_batch(batch, of, normalized) for batch in corpus.shard_record_batches(shard)]
     hashes = np.concatenate([np.empty(0, np.uint64), *blocks])
     rows = np.flatnonzero(has_text(hashes))
     rows = rows[np.argsort(hashes[rows], kind="stable")]
@@ -192,7 +192,9 @@ def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shar
     return {}
 
 
-def _find_repeats(folders: Sequence[Path], bounds: Rows, n_ranges: int, number: int, folder: Path) -> Facts:
+def _find_duplicates_in_range(
+    folders: Sequence[Path], bounds: IntArray, n_ranges: int, number: int, folder: Path
+) -> TaskMetadata:
     """Write the rows whose hash is in a range, and occurs in an earlier row."""
     low, high = hash_range(number, n_ranges, 64)
     parts = [read_range(path / _HASHES_FILE, _HASHED, low, high) for path in folders]

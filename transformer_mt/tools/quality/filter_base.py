@@ -67,7 +67,7 @@ def read_blocks(corpus: ParallelCorpus, shard: int, unfiltered: ParallelCorpus |
     """Yield the pairs of a shard in order. `unfiltered` is the corpus before any filter, by default the same."""
     names, first = corpus.shards[shard].files, int((unfiltered or corpus).table_bounds[shard])
     position = 0
-    for table_rows, batch in corpus.located_batches(shard):
+    for table_rows, batch in corpus.numbered_record_batches(shard):
         src, tgt = (batch[side].to_pylist() for side in ("src", "tgt"))
         indices: list[int] = batch["file"].to_pylist()
         rows = batch["row"].to_numpy() if "row" in batch.schema.names else first + table_rows
@@ -84,7 +84,7 @@ FilterFunction = Callable[[Block], Mapping[int, str]]
 
 @dataclass(frozen=True)
 class FilterContext:
-    """Facts that a filter may use before the first block."""
+    """TaskMetadata that a filter may use before the first block."""
 
     corpus: ParallelCorpus  # unfiltered
     languages: tuple[str, str]  # source and target, ISO 639 codes

@@ -22,7 +22,7 @@ from transformer_mt.data.corpus import (
     join_fingerprints,
     log_progress,
 )
-from transformer_mt.data.stages import RUN_HERE, Facts, Runner, Stage, TaskResult
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata, TaskResult
 from transformer_mt.tools.quality.filter_base import (
     Block,
     CorpusFilter,
@@ -124,7 +124,7 @@ TABLE, KEPT = "pairs.arrow", "kept.npy"
 
 
 @dataclass(frozen=True)
-class WriteFiltered:
+class FilterTask:
     """Task: write what filters leave of a shard: a new table if they change text, otherwise the rows of the old one."""
 
     filters: ShardFilters
@@ -134,7 +134,7 @@ class WriteFiltered:
         """Return whether there is a new table."""
         return not all(filter_.removes for filter_ in self.filters.filters)
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return number and hash of the pairs that are left, and number and examples of the pairs of each filter."""
         samples = self.filters.make_samples()
 
@@ -168,7 +168,7 @@ class WriteFiltered:
 
     def make_shard(self, old: Shard, result: TaskResult) -> Shard:
         """Return the shard that a task has made of another one."""
-        n_rows = int(result.facts["n_rows"])
+        n_rows = int(result.metadata["n_rows"])
         if self.changes_text:
             return Shard(result.folder / TABLE, n_rows, old.files)
         return Shard(old.path, n_rows, old.files, result.folder / KEPT)
@@ -183,7 +183,7 @@ def filter_corpus(
     languages: tuple[str, str],
     held_out: HeldOut,
     cache_dir: Path,
-    runner: Runner = RUN_HERE,
+    runner: Runner = IN_PROCESS_RUNNER,
 ) -> ParallelCorpus:
     """Return the corpus that the filters leave, with their reports. It is cached for unchanged input.
 
@@ -196,7 +196,7 @@ def filter_corpus(
     states = [[filter_.model_dump(mode="json"), filter_.external_state()] for filter_ in filters]
     pairs = corpus
     for part in _divide(filters):
-        pairs = _filter_once(pairs, context, filters, states[part], part, cache_dir, runner)
+        pairs = _run_filter_stage(pairs, context, filters, states[part], part, cache_dir, runner)
     return pairs
 
 
@@ -207,7 +207,7 @@ def _divide(filters: Sequence[Filter]) -> Iterator[slice]:
         yield slice(start, end)
 
 
-def _filter_once(
+def _run_filter_stage(
     pairs: ParallelCorpus,
     context: FilterContext,
     filters: Sequence[Filter],
@@ -220,16 +220,16 @@ def _filter_once(
     corpora = [[each.key, each.fingerprint] for each in (context.corpus, pairs)]
     key = [FORMAT_VERSION, corpora, states, context.languages, others]
     shard_filters = ShardFilters(pairs, context, filters[part], [])
-    write = WriteFiltered(shard_filters)
+    write = FilterTask(shard_filters)
     stage = Stage("filter", cache_dir, key, len(pairs.shards), write, pairs.n_bytes if write.changes_text else 0)
     if not stage.is_complete():
         found = find_pairs(pairs, context, filters[part], cache_dir, runner)
-        stage = replace(stage, run=WriteFiltered(replace(shard_filters, found=found)))
+        stage = replace(stage, run=FilterTask(replace(shard_filters, found=found)))
     results = runner(stage)
     shards = [write.make_shard(*old_and_result) for old_and_result in zip(pairs.shards, results, strict=True)]
     reports, n_seen = [*pairs.filters], len(pairs)
     for i, label in [*enumerate(_label_filters(filters))][part]:
-        affected = [facts["affected"][i - part.start] for _, facts in results]
+        affected = [metadata["affected"][i - part.start] for _, metadata in results]
         examples = tuple(PairExample(*example) for _, found in affected for example in found)
         report = FilterReport(label, filters[i].removes, n_seen, sum(count for count, _ in affected), examples)
         reports.append(report)
@@ -240,7 +240,7 @@ def _filter_once(
         raise filters[removing[-1]].make_error(
             f"no pair of {len(context.corpus):,} is left (removed: {counts}); loosen this filter or remove it"
         )
-    fingerprint = join_fingerprints([facts["text_hash"] for _, facts in results])
+    fingerprint = join_fingerprints([metadata["text_hash"] for _, metadata in results])
     return ParallelCorpus(shards, stage.folder.name, fingerprint, filters=tuple(reports))
 
 
@@ -251,7 +251,7 @@ def iterate_affected(
     languages: tuple[str, str],
     held_out: HeldOut,
     cache_dir: Path,
-    runner: Runner = RUN_HERE,
+    runner: Runner = IN_PROCESS_RUNNER,
 ) -> Iterator[PairExample]:
     """Yield the pairs that filter `number` removes or changes, in order. It applies the filters before it again."""
     found: list[PairExample] = []

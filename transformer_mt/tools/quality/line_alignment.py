@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus, log_progress
-from transformer_mt.data.stages import Facts
+from transformer_mt.data.stages import TaskMetadata
 from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
 
 MAX_OFFSET = 20
@@ -65,12 +65,12 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED)
 
 
 @dataclass(frozen=True)
-class AlignShard:
+class AlignmentTask:
     """Task: align the lines of a shard. A shift continues in the next shard, where it is found again."""
 
     corpus: ParallelCorpus
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return the ranges of rows of the corpus with an offset other than 0."""
         return {"ranges": self.find(task)}
 
@@ -86,7 +86,7 @@ class AlignShard:
 
 def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
     """Return the ranges of lines of a corpus in which line N does not belong to line N."""
-    align = AlignShard(corpus)
+    align = AlignmentTask(corpus)
     return join_ranges(chain.from_iterable(align.find(shard) for shard in range(len(corpus.shards))))
 
 

@@ -25,16 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import Facts, Runner, Stage
+from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
 from transformer_mt.tools.quality.duplicates import (
     MATCH,
     MATCHES_FILE,
     ComparedSide,
+    DuplicateRows,
     Hashes,
+    IntArray,
     Matches,
-    RepeatedRows,
-    Rows,
     columns_of,
     count_ranges,
     find_duplicates,
@@ -119,17 +119,19 @@ class ShingledTexts:
             result[chunk] = minima.T
         return result
 
-    def tagged(self, texts: Rows) -> Hashes:
+    def tagged(self, texts: IntArray) -> Hashes:
         """Return the distinct shingles of some texts, ascending, each with the position of its text as high half."""
         counts = self.counts[texts]
-        offsets: Rows = self.starts[texts] - (np.cumsum(counts) - counts)
+        offsets: IntArray = self.starts[texts] - (np.cumsum(counts) - counts)
         positions = np.arange(int(counts.sum())) + np.repeat(offsets, counts)
         tags = np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), counts)
         tagged = np.sort(tags | self.shingles[positions], kind="stable")  # fast for what is partly sorted
         return tagged[np.append(np.ones(1, np.bool_), tagged[1:] != tagged[:-1])[: len(tagged)]]
 
 
-def measure_similarities(a: ShingledTexts, a_texts: Rows, b: ShingledTexts, b_texts: Rows) -> NDArray[np.float32]:
+def measure_similarities(
+    a: ShingledTexts, a_texts: IntArray, b: ShingledTexts, b_texts: IntArray
+) -> NDArray[np.float32]:
     """Return the similarity of each of some texts to its partner: the share of their shingles that both have."""
     parts = [np.empty(0, np.float32)]
     for first in range(0, len(a_texts), CHUNK_SIZE):
@@ -141,7 +143,7 @@ def measure_similarities(a: ShingledTexts, a_texts: Rows, b: ShingledTexts, b_te
     return np.concatenate(parts)
 
 
-def _tags(tagged: Hashes) -> Rows:
+def _tags(tagged: Hashes) -> IntArray:
     return (tagged >> np.uint64(32)).astype(np.int64)
 
 
@@ -168,7 +170,7 @@ MAX_ROUNDS = 8  # comparisons of a text with others of the same band key
 MAX_MATCHES = 2  # of them that are probably similar, before a text is not compared with more of the same band key
 
 
-class NearIndex:
+class MinHashIndex:
     """Index of texts, such as the sources of a test set, that finds other texts which are similar to one of them."""
 
     def __init__(self, texts: Sequence[str], similarity: float = SIMILARITY) -> None:
@@ -177,7 +179,7 @@ class NearIndex:
         self._similarity = similarity
         signatures = self._texts.signatures(FEW_BANDS.n_values)
         self._sketches = make_sketches(signatures)
-        self._bands: list[tuple[NDArray[np.uint32], Rows]] = []
+        self._bands: list[tuple[NDArray[np.uint32], IntArray]] = []
         for band in range(FEW_BANDS.count):
             keys = make_band_keys(signatures, FEW_BANDS, band)
             order = np.argsort(keys, kind="stable")
@@ -227,7 +229,7 @@ _LOW_HALF = np.uint64(2**32 - 1)
 
 def find_near_duplicates(
     corpus: ParallelCorpus, runner: Runner, cache_dir: Path, of: ComparedSide = "pair", similarity: float = SIMILARITY
-) -> RepeatedRows:
+) -> DuplicateRows:
     """Return the rows that are similar to an earlier row that is not returned, with the first such row.
 
     Of equal texts, without case, spaces and punctuation, only the first one is compared, and none is returned for
@@ -245,36 +247,36 @@ def find_near_duplicates(
     equal = find_duplicates(corpus, runner, cache_dir, of, normalized=True)
     key: list[object] = [FORMAT_VERSION, corpus.key, corpus.fingerprint, n_shards, of, bands.count, bands.size]
 
-    sign_shard = partial(_sign_shard, corpus, of, bands, equal)
+    write_bands = partial(_write_bands, corpus, of, bands, equal)
     n_bytes = len(corpus) * bands.count * _BAND_ENTRY.itemsize
-    signed = runner(Stage("sign", cache_dir, key, n_shards, sign_shard, n_bytes))
+    hashed = runner(Stage("minhash", cache_dir, key, n_shards, write_bands, n_bytes))
 
-    band_files = [(result.folder / _BANDS_FILE, int(result.facts["n_texts"])) for result in signed]
-    find_candidates = partial(_find_candidates, band_files, corpus.bounds, bands, similarity, n_ranges)
+    band_files = [(result.folder / _BANDS_FILE, int(result.metadata["n_texts"])) for result in hashed]
+    find_candidates = partial(_find_candidates_in_range, band_files, corpus.bounds, bands, similarity, n_ranges)
     key += [n_ranges, similarity]
     found = runner(Stage("candidates", cache_dir, key, n_ranges, find_candidates))
 
     runs = [
-        (result.folder / _CANDIDATES_FILE, first, count) for result in found for first, count in result.facts["runs"]
+        (result.folder / _CANDIDATES_FILE, first, count) for result in found for first, count in result.metadata["runs"]
     ]
     compare_shard = partial(_compare_shard, corpus, of, similarity, runs)
     compared = runner(Stage("compare", cache_dir, key, n_shards, compare_shard))
 
     choose_removed = partial(_choose_removed, [result.folder / MATCHES_FILE for result in compared], len(corpus))
     (removed,) = runner(Stage("near-duplicates", cache_dir, key, 1, choose_removed))
-    return RepeatedRows(removed.facts["n_rows"], [removed.folder / MATCHES_FILE], corpus.bounds)
+    return DuplicateRows(removed.metadata["n_rows"], [removed.folder / MATCHES_FILE], corpus.bounds)
 
 
-def _sign_shard(
-    corpus: ParallelCorpus, of: ComparedSide, bands: Bands, equal: RepeatedRows, shard: int, folder: Path
-) -> Facts:
+def _write_bands(
+    corpus: ParallelCorpus, of: ComparedSide, bands: Bands, equal: DuplicateRows, shard: int, folder: Path
+) -> TaskMetadata:
     """Write the keys of each band in ascending order, with the texts' rows in the shard and sketches."""
     start, end = corpus.bounds[shard : shard + 2].tolist()
     is_compared = np.ones(end - start, np.bool_)
-    is_compared[equal.of_shard(shard).rows - start] = False
+    is_compared[equal.read_shard(shard).rows - start] = False
     blocks = [np.empty((0, bands.n_values), np.uint16)]
     first = 0
-    for batch in corpus.shard_batches(shard):
+    for batch in corpus.shard_record_batches(shard):
         part = is_compared[first : first + len(batch)]
         texts = make_compared_texts(batch["src"].to_pylist(), batch["tgt"].to_pylist(), of)
         part &= np.fromiter((text not in ("", PADDING) for text in texts), np.bool_, len(texts))
@@ -291,18 +293,18 @@ def _sign_shard(
     return {"n_texts": len(rows)}
 
 
-def _find_candidates(
+def _find_candidates_in_range(
     files: Sequence[tuple[Path, int]],
-    bounds: Rows,
+    bounds: IntArray,
     bands: Bands,
     similarity: float,
     n_ranges: int,
     number: int,
     folder: Path,
-) -> Facts:
+) -> TaskMetadata:
     """Write pairs of rows that are probably similar, for a range of keys of all bands.
 
-    They are sorted in runs, of which the facts have first number and length.
+    They are sorted in runs, of which the metadata have first number and length.
     """
     low, high = hash_range(number, n_ranges, 32)
     starts = bounds[:-1].tolist()
@@ -352,7 +354,7 @@ def _compare_shard(
     runs: Sequence[tuple[Path, int, int]],
     shard: int,
     folder: Path,
-) -> Facts:
+) -> TaskMetadata:
     """Write all candidates of the rows of a shard that are similar, in the order of the rows."""
     low, high = (row << 32 for row in corpus.bounds[shard : shard + 2].tolist())
     parts = [read_range(path, _CANDIDATE, low, high, first, count)["rows"] for path, first, count in runs]
@@ -373,7 +375,7 @@ def _compare_shard(
     return {}
 
 
-def _take_texts(corpus: ParallelCorpus, of: ComparedSide, rows: Rows) -> tuple[ShingledTexts, Rows]:
+def _take_texts(corpus: ParallelCorpus, of: ComparedSide, rows: IntArray) -> tuple[ShingledTexts, IntArray]:
     """Return the distinct texts that are compared, and the position of each row's text among them."""
     distinct, positions = np.unique(rows, return_inverse=True)
     columns = corpus.take(distinct, columns_of(of))
@@ -381,7 +383,7 @@ def _take_texts(corpus: ParallelCorpus, of: ComparedSide, rows: Rows) -> tuple[S
     return ShingledTexts(make_compared_texts(src, tgt, of)), positions
 
 
-def _choose_removed(files: Sequence[Path], n_rows: int, _: int, folder: Path) -> Facts:
+def _choose_removed(files: Sequence[Path], n_rows: int, _: int, folder: Path) -> TaskMetadata:
     """Write each row that is similar to an earlier row that is kept, with the first such row."""
     is_removed = bytearray(n_rows)
     n_removed = 0

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
-from transformer_mt.data.stages import Facts, Runner, Stage
+from transformer_mt.data.stages import Runner, Stage, TaskMetadata
 from transformer_mt.data.text_files import read_file_state, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.launcher import exit_on_sigterm
@@ -82,18 +82,18 @@ class ScoreFilter(ScoredFilter, name="score"):
         """Read the scores of the unfiltered corpus."""
         corpus = context.corpus
         key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, self.external_state()]
-        stage = Stage("score", cache_dir, key, 1, ReadScores(self, len(corpus)))
+        stage = Stage("score", cache_dir, key, 1, ScoreTask(self, len(corpus)))
         return FoundScores(self, runner(stage)[0].folder / SCORES)
 
 
 @dataclass(frozen=True)
-class ReadScores:
+class ScoreTask:
     """Task: store the scores of a file as an array."""
 
     filter_: ScoreFilter
     n_pairs: int
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Write the scores. Raises `UserError` if their number is not that of the pairs."""
         path = Path(self.filter_.file)
         n_lines = write_scores(self.filter_.parse_scores(path, self.filter_.file, "file"), folder)
@@ -168,18 +168,18 @@ class CommandFilter(ScoredFilter, name="command"):
                 "run",
             )
         key = [FORMAT_VERSION, pairs.key, pairs.fingerprint, self.run, self.external_state()]
-        stage = Stage("command", cache_dir, key, 1, RunCommand(self, pairs))
+        stage = Stage("command", cache_dir, key, 1, CommandTask(self, pairs))
         return FoundScores(self, runner(stage)[0].folder / SCORES, pairs.bounds)
 
 
 @dataclass(frozen=True)
-class RunCommand:
+class CommandTask:
     """Task: store the scores of a command."""
 
     filter_: CommandFilter
     pairs: ParallelCorpus
 
-    def __call__(self, task: int, folder: Path) -> Facts:
+    def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""
         filter_, n_pairs = self.filter_, len(self.pairs)
         inputs, outputs = folder / "command.tsv", folder / "command.txt"
