@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -60,7 +61,7 @@ class Stage:
     run: Callable[[int, Path], TaskMetadata]  # writes the files of a task into a folder; must be picklable
     n_bytes: float = 0  # estimated size of the files of all tasks
 
-    @property
+    @cached_property  # the key may be long
     def folder(self) -> Path:
         """Return the folder of the stage."""
         return self.cache_dir / f"{self.name}-{sha256(json.dumps(self.key).encode()).hexdigest()[:16]}"
@@ -119,13 +120,13 @@ class Stage:
         return [TaskResult(self.task_folder(task), each) for task, each in enumerate(metadata)]
 
     def remove_damaged(self) -> None:
-        """Delete the index, and each finished task with a file that does not match its checksum."""
-        (self.folder / INDEX).unlink(missing_ok=True)
-        for task in range(self.n_tasks):
-            folder = self.task_folder(task)
-            if folder.exists() and not _is_intact(folder):
-                log_rank0(f"warning: {folder} is damaged; task {task} of the stage {self.name} runs again")
-                delete_folder(folder)
+        """Delete each finished task with a file that does not match its checksum, and the index if it is damaged."""
+        folders = [self.task_folder(task) for task in range(self.n_tasks)]
+        for folder in (damaged := [folder for folder in folders if folder.exists() and not _is_intact(folder)]):
+            log_rank0(f"warning: {folder} is damaged; this task of the stage {self.name} runs again")
+            delete_folder(folder)
+        if self.is_complete() and (damaged or self.unfinished() or not _is_json(self.folder / INDEX)):
+            (self.folder / INDEX).unlink()
 
 
 def _is_intact(folder: Path) -> bool:
@@ -134,6 +135,14 @@ def _is_intact(folder: Path) -> bool:
         return all(compute_checksum(folder / name) == checksum for name, checksum in checksums.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text("utf-8"))
+    except ValueError:
+        return False
+    return True
 
 
 def compute_checksum(path: Path) -> str:
