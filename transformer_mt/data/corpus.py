@@ -1,6 +1,6 @@
 """Parallel text as shards: Arrow tables `src | tgt | file | line` of at most `SHARD_PAIRS` rows each.
 
-A corpus may exceed the main memory: tasks read one shard each, and single rows are read through memory maps.
+A corpus may be larger than the memory: tasks read one shard each, and single rows are read through memory maps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport
 
 SHARD_PAIRS = 250_000
-"""Maximum pairs of a shard. Another value changes the shards of new caches, but no result."""
+"""Maximum pairs of a shard. Results do not depend on it."""
 BLOCK_SIZE = 10_000  # pairs in memory at a time
 OPEN_SHARDS = 4  # memory maps that are kept; their pages count as memory of the process
 
@@ -85,7 +85,7 @@ class TableWriter(ExitStack):
 
 
 def read_record_batches(path: Path) -> Iterator[Any]:
-    """Yield the record batches of a table. Unlike a memory map, this keeps its pages out of resident memory."""
+    """Yield the record batches of a table. Unlike a memory map, this does not grow the resident memory."""
     import pyarrow
 
     pa: Any = pyarrow
@@ -146,7 +146,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class ParallelCorpus:
-    """Sentence pairs in shards, or a selection of their rows. It can be sent to other processes."""
+    """Sentence pairs in shards, or a selection of their rows. It can be pickled."""
 
     shards: Sequence[Shard]
     key: str  # identifies the cached tables and the selection
@@ -180,7 +180,7 @@ class ParallelCorpus:
         return sum(shard.path.stat().st_size for shard in self.shards)
 
     def _count_selected_before(self, table_rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many rows of the selection come before rows of the tables."""
+        """Return the number of selected rows before each row of the tables."""
         if self.selected is not None:
             return np.searchsorted(self.selected, table_rows)
         if self.left_out is not None:
@@ -188,7 +188,7 @@ class ParallelCorpus:
         return table_rows
 
     def _table_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of the tables that rows of the selection are."""
+        """Convert row numbers of the selection into row numbers of the tables."""
         if self.selected is not None:
             return self.selected[rows]
         if self.left_out is not None:
@@ -200,7 +200,7 @@ class ParallelCorpus:
         return (batch for _, batch in self.numbered_record_batches(number))
 
     def numbered_record_batches(self, number: int) -> Iterator[tuple[NDArray[np.int64], Any]]:
-        """Yield the rows of a shard as `shard_record_batches`, with their row numbers in the table."""
+        """Yield the record batches of a shard, each with the row numbers in the table."""
         shard, first = self.shards[number], int(self.table_bounds[number])
         kept = np.arange(shard.n_rows) if shard.kept is None else np.load(shard.kept)
         start = 0
@@ -306,7 +306,7 @@ class ParallelCorpus:
 
 
 def join_fingerprints(hashes: Sequence[str]) -> str:
-    """Return the fingerprint of shards with these hashes of their text: that of the text, if there is one shard."""
+    """Combine the text hashes of shards into a fingerprint. A single hash stays as it is."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 

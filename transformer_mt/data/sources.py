@@ -1,7 +1,7 @@
 """Readers of the sources of sentence pairs, which yield pairs with their file and line, and the stages that use them.
 
-Large plain text files are first divided: the stage `count` counts their lines in parts, so that each task of the stage
-`read` finds its rows. Other files are read by one task each, because compressed text has no middle to start from.
+The stage `count` counts the lines of large plain text files, so that each task of the stage `read` finds its rows. A
+compressed file is read by one task, because it can only be decompressed from its start.
 """
 
 from __future__ import annotations
@@ -273,21 +273,21 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 3  # of the cached tables; part of their key
-MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
+MIN_GZIP_RATIO = 2  # lower bound of the compression ratio of text
 TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
 """Keys of a source that determine its pairs, in addition to the names of the columns."""
 
 PART_BYTES = 1 << 26
-"""Bytes whose lines a task counts. Larger text files are divided by rows; smaller files are read together."""
-PIECE_BYTES = 1 << 20  # bytes before a row that a task has to skip, at most
+"""Bytes whose lines a task counts. Larger text files are divided by rows, and smaller files are grouped."""
+PIECE_BYTES = 1 << 20  # maximum bytes that a task skips before its first row
 
 
 def load_corpus(
     source: Source, src_lang: str, tgt_lang: str, cache_dir: Path, runner: Runner = IN_PROCESS_RUNNER
 ) -> ParallelCorpus:
-    """Return the pairs of a source, after reading it if needed.
+    """Return the pairs of a source. Reads the source if it is not cached.
 
-    The languages are those of the configuration, for a source that names no other ones.
+    The languages are those of the configuration. A source may name other languages.
 
     Raises:
         UserError: The source cannot be read; with file and line.
@@ -357,19 +357,19 @@ class RowRange(NamedTuple):
 
 
 Part = Source | RowRange
-"""What a task reads: some of the files of a source, or a range of rows."""
+"""Input of a task: some files of a source, or a range of rows."""
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Task: write the pairs of a part of a source in shards."""
+    """Task: read a part of a source, and write its pairs as shards."""
 
     parts: Sequence[Part]
     columns: tuple[str, str]
     shard_pairs: int
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return name, number of rows and hash of each shard, and the names of the files that were read."""
+        """Return name, number of rows and hash of each shard, and the names of its files."""
         part = self.parts[task]
         pairs = _read_range(part) if isinstance(part, RowRange) else read_source(part, self.columns)
         files = dict[str, int]()
@@ -383,7 +383,7 @@ class ReadTask:
                     block = [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs - table.n_pairs))]
             written.append((name, table.n_pairs, table.text_hash()))
         if isinstance(part, RowRange) and sum(n_rows for _, n_rows, _ in written) < part.n_rows:
-            raise UserError(f"{part.src}: has changed while it was read; run the same command again")
+            raise UserError(f"{part.src}: changed while it was read; run the same command again")
         return {"shards": written, "files": [*files]}
 
 
@@ -397,7 +397,7 @@ def _read_range(part: RowRange) -> Iterator[SentencePair]:
 
 
 def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
-    """Divide a source into parts that one task reads each. Small files share a part.
+    """Divide a source into the parts that tasks read. Small files share a part.
 
     Raises:
         UserError: Large text files differ in length.
@@ -428,7 +428,7 @@ def _is_large(name: str) -> bool:
 
 
 def _group(sizes: Sequence[int]) -> Iterator[slice]:
-    """Yield ranges of consecutive files of at most `PART_BYTES` together, or of one larger file."""
+    """Yield ranges of consecutive files of at most `PART_BYTES` in total. A larger file is a range of its own."""
     start = total = 0
     for i, size in enumerate(sizes):
         if i > start and total + size > PART_BYTES:
@@ -439,13 +439,13 @@ def _group(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 class LineCounts(NamedTuple):
-    """Line feeds before each piece of `PIECE_BYTES` of a file [pieces + 1], and the number of lines."""
+    """Number of line feeds before each piece of `PIECE_BYTES` of a file [pieces + 1], and number of lines."""
 
     before: NDArray[np.int64]
     n_lines: int
 
     def find(self, row: int) -> LineStart:
-        """Return the start of a row, from 0."""
+        """Return the start of a row, which is counted from 0."""
         piece = max(0, int(np.searchsorted(self.before, row)) - 1)  # the last piece with fewer line feeds before it
         return LineStart(row + 1, piece * PIECE_BYTES, row - int(self.before[piece]))
 
@@ -463,7 +463,7 @@ def _divide_rows(files: tuple[str, str], counts: Mapping[str, LineCounts]) -> It
 
 @dataclass(frozen=True)
 class CountTask:
-    """Task: count the line feeds in the pieces of a part of a file."""
+    """Task: count the line feeds of each piece in a part of a file."""
 
     parts: Sequence[tuple[str, int]]  # file and offset
 
@@ -477,7 +477,7 @@ class CountTask:
 
 
 def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[str, LineCounts]:
-    """Return the numbers of lines of files, by name."""
+    """Return the line counts of files, by name."""
     if not names:
         return {}
     states = [read_file_state(Path(name)) for name in names]
@@ -491,6 +491,6 @@ def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[
         before = np.cumsum([0, *found])
         with Path(name).open("rb") as file:
             file.seek(-1, os.SEEK_END)
-            has_rest = file.read() != b"\n"
-        counts[name] = LineCounts(before, int(before[-1]) + has_rest)
+            has_open_line = file.read() != b"\n"
+        counts[name] = LineCounts(before, int(before[-1]) + has_open_line)
     return counts

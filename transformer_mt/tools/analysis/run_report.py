@@ -72,7 +72,7 @@ class ReportedRun:
     config: Section
     data: DataConfig
     summary: Mapping[str, str]
-    """TaskMetadata about the model and its training."""
+    """Facts about the model and its training."""
     record: Mapping[str, Any]
     """The content of run.json."""
     checkpoint: CheckpointInfo

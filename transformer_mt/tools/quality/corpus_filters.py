@@ -50,21 +50,21 @@ _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
 @dataclass(frozen=True)
 class FoundDuplicates:
-    """The rows that repeat an earlier one, by shard."""
+    """The rows that a filter for duplicates removes."""
 
     repeated: DuplicateRows
     pairs: ParallelCorpus
     of: ComparedSide
 
     def make_function(self, shard: int) -> FilterFunction:
-        """Return the function that finds the repeated rows of a block."""
+        """Return the function that finds the duplicates in a block."""
         found = self.repeated.read_shard(shard)
         positions = found.rows - self.pairs.bounds[shard]
 
         def apply(block: Block) -> Mapping[int, str]:
             if not len(block):
                 return {}
-            start = int(block.positions[0])  # all pairs of the block are there
+            start = int(block.positions[0])  # consecutive: no pair of the block was removed before
             part = slice(*np.searchsorted(positions, (start, start + len(block))).tolist())
             return DuplicateReasons(self, positions[part] - start, found.others[part], found.similarities[part])
 
@@ -72,7 +72,7 @@ class FoundDuplicates:
 
 
 class DuplicateReasons(Mapping[int, str]):
-    """The reasons of repeated pairs of a block by index. Each is written when it is read, because few are shown."""
+    """The reasons for the duplicates in a block by index. They are rendered on access, because few are shown."""
 
     def __init__(
         self, found: FoundDuplicates, indices: IntArray, others: IntArray, similarities: NDArray[np.float32]
@@ -104,7 +104,7 @@ class DuplicateFilter(CorpusFilter, name="duplicate"):
     """compare without case, spaces and punctuation"""
 
     def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
-        """Find the rows that are equal to an earlier one."""
+        """Find the rows that are equal to an earlier row."""
         repeated = find_duplicates(pairs, runner, cache_dir, self.of, normalized=self.normalized)
         return FoundDuplicates(repeated, pairs, self.of)
 
@@ -121,7 +121,7 @@ class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
     """minimum similarity, from 0.7"""
 
     def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
-        """Find the rows that are similar to an earlier one."""
+        """Find the rows that are similar to an earlier row."""
         repeated = find_near_duplicates(pairs, runner, cache_dir, self.of, self.similarity)
         return FoundDuplicates(repeated, pairs, self.of)
 
@@ -234,7 +234,7 @@ def describe_duplicates_and_overlap(
 ) -> list[str]:
     """Return sentences about duplicates in the training pairs, and about held-out sentences among them.
 
-    They are found as by the filters `duplicate` and `overlap: {of: src}`.
+    The filters `duplicate` and `overlap: {of: src}` find the same pairs.
     """
     n_duplicates = find_duplicates(train, runner, cache_dir).n_rows
     lines: list[str] = []
@@ -242,12 +242,13 @@ def describe_duplicates_and_overlap(
         share = n_duplicates / len(train)
         lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
     sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
-    wanted = np.unique(np.concatenate([np.empty(0, np.uint64), *sources.values()]))
+    held_out_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *sources.values()]))
     keys = [[name, corpus.key, corpus.fingerprint] for name, corpus in {"": train, **held_out}.items()]
-    stage = Stage("overlap", cache_dir, [OVERLAP_VERSION, keys], len(train.shards), OverlapTask(train, wanted))
-    leaked = wanted[np.unique([i for _, metadata in runner(stage) for i in metadata["leaked"]]).astype(np.int64)]
+    stage = Stage("overlap", cache_dir, [OVERLAP_VERSION, keys], len(train.shards), OverlapTask(train, held_out_hashes))
+    indices = np.unique([i for _, metadata in runner(stage) for i in metadata["found"]]).astype(np.int64)
+    overlapping = held_out_hashes[indices]
     for name, hashes in sources.items():
-        rows = np.flatnonzero(np.isin(hashes, leaked) & has_text(hashes))
+        rows = np.flatnonzero(np.isin(hashes, overlapping) & has_text(hashes))
         if len(rows):
             text = held_out[name].column("src")[int(rows[0])]
             lines.append(
@@ -259,14 +260,14 @@ def describe_duplicates_and_overlap(
 
 @dataclass(frozen=True)
 class OverlapTask:
-    """Task: find held-out sources, given by ascending hashes, in a shard."""
+    """Task: find the held-out sources, given as sorted hashes, that are also in a shard."""
 
     train: ParallelCorpus
-    wanted: Hashes
+    held_out_hashes: Hashes
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return the indices of the hashes that were found."""
-        is_leaked = np.zeros(len(self.wanted), np.bool_)
+        """Return the indices of the hashes that the shard contains."""
+        is_found = np.zeros(len(self.held_out_hashes), np.bool_)
         for block in read_blocks(self.train, task):
-            is_leaked |= np.isin(self.wanted, hash_side(block.src, block.tgt, "src", normalized=True))
-        return {"leaked": np.flatnonzero(is_leaked).tolist()}
+            is_found |= np.isin(self.held_out_hashes, hash_side(block.src, block.tgt, "src", normalized=True))
+        return {"found": np.flatnonzero(is_found).tolist()}

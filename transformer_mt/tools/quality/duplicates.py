@@ -1,7 +1,8 @@
-"""Rows of a corpus that repeat an earlier one, at any size of the corpus.
+"""Exact duplicates in a corpus of any size.
 
-Each shard writes its hashes, sorted, with their rows. Each range of hashes then reads its part of every shard, and
-finds the first row of each hash. So no task holds more than a shard, or the hashes of `RANGE_ROWS` rows.
+For each shard, a task writes the sorted hashes of its rows. For each range of hashes, another task then reads this
+range from every shard, and finds the first row of each hash. So the memory of a task is bounded by one shard, or by the
+hashes of about `RANGE_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 
 def hash_texts(texts: Iterable[str]) -> Hashes:
-    """Return a 64-bit hash of each text. It is the same in every process."""
+    """Return a 64-bit hash of each text, which does not depend on the process."""
     return _hash_bytes(text.encode("utf-8", "surrogatepass") for text in texts)
 
 
@@ -53,7 +54,7 @@ def _hash_sides(sides: Sequence[Sequence[str]], normalized: bool) -> Hashes:
 
 
 def _join_hashes(sides: Sequence[Hashes]) -> Hashes:
-    """Return one hash for the hashes of one or both sides. It differs if the sides are exchanged."""
+    """Combine the hashes of one or both sides. The result depends on the order of the sides."""
     return sides[0] if len(sides) == 1 else sides[0] + sides[1] * _MIX
 
 
@@ -66,7 +67,7 @@ def _hash_batch(batch: Any, of: ComparedSide, normalized: bool) -> Hashes:
 
 
 def _hash_column(column: Any) -> Hashes:
-    """Hash the texts of an Arrow array where they lie in memory."""
+    """Hash the texts of an Arrow array without copying them."""
     if not len(column):
         return np.empty(0, np.uint64)
     _, offsets, data = column.buffers()
@@ -76,37 +77,37 @@ def _hash_column(column: Any) -> Hashes:
 
 
 def columns_of(of: ComparedSide) -> tuple[str, ...]:
-    """Return the columns of a corpus that are compared."""
+    """Return the names of the compared columns."""
     return ("src", "tgt") if of == "pair" else (of,)
 
 
 def has_text(hashes: Hashes) -> NDArray[np.bool_]:
-    """Return which hashes are not that of an empty text. An empty side repeats no other one."""
+    """Return a mask of the hashes of texts that are not empty. Empty texts are never duplicates."""
     return hashes != hash_texts([""])
 
 
 # --- files of sorted records ------------------------------------------------------------------------------------------
 
 RANGE_ROWS = 2_000_000
-"""Rows whose hashes one task compares, about. Another value changes no result."""
+"""Approximate number of rows whose hashes one task compares. The results do not depend on it."""
 
 
 def count_ranges(n_rows: int) -> int:
-    """Return into how many ranges the hashes of so many rows are divided."""
+    """Return the number of ranges that the hashes of `n_rows` rows are divided into."""
     return max(1, -(-n_rows // RANGE_ROWS))
 
 
 def hash_range(number: int, n_ranges: int, bits: int) -> tuple[int, int]:
-    """Return the first hash of a range, and the one after the last. All ranges have the same size."""
+    """Return the lower (inclusive) and upper bound (exclusive) of a range of hashes. All ranges have the same size."""
     return (number << bits) // n_ranges, (number + 1 << bits) // n_ranges
 
 
 def read_range(
     path: Path, kind: np.dtype[np.void], low: int, high: int, first: int = 0, count: int | None = None
 ) -> Records:
-    """Return the records whose first field is at least `low` and below `high`, and read no others.
+    """Return the records of a sorted file whose first field is at least `low` and below `high`.
 
-    They are sorted by that field: all of a file, or `count` from number `first`.
+    Finds them by binary search, in the whole file or in the `count` records from number `first`.
     """
     count = path.stat().st_size // kind.itemsize if count is None else count
     if not count:
@@ -121,7 +122,7 @@ def read_range(
     return np.fromfile(path, kind, end - start, offset=(first + start) * kind.itemsize)
 
 
-# --- repeated rows ----------------------------------------------------------------------------------------------------
+# --- duplicates -------------------------------------------------------------------------------------------------------
 
 MATCH = np.dtype([("row", "<i8"), ("other", "<i8"), ("similarity", "<f4")])
 MATCHES_FILE = "matches.bin"
@@ -132,8 +133,8 @@ class Matches:
     """Rows that are equal or similar to another one, in ascending order."""
 
     rows: IntArray
-    others: IntArray  # the earlier row, or the one of an index
-    similarities: NDArray[np.float32]  # share of common shingles; 1: equal
+    others: IntArray  # the earlier row, or the text of an index
+    similarities: NDArray[np.float32]  # Jaccard index of the shingles; 1: equal
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -141,14 +142,14 @@ class Matches:
 
 @dataclass(frozen=True)
 class DuplicateRows:
-    """The rows of a corpus that repeat an earlier one, in files. It can be sent to other processes."""
+    """The rows of a corpus that are equal or similar to an earlier one, in files. It can be pickled."""
 
-    n_rows: int  # that repeat an earlier one
-    files: Sequence[Path]  # of `MATCH` records, each in the order of the rows
-    bounds: IntArray  # of the shards
+    n_rows: int
+    files: Sequence[Path]  # of `MATCH` records, each sorted by row
+    bounds: IntArray  # first row of each shard, and the number of rows of the corpus
 
     def read_shard(self, number: int) -> Matches:
-        """Return the rows of a shard that repeat an earlier row of the corpus. All are rows of the corpus."""
+        """Return the matches of the rows of a shard. Their row numbers are those of the corpus."""
         low, high = self.bounds[number : number + 2].tolist()
         found = np.concatenate([np.empty(0, MATCH), *(read_range(path, MATCH, low, high) for path in self.files)])
         found = found[np.argsort(found["row"])]
@@ -163,9 +164,9 @@ _HASHES_FILE = "hashes.bin"
 def find_duplicates(
     corpus: ParallelCorpus, runner: Runner, cache_dir: Path, of: ComparedSide = "pair", *, normalized: bool = False
 ) -> DuplicateRows:
-    """Return the rows whose pair, source or target is equal to that of an earlier row. Empty sides repeat nothing.
+    """Return the rows whose pair, source or target is equal to that of an earlier row. Empty texts are ignored.
 
-    `normalized` compares without case, spaces and punctuation.
+    `normalized` ignores case, spaces and punctuation.
 
     Raises:
         UserError: A task has failed.
@@ -181,7 +182,7 @@ def find_duplicates(
 
 
 def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shard: int, folder: Path) -> TaskMetadata:
-    """Write the hashes of a shard in ascending order, with their rows in the shard. Empty texts have none."""
+    """Write the sorted hashes of a shard, with their rows in the shard. Empty texts are left out."""
     blocks = [_hash_batch(batch, of, normalized) for batch in corpus.shard_record_batches(shard)]
     hashes = np.concatenate([np.empty(0, np.uint64), *blocks])
     rows = np.flatnonzero(has_text(hashes))
@@ -195,7 +196,7 @@ def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shar
 def _find_duplicates_in_range(
     folders: Sequence[Path], bounds: IntArray, n_ranges: int, number: int, folder: Path
 ) -> TaskMetadata:
-    """Write the rows whose hash is in a range, and occurs in an earlier row."""
+    """Write the rows with a hash in a range that an earlier row also has."""
     low, high = hash_range(number, n_ranges, 64)
     parts = [read_range(path / _HASHES_FILE, _HASHED, low, high) for path in folders]
     hashes = np.concatenate([np.empty(0, np.uint64), *(part["hash"] for part in parts)])

@@ -34,7 +34,7 @@ class Block:
     files: list[str]  # the file that each pair was read from
     lines: NDArray[np.int64]  # its line in the file
     rows: NDArray[np.int64]  # its row in the unfiltered corpus, ascending
-    positions: NDArray[np.int64]  # its row in the shard that is filtered, ascending
+    positions: NDArray[np.int64]  # its row in the shard before this stage, ascending
 
     def __len__(self) -> int:
         return len(self.src)
@@ -55,7 +55,7 @@ class Block:
 
     def without(self, indices: Collection[int]) -> Block:
         """Return a block without some pairs."""
-        left_out = {*indices}  # to look for a key of some mappings is slow
+        left_out = {*indices}  # membership tests of some mappings are slow
         return self.take([i for i in range(len(self)) if i not in left_out]) if left_out else self
 
     def describe(self, i: int, reason: str) -> PairExample:
@@ -64,7 +64,7 @@ class Block:
 
 
 def read_blocks(corpus: ParallelCorpus, shard: int, unfiltered: ParallelCorpus | None = None) -> Iterator[Block]:
-    """Yield the pairs of a shard in order. `unfiltered` is the corpus before any filter, by default the same."""
+    """Yield the pairs of a shard in order. `unfiltered` is the corpus before any filter (default: `corpus`)."""
     names, first = corpus.shards[shard].files, int((unfiltered or corpus).table_bounds[shard])
     position = 0
     for table_rows, batch in corpus.numbered_record_batches(shard):
@@ -79,17 +79,17 @@ def read_blocks(corpus: ParallelCorpus, shard: int, unfiltered: ParallelCorpus |
 FindReason = Callable[[str, str], str | None]
 """Function of source and target that returns the reason why a pair has a problem, or None."""
 FilterFunction = Callable[[Block], Mapping[int, str]]
-"""Function that returns the index in the block, and the reason, of each pair that the filter removes or has changed."""
+"""Function that maps the index in the block of each removed or changed pair to the reason."""
 
 
 @dataclass(frozen=True)
 class FilterContext:
-    """TaskMetadata that a filter may use before the first block."""
+    """Information that a filter may use before the first block."""
 
     corpus: ParallelCorpus  # unfiltered
     languages: tuple[str, str]  # source and target, ISO 639 codes
     held_out: Mapping[str, ParallelCorpus]  # configured validation and test sets, by name
-    skip_inapplicable: bool = False  # filters for other languages or larger corpora find nothing, without a message
+    skip_inapplicable: bool = False  # let filters for other languages or larger corpora find nothing, without a message
 
     def sample(self) -> list[tuple[str, str]]:
         """Return pairs that are spread evenly over the unfiltered corpus."""
@@ -105,7 +105,7 @@ class FilterLocation(NamedTuple):
 
 
 class Filter(Section):
-    """Options of a filter, and the function that they make.
+    """Options of a filter. `make_function` returns the function that they describe.
 
     In a file it is a bare name, `overlap`, or a name with options, `length: {max: 200}`.
     """
@@ -184,10 +184,10 @@ class PairFilter(Filter):
 
 
 class FoundPairs(Protocol):
-    """What a `CorpusFilter` has found. It can be sent to other processes."""
+    """Result of `CorpusFilter.find`. It can be pickled."""
 
     def make_function(self, shard: int) -> FilterFunction:
-        """Return the function for the blocks of a shard of the pairs that the filter has seen."""
+        """Return the filter function for the blocks of a shard."""
         ...
 
 
@@ -195,5 +195,5 @@ class CorpusFilter(Filter):
     """A filter that compares pairs with others, or must see them in order."""
 
     def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
-        """Search the pairs that the filters before have left. Raises `UserError` for an unsuitable file."""
+        """Search the pairs that the filters before it have left. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Apply filters to a corpus, shard by shard.
 
-A filter that needs the whole corpus (`CorpusFilter`) first searches the pairs that the filters before it have left.
-So a list of filters is divided before each of them, and each part is a stage.
+A filter that needs the whole corpus (`CorpusFilter`) first searches the pairs that the filters before it have left. So
+each of these filters starts a new stage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMAT_VERSION = 4  # of a filtered table and of what the filters do; part of it
 
 HeldOut = Mapping[str, ParallelCorpus]
 Observer = Callable[[int, Block, Mapping[int, str]], None]
-"""Function that gets the number of a filter, a block (before), and the pairs that the filter removes or has changed."""
+"""Called with the number of a filter, the block before it, and the reasons of the pairs that it removes or changes."""
 
 
 def apply_filters(
@@ -49,9 +49,9 @@ def apply_filters(
     *,
     removes: bool = True,
 ) -> Iterator[Block]:
-    """Yield the pairs that filters leave. Every block is yielded, also an empty one.
+    """Yield the pairs that filters leave. Empty blocks are yielded too.
 
-    With `removes=False`, the observer is called as usual, but each filter sees all pairs.
+    With `removes=False`, no pair is removed, so each filter sees all pairs.
     """
     for block in blocks:
         for number, (filter_, function) in enumerate(zip(filters, functions, strict=True)):
@@ -64,14 +64,14 @@ def apply_filters(
 
 
 class PairSample:
-    """Counts pairs, and keeps between half of `size` and `size` of them, spread evenly."""
+    """Counts pairs, and keeps up to `size` examples, spread evenly."""
 
     def __init__(self, size: int = MAX_EXAMPLES) -> None:
         self._size, self._stride = size, 1
         self.count, self.examples = 0, list[PairExample]()
 
     def add(self, block: Block, reasons: Mapping[int, str]) -> None:
-        """Count the pairs of a block that have a reason, and keep some."""
+        """Count the pairs of a block that have a reason, and keep some as examples."""
         for i in reasons:
             if self.count % self._stride == 0 and len(self.examples) == self._size:
                 self.examples, self._stride = self.examples[::2], 2 * self._stride
@@ -85,16 +85,16 @@ class PairSample:
 
 @dataclass(frozen=True)
 class ShardFilters:
-    """Filters that a task applies to a shard. It can be sent to other processes."""
+    """The filters of a stage, which are applied to one shard at a time. It can be pickled."""
 
     pairs: ParallelCorpus
     context: FilterContext
     filters: Sequence[Filter]
-    found: Sequence[FoundPairs | None]  # for each filter; None: it looks at each block by itself
+    found: Sequence[FoundPairs | None]  # for each filter; None: it needs no other block
     removes: bool = True
 
     def apply(self, shard: int, observe: Observer) -> Iterator[Block]:
-        """Yield the blocks that are left of a shard, as `apply_filters`."""
+        """Apply the filters to the blocks of a shard, see `apply_filters`."""
         functions = [
             filter_.make_function(self.context) if found is None else found.make_function(shard)
             for filter_, found in zip(self.filters, self.found, strict=True)
@@ -106,14 +106,14 @@ class ShardFilters:
         return apply_filters(self.filters, functions, blocks, observe, removes=self.removes)
 
     def make_samples(self) -> list[PairSample]:
-        """Return a sample for each filter, of the size of a shard's share."""
+        """Return an empty sample for each filter. Those of all shards keep about `MAX_EXAMPLES` pairs."""
         return [PairSample(-(-MAX_EXAMPLES // len(self.pairs.shards))) for _ in self.filters]
 
 
 def find_pairs(
     pairs: ParallelCorpus, context: FilterContext, filters: Sequence[Filter], cache_dir: Path, runner: Runner
 ) -> list[FoundPairs | None]:
-    """Let those filters that need the whole corpus search all of these pairs."""
+    """Let each `CorpusFilter` search the corpus. The result is None for other filters."""
     return [
         filter_.find(pairs, context, cache_dir, runner) if isinstance(filter_, CorpusFilter) else None
         for filter_ in filters
@@ -125,17 +125,17 @@ TABLE, KEPT = "pairs.arrow", "kept.npy"
 
 @dataclass(frozen=True)
 class FilterTask:
-    """Task: write what filters leave of a shard: a new table if they change text, otherwise the rows of the old one."""
+    """Task: filter a shard. Write a new table if the filters change text, otherwise the numbers of the kept rows."""
 
     filters: ShardFilters
 
     @property
     def changes_text(self) -> bool:
-        """Return whether there is a new table."""
+        """Return whether a filter changes text."""
         return not all(filter_.removes for filter_ in self.filters.filters)
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return number and hash of the pairs that are left, and number and examples of the pairs of each filter."""
+        """Return number and hash of the remaining pairs, and number and examples of those that each filter affects."""
         samples = self.filters.make_samples()
 
         def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
@@ -167,7 +167,7 @@ class FilterTask:
         return len(rows), text.hexdigest()
 
     def make_shard(self, old: Shard, result: TaskResult) -> Shard:
-        """Return the shard that a task has made of another one."""
+        """Return the filtered shard, from the unfiltered one and the result of its task."""
         n_rows = int(result.metadata["n_rows"])
         if self.changes_text:
             return Shard(result.folder / TABLE, n_rows, old.files)
@@ -195,13 +195,13 @@ def filter_corpus(
     context = FilterContext(corpus, languages, held_out)
     states = [[filter_.model_dump(mode="json"), filter_.external_state()] for filter_ in filters]
     pairs = corpus
-    for part in _divide(filters):
+    for part in _divide_into_stages(filters):
         pairs = _run_filter_stage(pairs, context, filters, states[part], part, cache_dir, runner)
     return pairs
 
 
-def _divide(filters: Sequence[Filter]) -> Iterator[slice]:
-    """Yield the parts that are one stage each: a filter that needs the whole corpus starts another one."""
+def _divide_into_stages(filters: Sequence[Filter]) -> Iterator[slice]:
+    """Yield the filters of each stage. Each `CorpusFilter` starts a new stage."""
     starts = [0, *(i for i, filter_ in enumerate(filters) if i and isinstance(filter_, CorpusFilter))]
     for start, end in zip(starts, [*starts[1:], len(filters)], strict=True):
         yield slice(start, end)
@@ -261,7 +261,7 @@ def iterate_affected(
             found.extend(block.describe(i, reasons[i]) for i in reasons)
 
     context = FilterContext(corpus, languages, held_out)
-    *parts, part = _divide(filters[: number + 1])
+    *parts, part = _divide_into_stages(filters[: number + 1])
     pairs = filter_corpus(corpus, filters[: part.start], languages, held_out, cache_dir, runner) if parts else corpus
     last = filters[part]
     shard_filters = ShardFilters(pairs, context, last, find_pairs(pairs, context, last, cache_dir, runner))

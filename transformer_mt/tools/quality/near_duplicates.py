@@ -1,15 +1,15 @@
-"""Near duplicates: texts that share most of their shingles, the runs of four bytes of their comparison keys.
+"""Near duplicates: texts that share most of their shingles, the byte 4-grams of their comparison keys.
 
 MinHash signatures (Broder 1997) with locality-sensitive hashing find candidates: texts that agree in every value of a
-band of their signatures. The shingles of the candidates are then compared exactly.
+band of their signatures. Then the Jaccard index of the candidates' shingles is computed.
 
 Bytes rather than characters make scripts comparable: four bytes are four Latin letters, but between one and two Chinese
 characters. In a sentence of ten words, one other word costs more than a fifth of the shingles; so captions that differ
 in a colour or a person are no near duplicates, unlike those that differ in an article or a typing error.
 
-A corpus of any size is compared by tasks. Each shard writes the keys of its bands, sorted. Each range of keys finds
-candidates in all shards, and each shard compares the candidates of its rows with earlier rows. A last task removes
-the rows that are similar to an earlier row that is kept.
+A corpus of any size is compared in four stages. For each shard, a task writes the sorted keys of its bands. For each
+range of keys, a task finds candidates in all shards. For each shard, a task compares its rows with their candidates. A
+last task chooses the rows to remove: those that are similar to an earlier row that is kept.
 
 `N` texts, `P` values of a signature, `K` shingles of all texts.
 """
@@ -44,22 +44,22 @@ from transformer_mt.tools.quality.duplicates import (
 from transformer_mt.tools.quality.signals import make_comparison_keys
 
 MIN_SIMILARITY = 0.7
-"""Lowest allowed similarity."""
+"""Lowest threshold that the options allow."""
 SIMILARITY = 0.8
-"""Default share of the shingles that near duplicates have in common (Jaccard index)."""
+"""Default threshold of the Jaccard index of near duplicates."""
 
 # --- shingles and signatures ------------------------------------------------------------------------------------------
 
 SHINGLE = 4  # bytes, so that a shingle is an integer of 32 bits
-PADDING = "\0" * (SHINGLE - 1)  # between texts, so that a byte at an end is part of `SHINGLE` shingles like any other
+PADDING = "\0" * (SHINGLE - 1)  # between texts, so that also their first and last bytes are in `SHINGLE` shingles
 CHUNK_SIZE = 1000  # texts whose shingles fit in the cache of a core
-SKETCH_BITS = 60  # of the first values of a signature, one of each
-TOLERANCE = 0.22  # of the similarity that sketches estimate: three standard deviations
+SKETCH_BITS = 60  # one bit of each of the first values of a signature
+TOLERANCE = 0.22  # three standard deviations of the similarity that is estimated from sketches
 
 
 @dataclass(frozen=True)
 class Bands:
-    """How signatures are divided: texts with an equal band are candidates."""
+    """Division of signatures into bands. Texts with an equal band are candidates."""
 
     count: int
     size: int  # values of a band
@@ -71,9 +71,9 @@ class Bands:
 
 
 FEW_BANDS = Bands(12, 5)
-"""Similar texts (0.8) agree in a band with a probability of 99 % (0.7: 89 %), others (0.4) of 12 %."""
+"""Texts with a similarity of 0.8 agree in at least one band with a probability of 99 % (0.7: 89 %; 0.4: 12 %)."""
 MANY_BANDS = Bands(20, 7)
-"""The same with 99 % (0.7: 82 %), and 3 %: a large corpus has more texts of a low similarity to each one."""
+"""The same with 99 % (0.7: 82 %; 0.4: 3 %). A large corpus has more texts with a low similarity to each other."""
 MAX_ROWS_OF_FEW_BANDS = 4_000_000
 
 _random = np.random.default_rng(20)
@@ -83,7 +83,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 
 def make_compared_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> list[str]:
-    """Return the texts by which pairs, sources or targets are compared."""
+    """Return the comparison keys of pairs, sources or targets."""
     if of == "pair":
         keys = zip(make_comparison_keys(src), make_comparison_keys(tgt), strict=True)
         return [f"{src_key}{PADDING}{tgt_key}" for src_key, tgt_key in keys]
@@ -91,7 +91,7 @@ def make_compared_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide
 
 
 class ShingledTexts:
-    """Texts as shingles."""
+    """The shingles of texts, in one array."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
@@ -120,19 +120,19 @@ class ShingledTexts:
         return result
 
     def tagged(self, texts: IntArray) -> Hashes:
-        """Return the distinct shingles of some texts, ascending, each with the position of its text as high half."""
+        """Return the sorted distinct shingles of some texts. The high half of each is the position of its text."""
         counts = self.counts[texts]
         offsets: IntArray = self.starts[texts] - (np.cumsum(counts) - counts)
         positions = np.arange(int(counts.sum())) + np.repeat(offsets, counts)
         tags = np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), counts)
-        tagged = np.sort(tags | self.shingles[positions], kind="stable")  # fast for what is partly sorted
+        tagged = np.sort(tags | self.shingles[positions], kind="stable")  # fast for partly sorted data
         return tagged[np.append(np.ones(1, np.bool_), tagged[1:] != tagged[:-1])[: len(tagged)]]
 
 
 def measure_similarities(
     a: ShingledTexts, a_texts: IntArray, b: ShingledTexts, b_texts: IntArray
 ) -> NDArray[np.float32]:
-    """Return the similarity of each of some texts to its partner: the share of their shingles that both have."""
+    """Return the Jaccard index of the shingles of `a_texts[i]` and `b_texts[i]`."""
     parts = [np.empty(0, np.float32)]
     for first in range(0, len(a_texts), CHUNK_SIZE):
         chunk = slice(first, first + CHUNK_SIZE)
@@ -154,7 +154,7 @@ def make_band_keys(signatures: NDArray[np.uint16], bands: Bands, band: int) -> N
 
 
 def make_sketches(signatures: NDArray[np.uint16]) -> Hashes:
-    """Return the lowest bit of the first values of the signatures. [N]."""
+    """Return sketches: the lowest bits of the first values of the signatures. [N]."""
     bits = (signatures[:, :SKETCH_BITS] & np.uint16(1)).astype(np.uint8)
     return np.packbits(bits, axis=1).view("<u8")[:, 0]
 
@@ -167,11 +167,11 @@ def estimate_similarities(sketches: Hashes, others: Hashes) -> NDArray[np.float6
 # --- index ------------------------------------------------------------------------------------------------------------
 
 MAX_ROUNDS = 8  # comparisons of a text with others of the same band key
-MAX_MATCHES = 2  # of them that are probably similar, before a text is not compared with more of the same band key
+MAX_MATCHES = 2  # probably similar texts of the same band key, after which a text is compared with no more of them
 
 
 class MinHashIndex:
-    """Index of texts, such as the sources of a test set, that finds other texts which are similar to one of them."""
+    """Index of texts, such as the sources of a test set, that finds similar texts."""
 
     def __init__(self, texts: Sequence[str], similarity: float = SIMILARITY) -> None:
         self._known = {text: row for row, text in reversed([*enumerate(texts)])}
@@ -186,7 +186,7 @@ class MinHashIndex:
             self._bands.append((keys[order], order))
 
     def find(self, texts: Sequence[str]) -> Matches:
-        """Return the texts that are similar to one of the index, but equal to none, with the most similar one."""
+        """Return the texts that are similar to a text of the index, but equal to none, with the most similar one."""
         compared = ShingledTexts(texts)
         signatures = compared.signatures(FEW_BANDS.n_values)
         sketches = make_sketches(signatures)
@@ -216,7 +216,7 @@ class MinHashIndex:
 
 FORMAT_VERSION = 1  # of the files; part of their keys
 MAX_ROWS = 2**32
-MAX_CANDIDATES = 8_000_000  # that a task holds before it writes them
+MAX_CANDIDATES = 8_000_000  # candidates in memory at a time
 COMPARED_BLOCK = 50_000  # candidates whose texts are in memory at a time
 
 _BAND_ENTRY = np.dtype([("key", "<u4"), ("row", "<u4"), ("sketch", "<u8")])
@@ -230,10 +230,9 @@ _LOW_HALF = np.uint64(2**32 - 1)
 def find_near_duplicates(
     corpus: ParallelCorpus, runner: Runner, cache_dir: Path, of: ComparedSide = "pair", similarity: float = SIMILARITY
 ) -> DuplicateRows:
-    """Return the rows that are similar to an earlier row that is not returned, with the first such row.
+    """Return the rows that are similar to an earlier row that is kept, with the first such row.
 
-    Of equal texts, without case, spaces and punctuation, only the first one is compared, and none is returned for
-    being equal.
+    Case, spaces and punctuation are ignored. Only the first of several equal texts is compared, so the others are kept.
 
     Raises:
         UserError: A task has failed.
@@ -270,7 +269,7 @@ def find_near_duplicates(
 def _write_bands(
     corpus: ParallelCorpus, of: ComparedSide, bands: Bands, equal: DuplicateRows, shard: int, folder: Path
 ) -> TaskMetadata:
-    """Write the keys of each band in ascending order, with the texts' rows in the shard and sketches."""
+    """Write the sorted keys of each band, with the row in the shard and the sketch of each text."""
     start, end = corpus.bounds[shard : shard + 2].tolist()
     is_compared = np.ones(end - start, np.bool_)
     is_compared[equal.read_shard(shard).rows - start] = False
@@ -285,10 +284,10 @@ def _write_bands(
     signatures = np.concatenate(blocks)
     rows, sketches = np.flatnonzero(is_compared), make_sketches(signatures)
     entries = np.empty((bands.count, len(rows)), _BAND_ENTRY)
-    for band, of_band in enumerate(entries):
+    for band, part in enumerate(entries):
         keys = make_band_keys(signatures, bands, band)
         order = np.argsort(keys, kind="stable")
-        of_band["key"], of_band["row"], of_band["sketch"] = keys[order], rows[order], sketches[order]
+        part["key"], part["row"], part["sketch"] = keys[order], rows[order], sketches[order]
     entries.tofile(folder / _BANDS_FILE)
     return {"n_texts": len(rows)}
 
@@ -302,9 +301,9 @@ def _find_candidates_in_range(
     number: int,
     folder: Path,
 ) -> TaskMetadata:
-    """Write pairs of rows that are probably similar, for a range of keys of all bands.
+    """Write the candidate pairs of rows for a range of keys of all bands.
 
-    They are sorted in runs, of which the metadata have first number and length.
+    The file consists of sorted runs. The metadata contain the first candidate and the length of each run.
     """
     low, high = hash_range(number, n_ranges, 32)
     starts = bounds[:-1].tolist()
@@ -324,9 +323,10 @@ def _find_candidates_in_range(
 
 
 def _pair_rows(entries: NDArray[np.void], rows: Hashes, similarity: float) -> list[Hashes]:
-    """Return candidates: texts with equal keys, as their sketches agree. `rows` are rows of the corpus.
+    """Return candidates: rows of the corpus with equal keys and similar sketches.
 
-    The rows of each key are compared with its first one, then with the next. Few rounds keep the work linear.
+    The rows of each key are compared with the first row, then with the next. The number of rounds is limited, so that
+    the time is linear in the number of rows.
     """
     order = np.argsort(entries["key"], kind="stable")  # by key, then by row
     keys, rows, sketches = entries["key"][order], rows[order], entries["sketch"][order]
@@ -355,12 +355,12 @@ def _compare_shard(
     shard: int,
     folder: Path,
 ) -> TaskMetadata:
-    """Write all candidates of the rows of a shard that are similar, in the order of the rows."""
+    """Write the candidates of the rows of a shard that are similar, sorted by row."""
     low, high = (row << 32 for row in corpus.bounds[shard : shard + 2].tolist())
     parts = [read_range(path, _CANDIDATE, low, high, first, count)["rows"] for path, first, count in runs]
     candidates = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
     others = (candidates & _LOW_HALF).astype(np.int64)
-    candidates = candidates[np.argsort(others, kind="stable")]  # so that each other shard is read once
+    candidates = candidates[np.argsort(others, kind="stable")]  # so that each of the other shards is read once
     blocks = [np.empty(0, MATCH)]
     for first in range(0, len(candidates), COMPARED_BLOCK):
         block = candidates[first : first + COMPARED_BLOCK]
@@ -376,7 +376,7 @@ def _compare_shard(
 
 
 def _take_texts(corpus: ParallelCorpus, of: ComparedSide, rows: IntArray) -> tuple[ShingledTexts, IntArray]:
-    """Return the distinct texts that are compared, and the position of each row's text among them."""
+    """Return the distinct texts of some rows, and the position of the text of each row among them."""
     distinct, positions = np.unique(rows, return_inverse=True)
     columns = corpus.take(distinct, columns_of(of))
     src, tgt = columns.get("src", []), columns.get("tgt", [])
