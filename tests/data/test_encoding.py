@@ -233,11 +233,11 @@ def test_half_copied_arrays_are_refused_and_made_again(
 def test_a_folder_without_permission_is_not_called_damaged(
     write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, _dtype: object) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     corpus = write_corpus(PAIRS)
-    monkeypatch.setattr(encoding, "_map_array", refuse)
+    monkeypatch.setattr(np, "memmap", refuse)
     with pytest.raises(PermissionError):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
 

@@ -104,7 +104,7 @@ def test_report_warns_about_held_out_sentences_in_training(report: Report) -> No
     ]
 
 
-def test_blank_lines_are_not_reported_as_leaks(report: Report) -> None:
+def test_blank_lines_are_not_reported_as_overlap(report: Report) -> None:
     assert not any("warning" in line for line in report([("", "x"), *DISTINCT], test=[("", "x"), (" ", "y")]))
 
 
@@ -128,7 +128,7 @@ def test_report_does_not_depend_on_the_block_size(
     ]
 
 
-def test_repetitions_are_those_of_the_given_corpora(report: Report) -> None:
+def test_duplicates_and_overlap_are_those_of_the_given_corpora(report: Report) -> None:
     first = report(DISTINCT, test=DISTINCT[:1])
     assert report(DISTINCT, new=DISTINCT[:1])[2:] != first[2:]
     assert report(DISTINCT, test=[("c", "z")])[2:] == []
@@ -136,6 +136,6 @@ def test_repetitions_are_those_of_the_given_corpora(report: Report) -> None:
     assert report(DISTINCT)[1:] == []
 
 
-def test_leaks_ignore_case_spaces_and_punctuation(report: Report) -> None:
+def test_overlap_ignores_case_spaces_and_punctuation(report: Report) -> None:
     (warning,) = report(DISTINCT, test=[("A B!", "z")])[2:]
     assert "1 of 1 source sentences of test" in warning and '"A B!"' in warning

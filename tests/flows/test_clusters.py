@@ -43,7 +43,7 @@ def find_first_incomplete(status: str) -> str | None:
     return next((row[0] for row in rows if len(row) == 3 and row[1].isdigit() and int(row[1]) < int(row[2])), None)
 
 
-def test_processes_that_share_the_tasks_of_each_stage(local: Path, tmp_path: Path, tmt: Tmt) -> None:
+def test_processes_that_share_tasks_write_the_same_files(local: Path, tmp_path: Path, tmt: Tmt) -> None:
     """One process runs every other task, and another one runs all of them at the same time."""
     (tmp_path / "small.py").write_text(SMALL_SHARDS, encoding="utf-8")
     cache = f"data.cache_dir={tmp_path}/shared"
@@ -97,9 +97,7 @@ def test_ray_prepares_the_same_files(local: Path, tmp_path: Path, tmt: Tmt, monk
     assert read_folder(tmp_path / "ray") == read_folder(local)
 
 
-def test_training_uses_what_a_cluster_has_prepared_on_a_shared_disk_or_a_copy(
-    local: Path, tmp_path: Path, tmt: Tmt
-) -> None:
+def test_training_uses_a_prepared_cache_or_a_copy_of_it(local: Path, tmp_path: Path, tmt: Tmt) -> None:
     """The key of a stage does not depend on the place of the cache."""
     shutil.copytree(local, tmp_path / "copy")
     before = read_folder(local)

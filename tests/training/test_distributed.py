@@ -192,7 +192,7 @@ sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
 """
 
 
-def test_nodes_may_have_the_prepared_data_on_disks_of_their_own(tiny: Path) -> None:
+def test_nodes_may_read_the_prepared_data_from_local_disks(tiny: Path) -> None:
     """Rank 1 has a copy of the cache of rank 0, which it does not change."""
     settings = ("precision=fp32", "data.filters=[length, duplicate]")
     prepare = [sys.executable, "-m", "transformer_mt", "prepare", "tiny.yaml", "data.cache_dir=disk-0", *SETTINGS]
@@ -345,7 +345,7 @@ def test_torchrun_restarts_from_the_last_checkpoint(alone: Path) -> None:
     assert_close(weights(alone, "revived"), weights(alone, "spared"))
 
 
-def test_two_of_four_processes_die_in_turn_and_the_training_ends_as_if_none_had(tiny: Path) -> None:
+def test_training_is_bit_identical_after_two_of_four_processes_die(tiny: Path) -> None:
     settings = ("train.save_every=1", "train.max_steps=30", "validation.every=100")
     train(tiny, 4, "name=undisturbed", *settings)
     job = launch(tiny, 4, "name=disturbed", *settings, restarts=2, patch=SLOW)
@@ -359,7 +359,7 @@ def test_two_of_four_processes_die_in_turn_and_the_training_ends_as_if_none_had(
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
-def test_an_elastic_job_loses_a_node_and_gets_another_one(tiny: Path) -> None:
+def test_an_elastic_job_continues_after_the_loss_and_the_start_of_a_node(tiny: Path) -> None:
     """Each node has one process. Steps have the same batches with one node and with two."""
     settings = ("precision=fp32", "optimizer.eps=1e-3", "train.save_every=1", "train.max_steps=150")
     settings += ("validation.every=200",)
@@ -496,13 +496,13 @@ from datetime import timedelta
 from transformer_mt.data import encoding
 from transformer_mt.training import distributed
 
-write = encoding._write_arrays
+encode = encoding.EncodeTask.__call__
 
-def write_slowly(*arguments):
+def encode_slowly(*arguments):
     time.sleep(20)
-    write(*arguments)
+    return encode(*arguments)
 
-distributed.CPU_GROUP_TIMEOUT, encoding._write_arrays = timedelta(seconds=15), write_slowly
+distributed.CPU_GROUP_TIMEOUT, encoding.EncodeTask.__call__ = timedelta(seconds=15), encode_slowly
 """
     log = train(tiny, 2, "name=slow-data", "data.cache_dir=runs/slow-cache", "train.max_steps=1", patch=patch)
     assert "training ended: train.max_steps 1 reached" in log
@@ -517,7 +517,7 @@ def die(*arguments):
     time.sleep(3)
     os.kill(os.getpid(), signal.SIGKILL)
 
-encoding._write_arrays = die
+encoding.EncodeTask.__call__ = die
 """
     job = launch(tiny, 2, "name=killed-data", "data.cache_dir=runs/killed-cache", patch=patch)
     job.communicate(timeout=60)

@@ -237,22 +237,10 @@ def encode_corpus(
     sides: tuple[list[SideArrays], list[SideArrays]] = ([], [])
     rows: list[Rows] = []
     for folder, metadata in results:
-        try:
-            for side, (name, dtype) in enumerate(zip(SIDES, id_types, strict=True)):
-                ids, offsets = (
-                    _map_array(folder / f"{name}.ids", dtype),
-                    _map_array(folder / f"{name}.offsets", np.int64),
-                )
-                if len(ids) != offsets[-1] or len(offsets) != metadata["n_pairs"] + 1:
-                    raise ValueError("the lengths of the arrays differ")
-                sides[side].append(SideArrays(ids, offsets))
-            rows.append(_map_array(folder / "rows", np.int32))
-            if len(rows[-1]) != metadata["n_pairs"]:
-                raise ValueError("the lengths of the arrays differ")
-        except PermissionError:
-            raise
-        except (OSError, ValueError, IndexError):
-            raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare` to rebuild it") from None
+        arrays, text_rows = _map_shard(folder, metadata["n_pairs"], id_types)
+        for side, array in zip(sides, arrays, strict=True):
+            side.append(array)
+        rows.append(text_rows)
         for reason, (count, examples) in metadata["limited"].items():
             limit_counts.add(reason, examples, count)
     src, tgt = map(EncodedSide, sides)
@@ -264,7 +252,7 @@ class EncodeTask:
     """Task: encode a shard."""
 
     corpus: ParallelCorpus
-    tokenizers: dict[str, Any]  # tokenizers themselves cannot be sent
+    tokenizers: dict[str, Any]  # as JSON, because tokenizers cannot be pickled
     limit: LengthLimit | None
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
@@ -298,13 +286,32 @@ class EncodeTask:
         }
 
 
+def _map_shard(folder: Path, n_pairs: int, id_types: Sequence[type[np.generic]]) -> tuple[list[SideArrays], Rows]:
+    """Map both sides and the rows of an encoded shard. Raises `UserError` if they are incomplete or damaged."""
+    try:
+        sides = [
+            SideArrays(_map_array(folder / f"{name}.ids", dtype), _map_array(folder / f"{name}.offsets", np.int64))
+            for name, dtype in zip(SIDES, id_types, strict=True)
+        ]
+        rows = _map_array(folder / "rows", np.int32)
+        if len(rows) == n_pairs and all(
+            len(ids) == offsets[-1] and len(offsets) == n_pairs + 1 for ids, offsets in sides
+        ):
+            return sides, rows
+    except PermissionError:
+        raise
+    except (OSError, ValueError, IndexError):
+        pass
+    raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare` to rebuild it")
+
+
 def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
     # an empty file cannot be mapped
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
 def _predict_bytes(corpus: ParallelCorpus, encoder: BlockEncoder) -> float:
-    """Return the size of the arrays, as a sample predicts."""
+    """Predict the size of the arrays from a sample."""
     sample = corpus.sample(SAMPLE_SIZE)
     n_bytes = BYTES_PER_PAIR * len(sample)
     for side, (tokenizer, dtype) in enumerate(zip(encoder.sides, encoder.id_types, strict=True)):

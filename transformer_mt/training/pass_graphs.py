@@ -1,8 +1,7 @@
 """Forward and backward passes as CUDA graphs.
 
-On a GPU, the host takes longer to submit the kernels of a small pass than the GPU takes to compute them. A graph
-submits all of them at once. It computes on tensors that keep their address, and serves all batches of one size, see
-`PackedBatch.pad`.
+The host takes longer to launch the kernels of a small pass than the GPU takes to run them. A graph launches all kernels
+at once. It reads and writes tensors at fixed addresses, and serves all batches of one size, see `PackedBatch.pad`.
 
 A pass without a graph runs the same kernels on the same padded batch, with the same random numbers. So the result of a
 training depends on the padding, but not on which passes are replayed.
@@ -28,32 +27,32 @@ from transformer_mt.system.log import log
 from transformer_mt.training.packed_batches import PackedBatch
 
 MAX_GRAPHS = 64
-"""Batches of more sizes are not replayed: a graph takes memory, and its capture the time of a few passes."""
+"""Maximum number of graphs. Each takes memory, and its capture takes the time of a few passes."""
 TOLERANCE = 0.01
-"""Relative difference of a replay from the pass. Other random numbers would change the gradients far more."""
+"""Maximum relative difference of a replay. Other random numbers would change the gradients far more."""
 
 
 PassSize = tuple[int, int, int, int]
-"""Source tokens, target tokens, sentences and greatest length that a graph is captured for."""
+"""Source tokens, target tokens, sentences and greatest length of a batch."""
 
 
 class PassGraphs:
-    """Adds the gradients of batches. The second batch of a size is captured, and then replayed like all later ones."""
+    """Accumulates the gradients of batches. The second batch of a size is captured, and later ones are replayed."""
 
     def __init__(self, batch_loss: nn.Module, scale: Tensor | None, device: torch.device, capture: Capture) -> None:
-        """`batch_loss` returns the losses of a batch. `scale` is a factor of the loss, which may change in place."""
+        """Store the module `batch_loss`, which returns the losses of a batch, and the loss scale, a tensor or None."""
         self._batch_loss, self._scale, self._device, self._capture = batch_loss, scale, device, capture
         self._parameters = list(batch_loss.parameters())
         self._gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._seen: set[PassSize] = set()
         self._graphs: dict[PassSize, PassGraph] = {}
         self._can_capture = True
-        self._keep_random_state = partial(torch.random.fork_rng, [device] if device.type == "cuda" else [])
+        self._restore_random_state = partial(torch.random.fork_rng, [device] if device.type == "cuda" else [])
 
     def __call__(self, batch: Batch | None) -> dict[str, Tensor]:
         """Add the gradients of a batch, and return its losses, which the next call overwrites.
 
-        Gradients that are None start from 0. Only padded batches are replayed.
+        Gradients that are None count as 0. Only padded batches are replayed.
         """
         if any(parameter.grad is None for parameter in self._parameters):
             torch._foreach_zero_(self._gradients)
@@ -71,7 +70,7 @@ class PassGraphs:
             return self._add_gradients(batch)
         except RuntimeError as error:
             if self._graphs and is_out_of_memory(error):  # the caller splits the batch
-                self._stop(error)
+                self._disable(error)
             raise
 
     def _add_gradients(self, batch: Batch | None) -> dict[str, Tensor]:
@@ -81,21 +80,22 @@ class PassGraphs:
         return {name: value.detach() for name, value in losses.items()}
 
     def _add_graph(self, size: PassSize, batch: Batch) -> None:
-        """Capture a pass over a batch, if possible. Gradients and random numbers stay as they were."""
+        """Try to capture a pass over a batch. Gradients and random state are restored."""
         before: list[Tensor] = []
         try:
             before = [gradient.clone() for gradient in self._gradients]
             if (graph := self._capture_pass(batch)) is not None:
                 self._graphs[size] = graph
         except RuntimeError as error:
-            self._stop(error)
+            self._disable(error)
         if before:
             torch._foreach_copy_(self._gradients, before)
 
     def _capture_pass(self, batch: Batch) -> PassGraph | None:
-        """Return the graph of a pass over a batch, or None if its gradients overflow, so that they cannot be compared.
+        """Return the graph of a pass over a batch, or None if the gradients overflow, so that they cannot be compared.
 
-        Raises `RuntimeError` if a capture is not possible, or a replay gives another result.
+        Raises:
+            RuntimeError: The capture failed, or the replay gives another result.
         """
         graph = PassGraph(batch.to(self._device).map_tensors(torch.clone))
 
@@ -108,21 +108,21 @@ class PassGraphs:
         modules = self._batch_loss.modules()
         graph.tables = [module.table for module in modules if isinstance(module, PositionTable)]
         release_memory(self._device)  # a capture cannot take memory that the allocator keeps for other tensors
-        with self._keep_random_state():
+        with self._restore_random_state():
             graph.replay = self._capture(run)
         if any(map(_differ, self._run_once(graph, graph.replay), expected)):
             raise RuntimeError("the result of a replay differs")
         return graph
 
     def _run_once(self, graph: PassGraph, run: Callable[[], None]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the losses and gradients of a pass alone. Random numbers stay as they were."""
+        """Return the losses and gradients of a single pass. The random state is restored."""
         torch._foreach_zero_(self._gradients)
-        with self._keep_random_state():
+        with self._restore_random_state():
             run()
         losses, gradients = ([tensor.clone() for tensor in each] for each in (graph.losses.values(), self._gradients))
         return losses, gradients
 
-    def _stop(self, error: Exception) -> None:
+    def _disable(self, error: Exception) -> None:
         self._can_capture = False
         self._graphs.clear()
         reason = "out of memory" if is_out_of_memory(error) else error
@@ -130,12 +130,12 @@ class PassGraphs:
 
 
 class PassGraph:
-    """A captured pass over a batch, whose tensors are overwritten before each replay."""
+    """A captured pass. The tensors of its batch are overwritten before each replay."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.losses: dict[str, Tensor] = {}
-        self.tables: list[Tensor] = []  # that the pass reads; a graph does not keep them
+        self.tables: list[Tensor] = []  # position tables; a graph does not keep the tensors that it reads alive
         self.replay: Callable[[], None] | None = None
 
     def replay_with(self, batch: Batch) -> dict[str, Tensor]:
@@ -159,6 +159,6 @@ def _list_tensors(batch: Batch) -> list[Tensor]:
 
 
 def _differ(found: list[Tensor], expected: list[Tensor]) -> bool:
-    """Return whether the norm of the difference is too large, or not a number."""
+    """Return whether the norm of the difference is above the tolerance, or NaN."""
     difference = get_total_norm(torch._foreach_sub(found, expected))
     return not difference <= TOLERANCE * get_total_norm(expected)

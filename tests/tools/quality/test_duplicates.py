@@ -39,7 +39,7 @@ def make_pairs(count: int, seed: int) -> Pairs:
     return [*zip(sides[::2], sides[1::2], strict=True)]
 
 
-def find_repeats(pairs: Pairs, of: ComparedSide, normalized: bool) -> dict[int, int]:
+def find_expected_duplicates(pairs: Pairs, of: ComparedSide, normalized: bool) -> dict[int, int]:
     """Return the first row of each row that repeats one."""
     firsts, repeats = dict[object, int](), dict[int, int]()
     for row, (src, tgt) in enumerate(pairs):
@@ -75,7 +75,7 @@ def test_repeated_rows_are_those_of_a_dictionary(
     pairs = make_pairs(300, seed=shard_size)
     corpus = write_shards(pairs, shard_size)
     found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"), of, normalized=normalized)
-    assert read_all(found) == find_repeats(pairs, of, normalized)
+    assert read_all(found) == find_expected_duplicates(pairs, of, normalized)
 
 
 def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
@@ -83,7 +83,7 @@ def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
     rows = np.concatenate([np.arange(3, 30, 2), np.arange(150, 300, 3)])  # and none of some shards
     corpus = write_shards(pairs, 20).select(rows, "part")
     found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"))
-    assert read_all(found) == find_repeats([pairs[row] for row in rows.tolist()], "pair", normalized=False)
+    assert read_all(found) == find_expected_duplicates([pairs[row] for row in rows.tolist()], "pair", normalized=False)
 
 
 @pytest.mark.parametrize("pairs", [[("a", "b")] * 50, [("", "")] * 50, [("a", "")]])
@@ -91,7 +91,7 @@ def test_equal_rows_repeat_the_first_one(pairs: Pairs, write_shards: WriteShards
     corpus = write_shards(pairs, 10)
     for of in get_args(ComparedSide):
         found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"), of)
-        assert read_all(found) == find_repeats(pairs, of, normalized=False)
+        assert read_all(found) == find_expected_duplicates(pairs, of, normalized=False)
 
 
 @pytest.mark.slow

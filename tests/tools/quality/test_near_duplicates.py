@@ -51,7 +51,7 @@ def make_texts(count: int, seed: int) -> list[str]:
     return [*map(make_comparison_key, texts)]
 
 
-def remove_near(texts: list[str]) -> set[int]:
+def find_near_duplicate_rows(texts: list[str]) -> set[int]:
     """Return the rows that are similar to an earlier one that is kept. Equal texts are compared once."""
     removed, kept = set[int](), list[str]()
     for row, text in enumerate(texts):
@@ -80,7 +80,7 @@ def texts() -> list[str]:
 @pytest.fixture(scope="module")
 def expected(texts: list[str]) -> set[int]:
     """Return the rows that a comparison of all texts removes."""
-    return remove_near(texts)
+    return find_near_duplicate_rows(texts)
 
 
 @pytest.mark.parametrize(("of", "shard_size", "range_rows"), [("src", 1000, 1000), ("tgt", 100, 300), ("src", 40, 170)])
@@ -114,7 +114,7 @@ def test_pairs_are_compared_as_one_text(texts: list[str], write_shards: WriteSha
     pairs = [(text[:10], text[10:]) for text in texts] + [(text, "") for text in texts[:30]]
     joined = [f"{src}\0\0\0{tgt}" for src, tgt in pairs]
     found = read_all(find_near_duplicates(write_shards(pairs, 300), IN_PROCESS_RUNNER, Path("cache")))
-    expected = remove_near(joined)
+    expected = find_near_duplicate_rows(joined)
     assert len(expected) > 50 and len({row for row, _, _ in found} ^ expected) <= 0.02 * len(expected)
 
 
@@ -178,7 +178,7 @@ def test_processes_and_interruptions_give_the_same_result(texts: list[str], writ
     assert result == expected and n_finished == 5 + 1 + 5 + 1 + 5 + 1
 
 
-def test_index_finds_the_texts_that_are_similar_to_one_of_it() -> None:
+def test_index_finds_similar_texts() -> None:
     texts = make_texts(400, seed=2)
     known, others = texts[::2], texts[1::2]
     found = MinHashIndex(known).find(others)
@@ -213,6 +213,6 @@ def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
          ("一个穿着蓝色衬衫的男人正在街上修理自行车。", "Ein Mann repariert sein Fahrrad auf der Straße."), 1),
     ],
 )  # fmt: skip
-def test_other_captions_are_not_near_duplicates(first: tuple[str, str], second: tuple[str, str], is_near: int) -> None:
+def test_only_small_edits_are_near_duplicates(first: tuple[str, str], second: tuple[str, str], is_near: int) -> None:
     (known,), (text,) = (make_compared_texts([src], [tgt], "pair") for src, tgt in (first, second))
     assert len(MinHashIndex([known]).find([text])) == is_near

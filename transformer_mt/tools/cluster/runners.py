@@ -1,7 +1,7 @@
-"""Runners of `tmt prepare` for several machines: single tasks for any scheduler, and the engines Slurm and Ray.
+"""Runners of `tmt prepare` for several machines: Slurm, Ray, and single tasks for any other scheduler.
 
-A runner gets one stage after the other from the flow (see data/stages.py). Stages of the same name are numbered in the
-order of the flow: read, read-2, ...
+The flow calls a runner for each stage in turn (see data/stages.py). Stages of the same name are numbered in this order:
+read, read-2, ...
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport, log_rank0
 
 MAX_POLL_SECONDS = 15.0
-MAX_LISTED_TASKS = 10  # of those that failed
+MAX_LISTED_TASKS = 10  # unfinished tasks in a message
 VISIBILITY_TIMEOUT = 60.0
-"""Time until this machine sees a new file of another one: a network file system caches which files do not exist."""
+"""Seconds to wait for the files of another machine, because a network file system caches that a file does not exist."""
 
 
 class RunnerDone(Exception):  # noqa: N818  (it is not an error)
-    """The runner has done its part of the preparation, so the flow ends."""
+    """Raised to end the flow after the runner has finished its part of the preparation."""
 
 
 class _StageNames:
-    """Numbers the stages that have the same name. The flow may need the same stage several times."""
+    """Numbers stages that have the same name. The flow may run the same stage several times."""
 
     def __init__(self) -> None:
         self._names = dict[Path, str]()
@@ -47,7 +47,7 @@ class _StageNames:
 
 
 def _complete(stage: Stage) -> bool:
-    """Return whether all tasks are finished. Write the index of the stage, if it has none yet."""
+    """Return whether all tasks are finished. If so, write the index of the stage, unless it exists."""
     if not stage.is_complete():
         if stage.unfinished():
             return False
@@ -59,7 +59,7 @@ def _complete(stage: Stage) -> bool:
 
 
 class TaskRunner:
-    """Runs tasks of one named stage, and ends. Earlier stages must be complete."""
+    """Runs tasks of one stage, and ends the flow. Earlier stages must be complete."""
 
     def __init__(self, name: str, task: int, step: int | None = None) -> None:
         """Run `task`, or with a `step` also `task + step`, `task + 2 * step`, ... of the stage `name`."""
@@ -67,11 +67,11 @@ class TaskRunner:
         self.names = _StageNames()
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
-        """Return the results of a complete stage, or run tasks of the named one.
+        """Return the results of an earlier stage, or run the tasks of the stage `name`.
 
         Raises:
             RunnerDone: The tasks are finished.
-            UserError: A task failed or does not exist, or an earlier stage is not complete.
+            UserError: A task failed or does not exist, or an earlier stage is incomplete.
         """
         name = self.names.find(stage)
         if name != self._name:
@@ -93,7 +93,7 @@ class TaskRunner:
 
 
 class StageStatus(NamedTuple):
-    """A stage, and how many of its tasks are finished."""
+    """Number of finished tasks of a stage."""
 
     name: str
     finished: int
@@ -101,7 +101,7 @@ class StageStatus(NamedTuple):
 
 
 class StatusRunner:
-    """Collects the status of each stage, and ends at the first one that is not complete. Later ones are unknown."""
+    """Collects the status of each stage, and ends the flow at the first incomplete stage. Later stages are unknown."""
 
     def __init__(self) -> None:
         self._names, self._found = _StageNames(), dict[str, StageStatus]()
@@ -115,7 +115,7 @@ class StatusRunner:
         """Return the results of a complete stage.
 
         Raises:
-            RunnerDone: The stage is not complete.
+            RunnerDone: The stage is incomplete.
         """
         is_complete = _complete(stage)
         n_finished = stage.n_tasks if is_complete else stage.n_tasks - len(stage.unfinished())
@@ -130,14 +130,14 @@ def _list_tasks(tasks: Sequence[int]) -> str:
     return ", ".join(map(str, tasks[:MAX_LISTED_TASKS])) + (", ..." if len(tasks) > MAX_LISTED_TASKS else "")
 
 
-# --- engines ----------------------------------------------------------------------------------------------------------
+# --- Slurm and Ray ----------------------------------------------------------------------------------------------------
 
 
 class SlurmRunner(StageRunner):
-    """Submits the tasks of a stage as a job array, and waits for it. datatrove writes the script and the array."""
+    """Submits the tasks of a stage as a job array with datatrove, and waits for it."""
 
     def __init__(self, n_jobs: int | None = None, options: Mapping[str, str] | None = None) -> None:
-        """Submit at most `n_jobs` jobs for a stage (default: one per task), with options of sbatch, such as time.
+        """Limit the jobs of a stage to `n_jobs` (default: one per task), and set options of sbatch, such as time.
 
         Raises:
             UserError: datatrove or Slurm is not installed.
@@ -180,7 +180,7 @@ class SlurmRunner(StageRunner):
 
 
 def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
-    """Return whether Slurm has unfinished jobs of a name, or failed ones. If Slurm does not answer, assume it."""
+    """Return whether Slurm has unfinished (or failed) jobs of this name, or does not answer."""
     states = ["--states=BF,CA,DL,F,NF,OOM,TO"] if only_failed else []
     done = subprocess.run(["squeue", "--noheader", "--name", name, *states], capture_output=True, text=True)
     if done.returncode:
@@ -189,10 +189,10 @@ def _has_jobs(name: str, *, only_failed: bool = False) -> bool:
 
 
 class RayRunner(StageRunner):
-    """Runs tasks on a Ray cluster: that of RAY_ADDRESS or of this machine, or a new one of this machine."""
+    """Runs tasks on the Ray cluster of RAY_ADDRESS or of this machine. Without a cluster, Ray starts one."""
 
     def __init__(self, n_jobs: int | None = None) -> None:
-        """Run at most `n_jobs` tasks at the same time (default: as many as Ray has cores).
+        """Limit the tasks that run at the same time to `n_jobs` (default: the number of cores of the cluster).
 
         Raises:
             UserError: Ray is not installed.
@@ -229,13 +229,13 @@ def _run_task(stage: Stage, task: int, folder: Path) -> None:
 
 
 def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
-    """Raise `UserError` if tasks are not finished, with the message of the first one that failed."""
+    """Raise `UserError` if tasks are unfinished, with the message of the first failed task."""
     if missing := stage.unfinished():
         errors = sorted(folder.glob("*.error"))
         reason = f"; the first error: {errors[0].read_text(encoding='utf-8')}" if errors else ""
         raise UserError(
             f"stage {stage.name}: {len(missing):,} of {stage.n_tasks:,} tasks are not finished "
-            f"({_list_tasks(missing)}){reason}\n{logs}; the same command runs only these tasks again"
+            f"({_list_tasks(missing)}){reason}\n{logs}; repeat the command to run only these tasks again"
         )
 
 

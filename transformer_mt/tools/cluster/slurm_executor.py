@@ -1,4 +1,4 @@
-"""Submission of job arrays with datatrove, which pickles the tasks, writes the script, and splits long arrays."""
+"""Submit job arrays with datatrove, which pickles the tasks, writes the script, and splits long arrays."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from transformer_mt.system.files import write_text
 
 
 class JobStep:
-    """The step of a pipeline that runs the tasks of a job, in the folder of the command that submitted it."""
+    """Pipeline step that runs the tasks of a job, in the working directory of the command that submitted it."""
 
     def __init__(self, stage: Stage, tasks: Sequence[int], errors: Path) -> None:
         """`errors` is a folder for the messages of tasks that failed."""
         self._stage, self._tasks, self._errors, self._folder = stage, tasks, errors, Path.cwd()
 
     def __call__(self, data: object, rank: int, world_size: int) -> None:
-        """Run every `world_size`-th task, from the one with the index `rank` on."""
+        """Run the tasks `rank`, `rank + world_size`, `rank + 2 * world_size`, ... of the list."""
         os.chdir(self._folder)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
         for task in self._tasks[rank::world_size]:
@@ -39,7 +39,7 @@ class JobStep:
 
 
 class JobArray(SlurmPipelineExecutor):
-    """A job array without statistics of documents, for which datatrove would submit another job."""
+    """A job array without the statistics of documents, for which datatrove would submit another job."""
 
     def launch_merge_stats(self) -> None:
         """Submit nothing."""
@@ -48,13 +48,13 @@ class JobArray(SlurmPipelineExecutor):
         """Write nothing."""
 
     def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
-        """Return the options of the script. Options with the value None are those of the cluster."""
+        """Return the options of the script. An option with the value None keeps the default of the cluster."""
         options: dict[str, Any] = super().get_sbatch_args(max_array)  # pyright: ignore[reportUnknownVariableType]
         return {name: value for name, value in options.items() if value is not None}
 
 
 def submit(stage: Stage, tasks: Sequence[int], n_jobs: int, folder: Path, options: Mapping[str, str]) -> None:
-    """Submit `n_jobs` jobs that share the tasks. A folder has their script, logs and errors, and names them.
+    """Submit `n_jobs` jobs that share the tasks. Script, logs and errors are in a folder, whose name the jobs have.
 
     Raises:
         subprocess.CalledProcessError: sbatch refused the job.

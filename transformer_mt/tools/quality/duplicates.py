@@ -175,8 +175,8 @@ def find_duplicates(
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, n_shards, of, normalized]
     hash_shard = partial(_hash_shard, corpus, of, normalized)
     hashed = runner(Stage("hash", cache_dir, key, n_shards, hash_shard, len(corpus) * _HASHED.itemsize))
-    find_repeats = partial(_find_duplicates_in_range, [result.folder for result in hashed], corpus.bounds, n_ranges)
-    found = runner(Stage("duplicates", cache_dir, [*key, n_ranges], n_ranges, find_repeats))
+    find_in_range = partial(_find_duplicates_in_range, [result.folder for result in hashed], corpus.bounds, n_ranges)
+    found = runner(Stage("duplicates", cache_dir, [*key, n_ranges], n_ranges, find_in_range))
     n_rows = sum(result.metadata["n_rows"] for result in found)
     return DuplicateRows(n_rows, [result.folder / MATCHES_FILE for result in found], corpus.bounds)
 
