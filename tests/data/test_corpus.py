@@ -174,6 +174,16 @@ def test_a_corpus_does_not_depend_on_its_shards(
         assert list(pickle.loads(pickle.dumps(corpus))) == list(corpus)
 
 
+def test_few_rows_of_a_large_shard_are_read_alone(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "SHARD_PAIRS", 100)
+    corpus, pairs = write_corpus(make_pairs(250)), make_pairs(250)
+    rows = np.array([3, 70, 249])
+    selected = corpus.select(rows, "some")
+    assert list(selected) == [pairs[row] for row in rows]
+    found = [[table_rows.tolist() for table_rows, _ in selected.numbered_record_batches(shard)] for shard in range(3)]
+    assert found == [[[3, 70]], [], [[49]]]
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 50])
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_parts_of_large_files_are_read_by_row(
@@ -198,8 +208,18 @@ def test_large_files_of_different_length_are_refused(monkeypatch: pytest.MonkeyP
     Path("t.de").write_text("a\n" * 51)
     monkeypatch.setattr(sources, "PIECE_BYTES", 4)
     monkeypatch.setattr(sources, "PART_BYTES", 20)
-    with pytest.raises(UnequalLengthError, match=r"t.en has 50 lines, t.de has 51 lines"):
+    with pytest.raises(UnequalLengthError, match=r"t.en has 50 lines, t.de has 51 lines") as caught:
         load(TEXT)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as from a worker process
+
+
+def test_a_large_file_may_be_named_twice(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_corpus(make_pairs(20))
+    Path("other.de").write_text("x\n" * 20)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
+    monkeypatch.setattr(sources, "PART_BYTES", 20)
+    found = load(Source(src=("t.en", "t.en"), tgt=("t.de", "other.de")))
+    assert list(found) == make_pairs(20) + [(src, "x") for src, _ in make_pairs(20)]
 
 
 def test_many_small_files_share_a_shard() -> None:
@@ -222,6 +242,11 @@ def test_combined_corpora_share_their_shards(write_corpus: WriteCorpus, monkeypa
     assert [found.describe_line(row) for row in (2, 3, 7)] == ["a.en:3", "b.en:1", "b.en:5"]
     without = found.leave_out(np.array([1, 6]), "rest")
     assert without.source_bounds().tolist() == [0, 2, 6]
+    chosen = found.select(np.array([1, 3, 6]), "chosen")
+    for corpus in (without, chosen):
+        of_sources = corpus.split_sources()
+        assert [*map(len, of_sources)] == np.diff(corpus.source_bounds()).tolist()
+        assert [pair for part in of_sources for pair in part] == list(corpus)
     assert found.fingerprint != combine_corpora({"a": parts["b"], "b": parts["a"]}).fingerprint
 
 

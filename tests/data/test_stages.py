@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import read_folder
 
-from transformer_mt.data.stages import LocalRunner, Stage, TaskMetadata
+from transformer_mt.data.stages import LocalRunner, Stage, TaskMetadata, save_array
 from transformer_mt.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -90,6 +92,42 @@ def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
     LocalRunner(verifies=True)(stage)
     assert read_folder(stage.folder) == before
     assert calls() == [0, 1, 2, 3, 4, 3]
+
+
+@pytest.mark.parametrize("facts", [None, "", "{}", "[1]"])
+def test_a_folder_without_facts_is_no_finished_task(facts: str | None) -> None:
+    stage = make_stage()
+    LocalRunner()(stage)
+    before = read_folder(stage.folder)
+    (stage.folder / "stage.json").unlink()
+    file = stage.task_folder(3) / "task.json"
+    if facts is None:  # such as a part of a copied cache
+        file.unlink()
+    else:
+        file.write_text(facts)
+        with pytest.raises(UserError, match="is damaged"):
+            LocalRunner()(stage)
+    LocalRunner(verifies=facts is not None)(stage)
+    assert read_folder(stage.folder) == before
+
+
+def test_verification_changes_nothing_that_is_intact_and_repeats_nothing() -> None:
+    stage, runner = make_stage(), LocalRunner(verifies=True)
+    runner(stage)
+    index = stage.folder / "stage.json"
+    before = index.stat()
+    LocalRunner(verifies=True)(stage)  # while other processes may read the index
+    assert index.stat() == before
+    index.write_text("[]")
+    assert len(LocalRunner(verifies=True)(stage)) == 5
+    (stage.task_folder(1) / "text").write_text("damaged")
+    runner(stage)
+    assert calls() == [0, 1, 2, 3, 4]
+
+
+def test_a_full_disk_is_named_as_the_reason() -> None:
+    with pytest.raises(OSError, match=str(errno.ENOSPC)):
+        save_array(Path("/dev/full"), np.zeros(10_000))
 
 
 def test_a_task_that_another_machine_finishes_meanwhile_is_kept() -> None:

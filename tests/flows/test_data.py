@@ -20,6 +20,7 @@ from transformer_mt.flows.prepare import (
     encode_validation,
     iterate_affected_pairs,
     load_split,
+    make_stream,
     prepare_data,
 )
 from transformer_mt.runs.folder import RunFolder
@@ -145,6 +146,24 @@ def test_without_filters_the_cached_table_is_used(tmp_path: Path) -> None:
     train = load_split(config, "train")
     unfiltered = load_corpus(config.data.train_sources[0], "en", "de", tmp_path / "cache")
     assert train.key == unfiltered.key and train.filters == ()
+
+
+def test_cached_shapes_of_batches_belong_to_their_control_symbols(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.batches.PARTITION_PAIRS", 20)
+    monkeypatch.setattr("transformer_mt.data.batches.BLOCK_PAIRS", 5)
+    config = filtered_config(tmp_path, [], validation_size=4)
+    for source_bos in (False, True):
+        tokenizer = config.tokenizer.model_copy(update={"source_bos": source_bos})
+        changed = config.model_copy(update={"tokenizer": tokenizer})
+        data = prepare_data(RunFolder(tmp_path / "run"), changed)
+        for _ in range(2):  # the second time from the cache
+            stream = make_stream(changed, data, 30)
+            batches = [*stream.shortest_first()]
+            assert stream.shapes.tolist() == [
+                [len(each.rows), each.src.shape[1], each.labels.shape[1]] for each in batches
+            ]
 
 
 def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from transformer_mt.system.log import ProgressReport
 SHARD_PAIRS = 250_000
 """Maximum pairs of a shard. Results do not depend on it."""
 BLOCK_SIZE = 10_000  # pairs in memory at a time
+SPARSE = 20  # of a shard of which fewer than every 20th row is selected, only these rows are read
 OPEN_SHARDS = 4  # memory maps that are kept; their pages count as memory of the process
 
 B = TypeVar("B", bound=Sized)
@@ -203,6 +204,12 @@ class ParallelCorpus:
         """Yield the record batches of a shard, each with the row numbers in the table."""
         shard, first = self.shards[number], int(self.table_bounds[number])
         kept = np.arange(shard.n_rows) if shard.kept is None else np.load(shard.kept)
+        if self.selected is not None:
+            chosen = self.selected[slice(*self.bounds[number : number + 2].tolist())]
+            if len(chosen) < shard.n_rows / SPARSE:
+                rows = kept[chosen - first].astype(np.int64)
+                yield from ((rows, batch) for batch in _map_table(shard.path).take(rows).combine_chunks().to_batches())
+                return
         start = 0
         for batch in read_record_batches(shard.path):
             low, high = np.searchsorted(kept, (start, start + len(batch))).tolist()
@@ -253,9 +260,19 @@ class ParallelCorpus:
         """Return the corpus of each source: this one if it has a single source."""
         if not self.source_sizes:
             return [self]
-        bounds: list[int] = self.source_bounds().tolist()
+        bounds: list[int] = np.cumsum([0, *self.source_sizes.values()]).tolist()
         ranges = zip(self.source_sizes, pairwise(bounds), strict=True)
-        return [self.select(np.arange(first, end), name) for name, (first, end) in ranges]
+        return [self._take_shards(first, end, name) for name, (first, end) in ranges]
+
+    def _take_shards(self, first: int, end: int, name: str) -> ParallelCorpus:
+        """Return the corpus of the shards from a row of the tables to another one."""
+        start, stop = np.searchsorted(self.table_bounds, (first, end)).tolist()
+
+        def cut(rows: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+            return None if rows is None else rows[slice(*np.searchsorted(rows, (first, end)).tolist())] - first
+
+        chosen = {"selected": cut(self.selected), "left_out": cut(self.left_out)}
+        return self._renamed(name, shards=self.shards[start:stop], source_sizes={}, **chosen)
 
     def sample(self, size: int) -> list[tuple[str, str]]:
         """Return at most `size` pairs, in runs that are spread evenly over the corpus.

@@ -5,12 +5,12 @@ The arrays take 2 bytes per token (4 if the vocabulary has more than 65,536 entr
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -169,7 +169,8 @@ class EncodedSide:
 
     def _slices(self, start: int, end: int) -> Iterator[SideArrays]:
         """Yield the ids and the bounds of the sentences from `start` to `end`, for each shard that has some."""
-        for (ids, offsets), (first, last) in zip(self._shards, pairwise(self._bounds), strict=True):
+        for shard in range(bisect_right(self._bounds, start) - 1, bisect_left(self._bounds, end)):
+            (ids, offsets), first, last = self._shards[shard], *self._bounds[shard : shard + 2]
             if max(start, first) < min(end, last):
                 yield SideArrays(ids, offsets[max(start, first) - first : min(end, last) - first + 1])
 

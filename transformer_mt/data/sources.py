@@ -481,7 +481,8 @@ def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[
     if not names:
         return {}
     states = [read_file_state(Path(name)) for name in names]
-    parts = [(state[0], offset) for state in states for offset in range(0, state[1], PART_BYTES)]
+    distinct = dict.fromkeys(states)  # a file may be named twice
+    parts = [(state[0], offset) for state in distinct for offset in range(0, state[1], PART_BYTES)]
     results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), CountTask(parts)))
     counts: dict[str, LineCounts] = {}
     for name, (path, *_) in zip(names, states, strict=True):

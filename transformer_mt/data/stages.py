@@ -21,8 +21,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from transformer_mt.data.worker_pool import open_pool
 from transformer_mt.errors import UserError
@@ -85,6 +89,8 @@ class Stage:
             return
         with report_read_only_folder(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            if target.exists() and not (target / METADATA).exists():  # such as a part of a copied cache
+                delete_folder(target)
             try:
                 with atomic_new_folder(target) as temporary:
                     metadata = self.run(task, temporary)
@@ -106,27 +112,52 @@ class Stage:
         return (self.folder / INDEX).exists()
 
     def complete(self) -> None:
-        """Write the index. All tasks must be finished."""
-        metadata = [json.loads((self.task_folder(task) / METADATA).read_text("utf-8")) for task in range(self.n_tasks)]
-        write_text(self.folder / INDEX, json.dumps([each["metadata"] for each in metadata]))
+        """Write the index. All tasks must be finished.
+
+        Raises:
+            UserError: A task is damaged.
+        """
+        try:
+            index = json.dumps(self._read_metadata())
+        except (ValueError, KeyError, TypeError):
+            raise self._damage_error() from None
+        with report_read_only_folder(self.folder):
+            write_text(self.folder / INDEX, index)
+
+    def _read_metadata(self) -> list[TaskMetadata]:
+        tasks = map(self.task_folder, range(self.n_tasks))
+        return [json.loads((task / METADATA).read_text("utf-8"))["metadata"] for task in tasks]
+
+    def _damage_error(self) -> UserError:
+        return UserError(f"{self.folder}: is damaged; run `tmt prepare`, which makes it again")
 
     def results(self) -> list[TaskResult]:
         """Return the results of all tasks. The stage must be complete."""
-        index = self.folder / INDEX
         try:
-            metadata = json.loads(index.read_text("utf-8"))
+            metadata = json.loads((self.folder / INDEX).read_text("utf-8"))
         except ValueError:
-            raise UserError(f"{index}: is damaged; run `tmt prepare` to rebuild it") from None
+            raise self._damage_error() from None
         return [TaskResult(self.task_folder(task), each) for task, each in enumerate(metadata)]
 
     def remove_damaged(self) -> None:
-        """Delete each finished task with a file that does not match its checksum, and the index if it is damaged."""
-        folders = [self.task_folder(task) for task in range(self.n_tasks)]
-        for folder in (damaged := [folder for folder in folders if folder.exists() and not _is_intact(folder)]):
-            log_rank0(f"warning: {folder} is damaged; this task of the stage {self.name} runs again")
-            delete_folder(folder)
-        if self.is_complete() and (damaged or self.unfinished() or not _is_json(self.folder / INDEX)):
-            (self.folder / INDEX).unlink()
+        """Delete the finished tasks with a file that has changed since, so that they run again.
+
+        An index that does not fit the tasks is deleted, too. Other processes may read the others meanwhile.
+        """
+        with report_read_only_folder(self.folder):
+            for task in range(self.n_tasks):
+                folder = self.task_folder(task)
+                if folder.exists() and not _is_intact(folder):
+                    log_rank0(f"warning: {folder} is damaged; task {task} of the stage {self.name} runs again")
+                    delete_folder(folder)
+            if self.is_complete() and not self._has_right_index():
+                (self.folder / INDEX).unlink(missing_ok=True)
+
+    def _has_right_index(self) -> bool:
+        try:
+            return json.loads((self.folder / INDEX).read_text("utf-8")) == self._read_metadata()
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
 
 def _is_intact(folder: Path) -> bool:
@@ -135,14 +166,6 @@ def _is_intact(folder: Path) -> bool:
         return all(compute_checksum(folder / name) == checksum for name, checksum in checksums.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_text("utf-8"))
-    except ValueError:
-        return False
-    return True
 
 
 def compute_checksum(path: Path) -> str:
@@ -154,6 +177,13 @@ def compute_checksum(path: Path) -> str:
         while data := file.read(1 << 20):
             digest.update(data)
     return digest.hexdigest()
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as `np.save` does, whose errors do not say that a disk is full."""
+    buffer = BytesIO()
+    np.save(buffer, array)
+    path.write_bytes(buffer.getbuffer())
 
 
 class Runner(Protocol):
@@ -172,12 +202,17 @@ class StageRunner(ABC):
     """Runs the unfinished tasks of a stage. It waits while another process runs the same stage."""
 
     verifies: bool = False
-    """Whether it compares the files of finished tasks with their checksums, and runs damaged tasks again."""
+    """Whether it also compares the files of finished tasks with their checksums, once for each stage."""
+
+    @cached_property
+    def _verified(self) -> set[Path]:
+        return set()
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a stage, after its unfinished tasks have run."""
-        if self.verifies:
+        if self.verifies and stage.folder not in self._verified:
             stage.remove_damaged()
+            self._verified.add(stage.folder)
 
         def run_all() -> None:
             if tasks := stage.unfinished():

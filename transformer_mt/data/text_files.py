@@ -36,7 +36,12 @@ class UnequalLengthError(UserError):
     def __init__(self, counts: str, remedy: str) -> None:
         """`counts` names the files and their numbers of lines."""
         self.problem = f"{counts}: line N of one must belong to line N of the other"
+        self._arguments = counts, remedy
         super().__init__(f"{self.problem};\n{remedy}")
+
+    def __reduce__(self) -> tuple[type[UnequalLengthError], tuple[str, str]]:
+        """Make the error again in another process, which gets it from a worker."""
+        return type(self), self._arguments
 
 
 class SentencePair(NamedTuple):

@@ -24,7 +24,7 @@ from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.sources import load_corpus
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, save_array
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -37,7 +37,7 @@ from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import log_rank0
 
-SHAPES_VERSION = 1  # of cached shapes of batches; part of their key
+SHAPES_VERSION = 2  # of cached shapes of batches; part of their key
 TOKENIZERS = "tokenizers.json"
 
 _REASONS = {
@@ -320,17 +320,20 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
         make,
         modify=modify,
         max_length=config.data.max_length,
-        measure=partial(_measure_batches, config, data.train, tokens),
+        measure=partial(_measure_batches, config, data.train, data.tokenizers, tokens),
     )
 
 
-def _measure_batches(config: Config, corpus: EncodedCorpus, tokens: int, batches: PartitionedBatches) -> list[Shapes]:
+def _measure_batches(
+    config: Config, corpus: EncodedCorpus, tokenizers: TokenizerPair, tokens: int, batches: PartitionedBatches
+) -> list[Shapes]:
     """Return the shapes of the batches of each partition. They are cached, so that a start is quick."""
     modifiers, sampling = config.data.modifiers.model_dump(mode="json"), config.tokenizer.sampling
-    key = [SHAPES_VERSION, corpus.key, tokens, config.seed, config.data.max_length, modifiers, sampling]
+    controls = tokenizers.n_source_controls  # which the encoded corpus lacks
+    key = [SHAPES_VERSION, corpus.key, controls, tokens, config.seed, config.data.max_length, modifiers, sampling]
 
     def measure(task: int, folder: Path) -> dict[str, int]:
-        np.save(folder / "shapes.npy", batches.partition(task).shapes)
+        save_array(folder / "shapes.npy", batches.partition(task).shapes)
         return {}
 
     stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_partitions, measure)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise, permutations
 
 import pytest
 
 from transformer_mt.data import sources as quickstart
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.tools.quality.lexicon import Lexicon
-from transformer_mt.tools.quality.line_alignment import LineRange, align_lines
+from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, find_misaligned_ranges
 
 N = 3000
 
@@ -46,6 +47,18 @@ def test_first_misaligned_line_is_found(text: tuple[list[str], list[str]], first
     found = misaligned(src, tgt[:first] + tgt[first + n_missing :])  # the sources of missing targets have no offset
     assert found[0].first == first
     assert found[-1][1:] == (N - n_missing, -n_missing)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_shift_is_found_in_the_same_lines_of_any_shards(
+    side: int, text: tuple[list[str], list[str]], write_shards: Callable[..., ParallelCorpus]
+) -> None:
+    lines = [[*texts[:1500]] for texts in text]
+    del lines[side][700:718]
+    pairs = [*zip(*lines, strict=False)]
+    whole, found = (find_misaligned_ranges(write_shards(pairs, size)) for size in (2000, 500))
+    assert found == whole
+    assert found[0].first == 700
 
 
 def test_range_that_is_shifted_and_corrected_is_found(text: tuple[list[str], list[str]]) -> None:

@@ -134,6 +134,16 @@ def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -
     assert len({b - a for a, b in pairwise(numbers)}) <= 1
 
 
+def test_many_shards_have_the_examples_of_one(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", 2)
+    (report,) = apply(
+        write_corpus([("bad", str(i)) for i in range(300)] + [("good", "x")]), {"regex": {"drop": "bad"}}
+    ).filters
+    numbers = [int(example.tgt) for example in report.examples]
+    assert report.n_affected == 300 and 50 < len(numbers) <= 100
+    assert numbers[0] < 6 and numbers[-1] > 293
+
+
 def test_empty_result_names_the_last_filter_that_removed_pairs(write_corpus: WriteCorpus) -> None:
     with pytest.raises(UserError) as caught:
         apply(write_corpus([("a", "x"), ("b c", "y")]), {"regex": {"drop": "a"}}, {"length": {"min": 2}}, "normalize")

@@ -33,7 +33,7 @@ from transformer_mt.tools.quality.filter_base import (
     FilterContext,
     PairFilter,
 )
-from transformer_mt.tools.quality.filter_pipeline import PairSample, ShardFilters, find_pairs
+from transformer_mt.tools.quality.filter_pipeline import PairSample, ShardFilters, find_pairs, merge_examples
 from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.line_alignment import LineRange
 from transformer_mt.tools.quality.quality_config import make_filter
@@ -341,7 +341,7 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
             share = count / n_pairs
             severity = Severity.WARNING if share >= check.warning_share else Severity.OK
             severity = Severity.ERROR if share >= check.error_share else severity
-            examples = [PairExample(*example) for _, found in of_shards for example in found]
+            examples = merge_examples([found for _, found in of_shards])
             details = check.message, count, n_pairs, examples, check.remedy
             findings[check.name] = Finding(check.group, check.name, severity, *details)
     return findings

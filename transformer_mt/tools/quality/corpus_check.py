@@ -35,7 +35,7 @@ from transformer_mt.tools.quality.line_alignment import (
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
-ALIGNMENT_VERSION = 1  # of cached ranges of lines; part of their key
+ALIGNMENT_VERSION = 2  # of cached ranges of lines; part of their key
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 MEASURED_PAIRS = 10_000  # on which tokenizers are measured
 MAX_UNKNOWN = 0.001  # share of the tokens

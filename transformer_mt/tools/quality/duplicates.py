@@ -189,7 +189,7 @@ def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shar
     rows = rows[np.argsort(hashes[rows], kind="stable")]
     records = np.empty(len(rows), _HASHED)
     records["hash"], records["row"] = hashes[rows], rows
-    records.tofile(folder / _HASHES_FILE)
+    (folder / _HASHES_FILE).write_bytes(records.data)
     return {}
 
 
@@ -209,5 +209,5 @@ def _find_duplicates_in_range(
     firsts = rows[np.maximum.accumulate(np.where(is_repeated, 0, np.arange(len(rows))))]
     found = np.empty(int(is_repeated.sum()), MATCH)
     found["row"], found["other"], found["similarity"] = rows[is_repeated], firsts[is_repeated], 1
-    found[np.argsort(found["row"])].tofile(folder / MATCHES_FILE)
+    (folder / MATCHES_FILE).write_bytes(found[np.argsort(found["row"])].data)
     return {"n_rows": len(found)}

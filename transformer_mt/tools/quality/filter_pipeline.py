@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from transformer_mt.data.corpus import (
     join_fingerprints,
     log_progress,
 )
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata, TaskResult
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata, TaskResult, save_array
 from transformer_mt.tools.quality.filter_base import (
     Block,
     CorpusFilter,
@@ -78,6 +79,13 @@ class PairSample:
             if self.count % self._stride == 0:
                 self.examples.append(block.describe(i, reasons[i]))
             self.count += 1
+
+
+def merge_examples(of_shards: Sequence[Sequence[Any]], size: int = MAX_EXAMPLES) -> tuple[PairExample, ...]:
+    """Return at most `size` of the examples of all shards, from the metadata of their tasks."""
+    found = [PairExample(*example) for examples in of_shards for example in examples]
+    rows: list[int] = np.unique(np.linspace(0, len(found) - 1, min(size, len(found)), dtype=np.int64)).tolist()
+    return tuple(found[row] for row in rows)
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------
@@ -163,7 +171,7 @@ class FilterTask:
         rows = np.concatenate(positions)
         if shard.kept is not None:
             rows = np.load(shard.kept)[rows]
-        np.save(folder / KEPT, rows.astype(np.uint32))
+        save_array(folder / KEPT, rows.astype(np.uint32))
         return len(rows), text.hexdigest()
 
     def make_shard(self, old: Shard, result: TaskResult) -> Shard:
@@ -230,7 +238,7 @@ def _run_filter_stage(
     reports, n_seen = [*pairs.filters], len(pairs)
     for i, label in [*enumerate(_label_filters(filters))][part]:
         affected = [metadata["affected"][i - part.start] for _, metadata in results]
-        examples = tuple(PairExample(*example) for _, found in affected for example in found)
+        examples = merge_examples([found for _, found in affected])
         report = FilterReport(label, filters[i].removes, n_seen, sum(count for count, _ in affected), examples)
         reports.append(report)
         n_seen -= report.n_affected if report.removes else 0

@@ -33,6 +33,7 @@ READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
 GOOD_SCORE = 4.0  # nats a line: a group with a higher score of an offset needs no other offset
 MAX_SCORED = 500_000  # lines; of a larger corpus, only some of each group are scored
 UNCERTAIN = 40  # lines around a boundary of the first pass that the lexicon must not learn from
+OVERLAP = 8 * GROUP  # lines of other shards that are aligned with a shard
 MARGIN = 2 * GROUP  # lines that are searched on both sides of a boundary
 
 ReadPairs = Callable[[int, int], Iterable[tuple[str, str]]]
@@ -66,7 +67,10 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED)
 
 @dataclass(frozen=True)
 class AlignmentTask:
-    """Task: align the lines of a shard. A shift continues in the next shard, where it is found again."""
+    """Task: align the lines of a shard. A shift continues in the next shard, where it is found again.
+
+    Some lines before and after it are read, too, because a shifted line belongs to one of them.
+    """
 
     corpus: ParallelCorpus
 
@@ -79,9 +83,11 @@ class AlignmentTask:
         first, end = self.corpus.bounds[shard : shard + 2].tolist()
         if first == end:
             return []
+        low, high = max(0, first - OVERLAP), min(len(self.corpus), end + OVERLAP)
         n_scored = -(-MAX_SCORED // len(self.corpus.shards))
-        ranges = align_lines(lambda a, b: self.corpus.rows(first + a, first + b), end - first, n_scored)
-        return [LineRange(first + each.first, first + each.end, each.offset) for each in ranges if each.offset != 0]
+        found = align_lines(lambda a, b: self.corpus.rows(low + a, low + b), high - low, n_scored)
+        ranges = [LineRange(max(first, low + each.first), min(end, low + each.end), each.offset) for each in found]
+        return [each for each in ranges if each.first < each.end and each.offset != 0]
 
 
 def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:

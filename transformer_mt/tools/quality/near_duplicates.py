@@ -288,7 +288,7 @@ def _write_bands(
         keys = make_band_keys(signatures, bands, band)
         order = np.argsort(keys, kind="stable")
         part["key"], part["row"], part["sketch"] = keys[order], rows[order], sketches[order]
-    entries.tofile(folder / _BANDS_FILE)
+    (folder / _BANDS_FILE).write_bytes(entries.data)
     return {"n_texts": len(rows)}
 
 
@@ -316,7 +316,7 @@ def _find_candidates_in_range(
             pending += _pair_rows(entries, np.concatenate([np.empty(0, np.uint64), *rows]), similarity)
             if sum(map(len, pending)) > MAX_CANDIDATES or band == bands.count - 1:
                 candidates = np.unique(np.concatenate([np.empty(0, np.uint64), *pending]))
-                candidates.tofile(file)
+                file.write(candidates.data)
                 runs.append((sum(count for _, count in runs), len(candidates)))
                 pending.clear()
     return {"runs": runs}
@@ -371,7 +371,7 @@ def _compare_shard(
         )
         blocks.append(found[found["similarity"] >= similarity])
     found = np.concatenate(blocks)
-    found[np.lexsort([found["other"], found["row"]])].tofile(folder / MATCHES_FILE)
+    (folder / MATCHES_FILE).write_bytes(found[np.lexsort([found["other"], found["row"]])].data)
     return {}
 
 
@@ -395,6 +395,6 @@ def _choose_removed(files: Sequence[Path], n_rows: int, _: int, folder: Path) ->
                 if not is_removed[row] and not is_removed[other]:
                     is_removed[row] = True
                     chosen.append(i)
-            similar[chosen].tofile(file)
+            file.write(similar[chosen].data)
             n_removed += len(chosen)
     return {"n_rows": n_removed}
