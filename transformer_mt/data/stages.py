@@ -168,6 +168,13 @@ def _is_intact(folder: Path) -> bool:
         return False
 
 
+def run_in_worker(stage: Stage, task: int, folder: Path) -> None:
+    """Run a task in a worker process, in the working directory of the command."""
+    os.chdir(folder)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
+    stage.run_task(task)
+
+
 def compute_checksum(path: Path) -> str:
     """Return the 64-bit XXH3 hash of a file. It detects damage, but not manipulation."""
     import xxhash

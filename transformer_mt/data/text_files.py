@@ -89,7 +89,7 @@ def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> Us
 
 
 class LineStart(NamedTuple):
-    """Where a line of an uncompressed file starts: `skipped` lines after a byte `offset`. `number` is from 1."""
+    """Position of line `number` (from 1) of an uncompressed file: `skipped` lines after the byte `offset`."""
 
     number: int = 1
     offset: int = 0
@@ -107,7 +107,7 @@ def read_lines(
     number = start.number - 1
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
-            if start.offset:  # a pipe has no other position
+            if start.offset:  # a pipe cannot seek
                 file.seek(start.offset)
             for _ in range(start.skipped):
                 file.readline()
@@ -133,7 +133,7 @@ def zip_lines(*paths: Path, errors: Errors = "strict", remedy: str | None = None
 
 
 def unequal_length_error(paths: Sequence[Path], counts: Sequence[int], remedy: str | None = None) -> UnequalLengthError:
-    """Return the error for files with these different numbers of lines."""
+    """Return the error for files with different line counts."""
     found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
     other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
     return UnequalLengthError(found, remedy or _advise_check(paths[0], other))

@@ -136,7 +136,7 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
     if (number := launcher.local_rank()) is not None and number < torch.cuda.device_count():
         torch.cuda.set_device(number)
     store, rank, _ = next(rendezvous("env://", timeout=CPU_GROUP_TIMEOUT))
-    store = PrefixStore(_agree_on_start(store, rank, size), store)
+    store = PrefixStore(_agree_on_prefix(store, rank, size), store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
     cpu_group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=CPU_GROUP_TIMEOUT))
@@ -145,11 +145,11 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
     dist.destroy_process_group()
 
 
-def _agree_on_start(store: Store, rank: int, size: int) -> str:
-    """Return a name that only these processes know: a restarted job gets the same store, with the keys of dead ones.
+def _agree_on_prefix(store: Store, rank: int, size: int) -> str:
+    """Return a key prefix for this start of the job. A restarted job gets the same store, with the keys of dead ranks.
 
-    The nodes of an elastic job count different restarts. So each rank writes a random number, and rank 0 repeats those
-    that it finds, with its own number as the name, until all others have read theirs.
+    The nodes of an elastic job count restarts differently, so the count cannot be the prefix. Each rank writes a random
+    number. Rank 0 publishes all numbers until each other rank has found its own. The number of rank 0 is the prefix.
     """
     own, deadline = secrets.token_hex(8), time.monotonic() + STEP_TIMEOUT.total_seconds()
     store.set(f"rank-{rank}", own)

@@ -23,7 +23,7 @@ MAX_PASS_POSITIONS = 1 << 17
 """Maximum source and target positions of a pass over several batches. A GPU is not faster with more."""
 
 MIN_TOKEN_STEP, MIN_SENTENCES, MIN_LONGEST = 1024, 256, 64
-"""Smallest sizes of `PackedBatch.pad`. Smaller ones would save little time, and need more CUDA graphs."""
+"""Minimum sizes of `PackedBatch.pad`. Smaller ones would save little time, and need more CUDA graphs."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class PackedBatch(Batch):
         )
 
     def pad(self, src_pad: int, tgt_pad: int, max_length: int | None) -> PackedBatch:
-        """Append pairs of padding of at most `max_length` tokens, so that all batches of a training have few sizes.
+        """Append pairs of padding tokens of at most `max_length`, so that the batches of a training have few sizes.
 
-        Tokens are padded to a multiple of a sixteenth to a thirty-second of their number, and the number of sentences
-        and the greatest length to a power of two. Each pair is empty, or has tokens on both sides, because the kernel
-        of attention fails for a sentence without keys or queries.
+        The number of tokens is rounded up by at most a sixteenth, or `MIN_TOKEN_STEP`. The number of sentences and the
+        greatest length are rounded up to a power of two. A pair is empty, or has tokens on both sides, because the
+        attention kernel fails for a sentence without keys or queries.
         """
         longest = _next_power_of_two(max(packing.longest for packing in self.packings), MIN_LONGEST)
         longest = min(longest, max_length or longest)
@@ -79,10 +79,7 @@ class PackedBatch(Batch):
         )
 
     def halve(self) -> list[Batch]:
-        """Split a batch of at least two pairs into two batches with about the same number of target tokens.
-
-        The halves have no padding.
-        """
+        """Split at least two pairs into two batches without padding, with about the same number of target tokens."""
         n_pairs = len(self.rows)
         middle = int(torch.searchsorted(self.packings.tgt.offsets, self.n_tgt // 2))
         middle = min(max(1, middle), n_pairs - 1)

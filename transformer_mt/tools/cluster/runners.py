@@ -6,7 +6,6 @@ read, read-2, ...
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_mt.data.stages import Stage, StageRunner, TaskResult
+from transformer_mt.data.stages import Stage, StageRunner, TaskResult, run_in_worker
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport, log_rank0
 
@@ -205,7 +204,7 @@ class RayRunner(StageRunner):
         ray = self._ray
         if not ray.is_initialized():
             ray.init(log_to_driver=False, logging_level="ERROR")
-        run, folder = ray.remote(_run_task), Path.cwd()
+        run, folder = ray.remote(run_in_worker), Path.cwd()
         shared, waiting, running = ray.put(stage), list(reversed(tasks)), list[Any]()
         n_finished = stage.n_tasks - len(tasks)
         while waiting or running:
@@ -220,12 +219,6 @@ class RayRunner(StageRunner):
                 raise UserError(f"stage {stage.name}: a worker of Ray ended: {error}") from None
             n_finished += len(finished)
             report.update(n_finished)
-
-
-def _run_task(stage: Stage, task: int, folder: Path) -> None:
-    os.chdir(folder)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
-    stage.run_task(task)
 
 
 def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from datatrove.executor import SlurmPipelineExecutor
 from loguru import logger
 
-from transformer_mt.data.stages import Stage
+from transformer_mt.data.stages import Stage, run_in_worker
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
@@ -20,16 +20,14 @@ class JobStep:
     """Pipeline step that runs the tasks of a job, in the working directory of the command that submitted it."""
 
     def __init__(self, stage: Stage, tasks: Sequence[int], errors: Path) -> None:
-        """`errors` is a folder for the messages of tasks that failed."""
+        """Store the stage and its tasks. The messages of failed tasks are written to the folder `errors`."""
         self._stage, self._tasks, self._errors, self._folder = stage, tasks, errors, Path.cwd()
 
     def __call__(self, data: object, rank: int, world_size: int) -> None:
         """Run the tasks `rank`, `rank + world_size`, `rank + 2 * world_size`, ... of the list."""
-        os.chdir(self._folder)
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # not a thread for each core of the machine
         for task in self._tasks[rank::world_size]:
             try:
-                self._stage.run_task(task)
+                run_in_worker(self._stage, task, self._folder)
             except UserError as error:
                 write_text(self._errors / f"{task:05d}.error", str(error))
                 raise

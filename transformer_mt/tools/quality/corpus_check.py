@@ -68,7 +68,7 @@ def check_sources(
             raise
         return CorpusReport(name, {}, unequal, [])
     cache_dir = Path(data.cache_dir)
-    misaligned = {of: _find_misaligned_ranges(corpus, cache_dir, runner) for of, corpus in corpora.items()}
+    misaligned = {of: _load_misaligned_ranges(corpus, cache_dir, runner) for of, corpus in corpora.items()}
     findings = [
         describe_misalignment(of, corpora[of], line_range, hints[of])
         for of, found in misaligned.items()
@@ -104,7 +104,7 @@ def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[Pair
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 
-def _find_misaligned_ranges(corpus: ParallelCorpus, cache_dir: Path, runner: Runner) -> list[LineRange]:
+def _load_misaligned_ranges(corpus: ParallelCorpus, cache_dir: Path, runner: Runner) -> list[LineRange]:
     key = [ALIGNMENT_VERSION, corpus.key, corpus.fingerprint]
     results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignmentTask(corpus)))
     return join_ranges(LineRange(*found) for _, metadata in results for found in metadata["ranges"])

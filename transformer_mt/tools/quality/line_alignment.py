@@ -52,7 +52,7 @@ class LineRange(NamedTuple):
 def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED) -> list[LineRange]:
     """Return ranges that cover all lines. The words of about `n_scored` lines are compared.
 
-    The text is read twice, and in parts for the lexicon and the boundaries.
+    Reads the whole text twice, and parts of it for the lexicon and the boundaries.
     """
     by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
     if all(line_range.offset is None for line_range in by_length) and _are_translations(read_pairs, n_pairs):
@@ -67,9 +67,9 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED)
 
 @dataclass(frozen=True)
 class AlignmentTask:
-    """Task: align the lines of a shard. A shift continues in the next shard, where it is found again.
+    """Task: align the lines of a shard. If a shift continues in the next shard, that task finds it too.
 
-    Some lines before and after it are read, too, because a shifted line belongs to one of them.
+    Reads some lines before and after the shard too, because the counterparts of shifted lines may be there.
     """
 
     corpus: ParallelCorpus
@@ -97,7 +97,7 @@ def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
 
 
 def join_ranges(ranges: Iterable[LineRange]) -> list[LineRange]:
-    """Join adjacent ranges with the same offset, of two shards."""
+    """Join adjacent ranges of consecutive shards that have the same offset."""
     joined: list[LineRange] = []
     for each in ranges:
         if joined and joined[-1].end == each.first and joined[-1].offset == each.offset:

@@ -79,23 +79,23 @@ def make_comparison_key(text: str) -> str:
 
 _SEPARATOR = "\n"
 _UNKNOWN, _KEPT, _DELETED = range(3)
-_fates = np.zeros(0x110000, np.uint8)  # of each character
-_fates[ord(_SEPARATOR)] = _KEPT
+_actions = np.zeros(0x110000, np.uint8)  # of each character, filled on demand
+_actions[ord(_SEPARATOR)] = _KEPT
 
 
 def make_comparison_keys(texts: Sequence[str]) -> list[str]:
-    """Return the comparison keys of texts. It is several times faster than `make_comparison_key` for each."""
+    """Return the comparison keys of texts, several times faster than `make_comparison_key`."""
     joined = _SEPARATOR.join(texts)
     if joined.count(_SEPARATOR) != len(texts) - 1:  # also if there are no texts
         return [*map(make_comparison_key, texts)]
     folded = unicodedata.normalize("NFKC", joined).casefold()
     codes = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), "<u4")
-    fates = _fates[codes]
-    if not fates.all():
-        unknown = np.unique(codes[fates == _UNKNOWN])
-        _fates[unknown] = [_KEPT if _DELETIONS[code] is not None else _DELETED for code in unknown.tolist()]
-        fates = _fates[codes]
-    keys = codes[fates == _KEPT].tobytes().decode("utf-32-le", "surrogatepass").split(_SEPARATOR)
+    actions = _actions[codes]
+    if not actions.all():
+        unknown = np.unique(codes[actions == _UNKNOWN])
+        _actions[unknown] = [_KEPT if _DELETIONS[code] is not None else _DELETED for code in unknown.tolist()]
+        actions = _actions[codes]
+    keys = codes[actions == _KEPT].tobytes().decode("utf-32-le", "surrogatepass").split(_SEPARATOR)
     return [key or text.strip() for key, text in zip(keys, texts, strict=True)]
 
 
