@@ -129,7 +129,7 @@ class Stage:
         return [json.loads((task / METADATA).read_text("utf-8"))["metadata"] for task in tasks]
 
     def _damage_error(self) -> UserError:
-        return UserError(f"{self.folder}: is damaged; run `tmt prepare`, which makes it again")
+        return UserError(f"{self.folder}: is damaged; run `tmt prepare` to rebuild it")
 
     def results(self) -> list[TaskResult]:
         """Return the results of all tasks. The stage must be complete."""
@@ -140,9 +140,9 @@ class Stage:
         return [TaskResult(self.task_folder(task), each) for task, each in enumerate(metadata)]
 
     def remove_damaged(self) -> None:
-        """Delete the finished tasks with a file that has changed since, so that they run again.
+        """Delete each finished task with a file that does not match its checksum, so that it runs again.
 
-        An index that does not fit the tasks is deleted, too. Other processes may read the others meanwhile.
+        Also deletes an index that does not match the tasks. A matching one stays, because other processes may read it.
         """
         with report_read_only_folder(self.folder):
             for task in range(self.n_tasks):
@@ -187,7 +187,7 @@ def compute_checksum(path: Path) -> str:
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write an array as `np.save` does, whose errors do not say that a disk is full."""
+    """Write an array in the format of `np.save`, whose own errors do not tell that the disk is full."""
     buffer = BytesIO()
     np.save(buffer, array)
     path.write_bytes(buffer.getbuffer())
