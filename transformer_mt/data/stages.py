@@ -94,7 +94,7 @@ class Stage:
             try:
                 with atomic_new_folder(target) as temporary:
                     metadata = self.run(task, temporary)
-                    checksums = {file.name: compute_checksum(file) for file in temporary.iterdir()}
+                    checksums = {file.name: compute_checksum(file) for file in sorted(temporary.iterdir())}
                     (temporary / METADATA).write_text(
                         json.dumps({"metadata": metadata, "checksums": checksums}), "utf-8"
                     )
