@@ -19,6 +19,7 @@ from transformer_mt.data import sources
 from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Stage, TaskResult
 from transformer_mt.data.text_files import SentencePair, UnequalLengthError
 from transformer_mt.errors import UserError
 
@@ -220,6 +221,20 @@ def test_a_large_file_may_be_named_twice(write_corpus: WriteCorpus, monkeypatch:
     monkeypatch.setattr(sources, "PART_BYTES", 20)
     found = load(Source(src=("t.en", "t.en"), tgt=("t.de", "other.de")))
     assert list(found) == make_pairs(20) + [(src, "x") for src, _ in make_pairs(20)]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused() -> None:
+    Path("t.en").write_text("a\n" * 3)
+    Path("t.de").write_text("b\n" * 3)
+
+    def run(stage: Stage) -> list[TaskResult]:
+        results = IN_PROCESS_RUNNER(stage)
+        touch("t.de")
+        return results
+
+    with pytest.raises(UserError, match=r"t.en, t.de: has changed while it was read"):
+        load_corpus(TEXT, "en", "de", Path("cache"), run)
+    assert list(load(TEXT)) == [("a", "b")] * 3
 
 
 def test_many_small_files_share_a_shard() -> None:

@@ -297,7 +297,8 @@ def load_corpus(
     if source.reverse:
         languages = languages[::-1]
     columns = (source.src_column or languages[0], source.tgt_column or languages[1])
-    key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, _file_states(source)]
+    states = _file_states(source)
+    key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states]
     parts = _divide(source, cache_dir, runner)
     stage = Stage(
         "read", cache_dir, key, len(parts), ReadTask(parts, columns, shards.SHARD_PAIRS), _min_text_bytes(source)
@@ -308,6 +309,8 @@ def load_corpus(
         for name, n_rows, text_hash in metadata["shards"]:
             found.append(Shard(folder / name, n_rows, metadata["files"]))
             hashes.append(text_hash)
+    if _file_states(source) != states:
+        raise UserError(f"{_source_name(source)}: has changed while it was read; run the same command again")
     if not found:
         raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
     return ParallelCorpus(found, stage.folder.name, join_fingerprints(hashes))
