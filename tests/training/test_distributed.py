@@ -195,8 +195,8 @@ sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
 def test_nodes_may_read_the_prepared_data_from_local_disks(tiny: Path) -> None:
     """Rank 1 has a copy of the cache of rank 0, which it does not change."""
     settings = ("precision=fp32", "data.filters=[length, duplicate]")
-    prepare = [sys.executable, "-m", "transformer_mt", "prepare", "tiny.yaml", "data.cache_dir=disk-0", *SETTINGS]
-    subprocess.run([*prepare, *settings], cwd=tiny, check=True)
+    prepare = [sys.executable, "-m", "transformer_mt", "prepare", "tiny.yaml", "name=own-disks", *SETTINGS]
+    subprocess.run([*prepare, *settings, "data.cache_dir=disk-0"], cwd=tiny, check=True)
     shutil.copytree(tiny / "disk-0", tiny / "disk-1")
     before = read_folder(tiny / "disk-1")
     train(tiny, 2, "name=own-disks", *settings, patch=OWN_CACHE)
@@ -471,7 +471,7 @@ def record_build(*arguments):
 
 def record_data(*arguments):
     data = prepare(*arguments)
-    ids = data.train.src.ids.tobytes() + data.train.tgt.ids.tobytes()
+    ids = b"".join(side.ids_of(0, len(side)).tobytes() for side in data.train.sides)
     encoded = str(data.tokenizers.src.encode(["one two three four", "eight"]))
     Path(f"data-{os.environ['RANK']}").write_text(encoded + sha256(ids).hexdigest())
     return data
