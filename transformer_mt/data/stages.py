@@ -18,7 +18,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
@@ -89,7 +89,7 @@ class Stage:
             return
         with report_read_only_folder(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            if target.exists() and not (target / METADATA).exists():  # such as a part of a copied cache
+            if target.exists():  # such as a part of a copied cache
                 delete_folder(target)
             try:
                 with atomic_new_folder(target) as temporary:
@@ -208,18 +208,8 @@ class Runner(Protocol):
 class StageRunner(ABC):
     """Runs the unfinished tasks of a stage. It waits while another process runs the same stage."""
 
-    verifies: bool = False
-    """Whether it also compares the files of finished tasks with their checksums, once for each stage."""
-
-    @cached_property
-    def _verified(self) -> set[Path]:
-        return set()
-
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a stage, after its unfinished tasks have run."""
-        if self.verifies and stage.folder not in self._verified:
-            stage.remove_damaged()
-            self._verified.add(stage.folder)
 
         def run_all() -> None:
             if tasks := stage.unfinished():
@@ -246,12 +236,23 @@ class StageRunner(ABC):
         """
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalRunner(StageRunner):
-    """Runs tasks in processes of this machine."""
+    """Runs tasks in processes of this machine.
+
+    If it `verifies`, it compares the files of each stage with their checksums once, and runs damaged tasks again.
+    """
 
     workers: int = 1
     verifies: bool = False
+    _verified: set[Path] = field(default_factory=set[Path], init=False)  # folders of stages
+
+    def __call__(self, stage: Stage) -> list[TaskResult]:
+        """Return the results of a stage, after its unfinished tasks have run."""
+        if self.verifies and stage.folder not in self._verified:
+            stage.remove_damaged()
+            self._verified.add(stage.folder)
+        return super().__call__(stage)
 
     def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
         """Run these tasks, and report how many of the stage are finished."""
