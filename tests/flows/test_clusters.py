@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def test_processes_that_share_tasks_write_the_same_files(local: Path, tmp_path: 
         command = [sys.executable, str(tmp_path / "small.py"), *PREPARE, cache, "--stage", name]
         processes = [subprocess.Popen([*command, "--task", "0", "--tasks", n_parts]) for n_parts in ("2", "1")]
         assert [process.wait(100) for process in processes] == [0, 0]
-    assert {"read", "read-2", "read-3", "filter", "vocabulary", "encode", "encode-2"} <= {*names}
+    counts = Counter(name.partition("-")[0] for name in names)
+    assert counts["read"] == 3 and counts["encode"] == 2 and {"filter", "vocabulary"} <= {*counts}
     assert "ready" in assert_succeeded(tmt(*PREPARE, cache, "--status"))
     assert read_folder(tmp_path / "shared") == read_folder(local)
 

@@ -57,7 +57,10 @@ class EngineOptions(OptionGroup):
         metavar="KEY=VALUE",
         parse=_sbatch_option,
     )
-    stage: str | None = option("run only tasks of this stage, such as encode; needs --task", metavar="NAME")
+    stage: str | None = option(
+        "run only tasks of this stage, as --status names it; a short name, such as encode, is the first; needs --task",
+        metavar="NAME",
+    )
     task: int | None = option(
         "number of the task, from 0, as in --task $SLURM_ARRAY_TASK_ID", metavar="I", parse=number(0)
     )
@@ -145,8 +148,8 @@ class Prepare(Command):
             _prepare_data(config, runner)
             end = f"the data is ready in {config.data.cache_dir}; next: {self._training_command()}"
         except RunnerDone:
-            end = f"later stages are known when {runner.stages[-1].name} is complete"
-        rows = [(each.name, f"{each.finished:,}", f"{each.n_tasks:,}") for each in runner.stages]
+            end = f"later stages are known when {[*runner.stages][-1]} is complete"
+        rows = [(name, f"{each.finished:,}", f"{each.n_tasks:,}") for name, each in runner.stages.items()]
         print_table(("stage", "finished", "tasks"), rows, numbers=(1, 2))
         print_text(end)
 
@@ -163,7 +166,7 @@ def _run_task(config: Config, stage: str, task: int, step: int | None) -> None:
         _prepare_data(config, runner)
     except RunnerDone:
         return
-    raise UserError(f"--stage {stage}: there is no such stage; this preparation has {', '.join(runner.names)}")
+    raise UserError(f"--stage {stage}: there is no such stage; this preparation has {', '.join(runner.kinds)}")
 
 
 def _prepare_data(config: Config, runner: Runner) -> TrainingData:

@@ -1,16 +1,17 @@
 """Runners of `tmt prepare` for several machines: Slurm, Ray, and single tasks for any other scheduler.
 
-The flow calls a runner for each stage in turn (see data/stages.py). Stages of the same name are numbered in this order:
-read, read-2, ...
+The flow calls a runner for each stage in turn (see data/stages.py). The name of a stage is that of its folder,
+such as read-1a2b3c4d5e6f7a8b.
 """
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,22 +30,6 @@ class RunnerDone(Exception):  # noqa: N818  (it is not an error)
     """Raised to end the flow after the runner has finished its part of the preparation."""
 
 
-class _StageNames:
-    """Numbers stages that have the same name. The flow may run the same stage several times."""
-
-    def __init__(self) -> None:
-        self._names = dict[Path, str]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names.values())
-
-    def find(self, stage: Stage) -> str:
-        if stage.folder not in self._names:
-            number = 1 + sum(folder.name.startswith(f"{stage.name}-") for folder in self._names)
-            self._names[stage.folder] = stage.name if number == 1 else f"{stage.name}-{number}"
-        return self._names[stage.folder]
-
-
 def _complete(stage: Stage) -> bool:
     """Return whether all tasks are finished. If so, write the index of the stage, unless it exists."""
     if not stage.is_complete():
@@ -61,9 +46,12 @@ class TaskRunner:
     """Runs tasks of one stage, and ends the flow. Earlier stages must be complete."""
 
     def __init__(self, name: str, task: int, step: int | None = None) -> None:
-        """Run `task`, or with a `step` also `task + step`, `task + 2 * step`, ... of the stage `name`."""
+        """Run `task`, or with a `step` also `task + step`, `task + 2 * step`, ... of the stage `name`.
+
+        A name without the hash of the folder is that of the first such stage.
+        """
         self._name, self._task, self._step = name, task, step
-        self.names = _StageNames()
+        self.kinds: dict[str, str] = {}  # of the stages so far: name of the folder -> name without the hash
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of an earlier stage, or run the tasks of the stage `name`.
@@ -72,8 +60,10 @@ class TaskRunner:
             RunnerDone: The tasks are finished.
             UserError: A task failed or does not exist, or an earlier stage is incomplete.
         """
-        name = self.names.find(stage)
-        if name != self._name:
+        name = stage.folder.name
+        is_first = stage.name not in self.kinds.values()
+        self.kinds[name] = stage.name
+        if not (name == self._name or (stage.name == self._name and is_first)):
             if _complete(stage):
                 return stage.results()
             missing = stage.unfinished()
@@ -94,7 +84,6 @@ class TaskRunner:
 class StageStatus(NamedTuple):
     """Number of finished tasks of a stage."""
 
-    name: str
     finished: int
     n_tasks: int
 
@@ -103,12 +92,7 @@ class StatusRunner:
     """Collects the status of each stage, and ends the flow at the first incomplete stage. Later stages are unknown."""
 
     def __init__(self) -> None:
-        self._names, self._found = _StageNames(), dict[str, StageStatus]()
-
-    @property
-    def stages(self) -> list[StageStatus]:
-        """Return the status of each stage."""
-        return [*self._found.values()]
+        self.stages = dict[str, StageStatus]()  # by name
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a complete stage.
@@ -118,8 +102,7 @@ class StatusRunner:
         """
         is_complete = _complete(stage)
         n_finished = stage.n_tasks if is_complete else stage.n_tasks - len(stage.unfinished())
-        name = self._names.find(stage)
-        self._found[name] = StageStatus(name, n_finished, stage.n_tasks)
+        self.stages[stage.folder.name] = StageStatus(n_finished, stage.n_tasks)
         if not is_complete:
             raise RunnerDone
         return stage.results()
@@ -154,7 +137,9 @@ class SlurmRunner(StageRunner):
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{stage.name}-", dir=parent))  # only this user may write into it
         n_jobs = min(self._n_jobs or len(tasks), len(tasks))
-        log_rank0(f"data: {stage.name}: Slurm's job {folder.name} (tasks: {len(tasks):,}, array: {n_jobs:,})")
+        log_rank0(
+            f"data: {stage.name}: submitting the job array {folder.name} ({len(tasks):,} tasks in {n_jobs:,} jobs)"
+        )
         try:
             submit(stage, tasks, n_jobs, folder, self._options)
             self._wait(stage, folder.name, report)
@@ -234,7 +219,7 @@ def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
 
 def _import_engine(module: str, engine: str, extra: str) -> Any:
     try:
-        return __import__(module)
+        return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
         raise UserError(

@@ -48,30 +48,31 @@ def in_folder(stage: Stage, name: str) -> Stage:
 
 
 def test_single_tasks_give_the_files_of_a_local_run(stage: Stage) -> None:
-    """The numbers say which tasks run; a second stage of the same name needs the first one."""
+    """A name without a hash is that of the first stage, which the second one needs."""
     second = Stage("square", Path("cache"), ["v2"], 2, stage.run)
+    name = second.folder.name
 
     def flow(runner: TaskRunner | StatusRunner | LocalRunner) -> int:
         return sum(result.metadata["square"] for each in (stage, second, stage) for result in runner(each))
 
     for task, step in [(5, None), (1, 2), (0, 2)]:
-        with pytest.raises(UserError, match=r"square comes first.*tasks are not finished \(0"):
-            flow(TaskRunner("square-2", 0))
+        with pytest.raises(UserError, match=rf"{stage.folder.name} comes first.*tasks are not finished \(0"):
+            flow(TaskRunner(name, 0))
         with pytest.raises(RunnerDone):
             flow(TaskRunner("square", task, step))
     with pytest.raises(UserError, match=r"--task 2: .* 2 tasks"):
-        flow(TaskRunner("square-2", 2))
+        flow(TaskRunner(name, 2))
     with pytest.raises(RunnerDone):
-        flow(TaskRunner("square-2", 1))
+        flow(TaskRunner(name, 1))
     status = StatusRunner()
     with pytest.raises(RunnerDone):
         flow(status)
-    assert status.stages == [("square", 7, 7), ("square-2", 1, 2)]
+    assert status.stages == {stage.folder.name: (7, 7), name: (1, 2)}
     with pytest.raises(RunnerDone):
-        flow(TaskRunner("square-2", 0))
+        flow(TaskRunner(name, 0))
     unknown = TaskRunner("cube", 0)
     assert flow(unknown) == flow(StatusRunner()) == 2 * sum(n * n for n in range(7)) + 1
-    assert [*unknown.names] == ["square", "square-2"]
+    assert unknown.kinds == {stage.folder.name: "square", name: "square"}
     for each in (stage, second):
         LocalRunner()(in_folder(each, "local"))
     assert read_folder(Path("cache")) == read_folder(Path("local"))
