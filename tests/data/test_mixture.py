@@ -16,7 +16,7 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.corpus import Shard
-from transformer_mt.data.data_config import Stage, TrainSource
+from transformer_mt.data.data_config import MixtureStage, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -30,7 +30,7 @@ def source(name: str, **keys: Any) -> TrainSource:
 
 
 def mixture_of(
-    sources: Sequence[TrainSource], n_batches: Sequence[int], stages: Sequence[Stage] = (), **options: Any
+    sources: Sequence[TrainSource], n_batches: Sequence[int], stages: Sequence[MixtureStage] = (), **options: Any
 ) -> Mixture:
     settings: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_steps": 1000, "accumulate": 1, **options}
     return make_mixture(sources, stages, n_batches, **settings)
@@ -73,9 +73,9 @@ def test_the_source_of_a_batch_depends_only_on_seed_and_number() -> None:
 
 def test_a_stage_ends_with_the_last_batch_of_its_last_step() -> None:
     stages = [
-        Stage(until="3", weights={"a": 1}),
-        Stage.model_validate({"until": "1 %", "weights": {"b": 2}}),
-        Stage(weights={"c": 1}),
+        MixtureStage(until="3", weights={"a": 1}),
+        MixtureStage.model_validate({"until": "1 %", "weights": {"b": 2}}),
+        MixtureStage(weights={"c": 1}),
     ]
     mixture = mixture_of([source(name) for name in SIZES], [1, 1, 1], stages, accumulate=2)
     assert [mixture.choose(number) for number in range(24)] == [0] * 6 + [1] * 14 + [2] * 4
@@ -101,7 +101,7 @@ def make_stream(
     corpus: EncodedCorpus, tokenizers: TokenizerPair, tags: Sequence[str | None] = (None,) * 3
 ) -> BatchStream:
     sources = [source("a", weight=1), source("b", weight=1), source("c", weight=2)]
-    stages = [Stage(until="9", weights={"a": 1, "b": 2})]
+    stages = [MixtureStage(until="9", weights={"a": 1, "b": 2})]
     return BatchStream(
         corpus, tokenizers, 40, 1, tags=tags, make_mixture=lambda sizes: mixture_of(sources, sizes, stages)
     )
@@ -240,5 +240,5 @@ def test_a_share_needs_a_number_of_steps(tmp_path: Path) -> None:
 
 
 def test_a_stage_without_an_end_lasts_to_the_end_of_the_training() -> None:
-    mixture = mixture_of([source("a"), source("b")], [1, 1], [Stage(weights={"b": 1})], max_steps=None)
+    mixture = mixture_of([source("a"), source("b")], [1, 1], [MixtureStage(weights={"b": 1})], max_steps=None)
     assert mixture.stages[0][0] == math.inf and {mixture.choose(number) for number in range(20)} == {1}

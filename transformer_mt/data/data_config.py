@@ -201,7 +201,7 @@ Until = Annotated[
 """Last step of a stage: a number of steps such as `5000`, or a share of the training such as `40%`."""
 
 
-class Stage(Section):
+class MixtureStage(Section):
     """Part of the training in which the sources have other weights."""
 
     until: Until = None
@@ -233,7 +233,7 @@ def _find_source_problems(sources: Sequence[TrainSource], temperature: float) ->
         yield "temperature", "has an effect only on several sources without weights: remove it, or the weights"
 
 
-def _find_stage_problems(names: Sequence[str], stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
+def _find_stage_problems(names: Sequence[str], stages: Sequence[MixtureStage]) -> Iterator[tuple[str, str]]:
     if stages and not names:
         yield "stages", "need several sources: make data.train a list of named sources"
         return
@@ -250,7 +250,7 @@ def _find_stage_problems(names: Sequence[str], stages: Sequence[Stage]) -> Itera
             yield f"stages.{number + 1}", "never starts, because the stage before it has no end: add until there"
 
 
-def find_unreachable_stage(stages: Sequence[Stage], max_steps: int | None) -> tuple[int, str] | None:
+def find_unreachable_stage(stages: Sequence[MixtureStage], max_steps: int | None) -> tuple[int, str] | None:
     """Return the number of the first stage that never starts or has no definite end, and a message, or None."""
     start = 0
     for number, stage in enumerate(stages):
@@ -276,7 +276,7 @@ class DataConfig(Section):
     """training pairs: exactly one of builtin, src with tgt, table, dataset; or a list of named sources; required"""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """sources without weights: 1 draws them in proportion to their size, and a larger value more evenly"""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[MixtureStage, ...] = ()
     """parts of the training with other source weights; after the last stage, the weights in data.train apply"""
     validation: HeldOutSources | None = None
     """validation pairs, in the same form as train; null: split off training pairs"""

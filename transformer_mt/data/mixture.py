@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.data_config import Stage, TrainSource
+from transformer_mt.data.data_config import MixtureStage, TrainSource
 
 MIXTURE_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
 
@@ -39,7 +39,7 @@ class Mixture:
 
 def make_mixture(
     sources: Sequence[TrainSource],
-    stages: Sequence[Stage],
+    stages: Sequence[MixtureStage],
     n_batches: Sequence[int],
     *,
     temperature: float,
