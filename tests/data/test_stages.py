@@ -61,7 +61,7 @@ def test_a_failed_stage_resumes_after_its_finished_tasks() -> None:
     assert calls() == [0, 1, 2, 3, 4]
 
 
-def test_a_stage_that_fails_at_once_leaves_nothing() -> None:
+def test_a_stage_whose_first_task_fails_leaves_no_folder() -> None:
     def fail(task: int, folder: Path) -> TaskMetadata:
         (folder / "part").touch()
         raise UserError("no")
@@ -94,20 +94,20 @@ def test_damaged_tasks_run_again_on_verification(damage: str) -> None:
     assert calls() == [0, 1, 2, 3, 4, 3]
 
 
-@pytest.mark.parametrize("facts", [None, "", "{}", "[1]"])
-def test_a_folder_without_facts_is_no_finished_task(facts: str | None) -> None:
+@pytest.mark.parametrize("metadata", [None, "", "{}", "[1]"])
+def test_a_task_without_valid_metadata_runs_again(metadata: str | None) -> None:
     stage = make_stage()
     LocalRunner()(stage)
     before = read_folder(stage.folder)
     (stage.folder / "stage.json").unlink()
     file = stage.task_folder(3) / "task.json"
-    if facts is None:  # such as a part of a copied cache
+    if metadata is None:  # such as a part of a copied cache
         file.unlink()
     else:
-        file.write_text(facts)
+        file.write_text(metadata)
         with pytest.raises(UserError, match="is damaged"):
             LocalRunner()(stage)
-    LocalRunner(verifies=facts is not None)(stage)
+    LocalRunner(verifies=metadata is not None)(stage)
     assert read_folder(stage.folder) == before
 
 

@@ -23,7 +23,7 @@ from transformer_mt.system.log import ProgressReport
 SHARD_PAIRS = 250_000
 """Maximum pairs of a shard. Results do not depend on it."""
 BLOCK_SIZE = 10_000  # pairs in memory at a time
-SPARSE = 20  # of a shard of which fewer than every 20th row is selected, only these rows are read
+SPARSE_DIVISOR = 20  # single rows are read if less than 1/20 of a shard is selected
 OPEN_SHARDS = 4  # memory maps that are kept; their pages count as memory of the process
 
 B = TypeVar("B", bound=Sized)
@@ -206,7 +206,7 @@ class ParallelCorpus:
         kept = np.arange(shard.n_rows) if shard.kept is None else np.load(shard.kept)
         if self.selected is not None:
             chosen = self.selected[slice(*self.bounds[number : number + 2].tolist())]
-            if len(chosen) < shard.n_rows / SPARSE:
+            if len(chosen) < shard.n_rows / SPARSE_DIVISOR:
                 rows = kept[chosen - first].astype(np.int64)
                 yield from ((rows, batch) for batch in _map_table(shard.path).take(rows).combine_chunks().to_batches())
                 return

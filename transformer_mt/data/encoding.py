@@ -303,7 +303,7 @@ def _map_shard(folder: Path, n_pairs: int, id_types: Sequence[type[np.generic]])
         raise
     except (OSError, ValueError, IndexError):
         pass
-    raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare` to rebuild it")
+    raise UserError(f"{folder}: is incomplete or damaged; run `tmt prepare --engine local` to rebuild it")
 
 
 def _map_array(path: Path, dtype: type[np.generic]) -> NDArray[Any]:

@@ -272,7 +272,7 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 # --- stages -----------------------------------------------------------------------------------------------------------
 
-FORMAT_VERSION = 3  # of the cached tables; part of their key
+FORMAT_VERSION = 3  # of the cached tables and of their division into tasks; part of their key
 MIN_GZIP_RATIO = 2  # lower bound of the compression ratio of text
 TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
 """Keys of a source that determine its pairs, in addition to the names of the columns."""

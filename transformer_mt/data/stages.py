@@ -129,7 +129,7 @@ class Stage:
         return [json.loads((task / METADATA).read_text("utf-8"))["metadata"] for task in tasks]
 
     def _damage_error(self) -> UserError:
-        return UserError(f"{self.folder}: is damaged; run `tmt prepare` to rebuild it")
+        return UserError(f"{self.folder}: is damaged; run `tmt prepare --engine local` to rebuild it")
 
     def results(self) -> list[TaskResult]:
         """Return the results of all tasks. The stage must be complete."""
@@ -222,7 +222,7 @@ class StageRunner(ABC):
         try:
             build_cached(stage.folder / INDEX, run_all, stage.is_complete)
         except BaseException:
-            with suppress(OSError):  # not empty: tasks are finished
+            with suppress(OSError):  # it fails, as intended, if there are finished tasks
                 stage.folder.rmdir()
             raise
         return stage.results()

@@ -37,7 +37,7 @@ PassSize = tuple[int, int, int, int]
 
 
 class PassGraphs:
-    """Accumulates the gradients of batches. The second batch of a size is captured, and later ones are replayed."""
+    """Runs forward and backward passes. The second batch of a size is captured, and later ones are replayed."""
 
     def __init__(self, batch_loss: nn.Module, scale: Tensor | None, device: torch.device, capture: Capture) -> None:
         """Store the module `batch_loss`, which returns the losses of a batch, and the loss scale, a tensor or None."""
@@ -52,7 +52,7 @@ class PassGraphs:
     def __call__(self, batch: Batch | None) -> dict[str, Tensor]:
         """Add the gradients of a batch, and return its losses, which the next call overwrites.
 
-        Gradients that are None count as 0. Only padded batches are replayed.
+        Gradients that are None count as 0. Batches without the padding of `PackedBatch.pad` always run without a graph.
         """
         if any(parameter.grad is None for parameter in self._parameters):
             torch._foreach_zero_(self._gradients)

@@ -82,7 +82,7 @@ def columns_of(of: ComparedSide) -> tuple[str, ...]:
 
 
 def has_text(hashes: Hashes) -> NDArray[np.bool_]:
-    """Return a mask of the hashes of texts that are not empty. Empty texts are never duplicates."""
+    """Return a mask of the hashes of texts that are not empty. An empty source or target is never a duplicate."""
     return hashes != hash_texts([""])
 
 
@@ -164,15 +164,15 @@ _HASHES_FILE = "hashes.bin"
 def find_duplicates(
     corpus: ParallelCorpus, runner: Runner, cache_dir: Path, of: ComparedSide = "pair", *, normalized: bool = False
 ) -> DuplicateRows:
-    """Return the rows whose pair, source or target is equal to that of an earlier row. Empty texts are ignored.
+    """Return the rows whose pair, source or target is equal to that of an earlier row.
 
-    `normalized` ignores case, spaces and punctuation.
+    An empty source or target repeats nothing. `normalized` ignores case, spaces and punctuation.
 
     Raises:
         UserError: A task has failed.
     """
     n_shards, n_ranges = len(corpus.shards), count_ranges(len(corpus))
-    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, n_shards, of, normalized]
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, of, normalized]
     hash_shard = partial(_hash_shard, corpus, of, normalized)
     hashed = runner(Stage("hash", cache_dir, key, n_shards, hash_shard, len(corpus) * _HASHED.itemsize))
     find_in_range = partial(_find_duplicates_in_range, [result.folder for result in hashed], corpus.bounds, n_ranges)

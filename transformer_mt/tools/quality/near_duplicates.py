@@ -244,7 +244,7 @@ def find_near_duplicates(
     bands = FEW_BANDS if len(corpus) <= MAX_ROWS_OF_FEW_BANDS else MANY_BANDS
     n_shards, n_ranges = len(corpus.shards), count_ranges(len(corpus))
     equal = find_duplicates(corpus, runner, cache_dir, of, normalized=True)
-    key: list[object] = [FORMAT_VERSION, corpus.key, corpus.fingerprint, n_shards, of, bands.count, bands.size]
+    key: list[object] = [FORMAT_VERSION, corpus.key, corpus.fingerprint, of, bands.count, bands.size]
 
     write_bands = partial(_write_bands, corpus, of, bands, equal)
     n_bytes = len(corpus) * bands.count * _BAND_ENTRY.itemsize
