@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from itertools import pairwise, permutations
+from pathlib import Path
 
 import pytest
 
@@ -51,12 +52,12 @@ def test_first_misaligned_line_is_found(text: tuple[list[str], list[str]], first
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_shift_is_found_in_the_same_lines_of_any_shards(
-    side: int, text: tuple[list[str], list[str]], write_shards: Callable[..., ParallelCorpus]
+    side: int, text: tuple[list[str], list[str]], write_shards: Callable[..., ParallelCorpus], tmp_path: Path
 ) -> None:
     lines = [[*texts[:1500]] for texts in text]
     del lines[side][700:718]
     pairs = [*zip(*lines, strict=False)]
-    whole, found = (find_misaligned_ranges(write_shards(pairs, size)) for size in (2000, 500))
+    whole, found = (find_misaligned_ranges(write_shards(pairs, size), tmp_path / str(size)) for size in (2000, 500))
     assert found == whole
     assert found[0].first == 700
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
@@ -26,16 +26,14 @@ from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
 from transformer_mt.tools.quality.line_alignment import (
-    AlignmentTask,
     LineRange,
     align_lines,
     explain_offset,
-    join_ranges,
+    find_misaligned_ranges,
 )
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
-ALIGNMENT_VERSION = 2  # of cached ranges of lines; part of their key
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 MEASURED_PAIRS = 10_000  # on which tokenizers are measured
 MAX_UNKNOWN = 0.001  # share of the tokens
@@ -68,7 +66,7 @@ def check_sources(
             raise
         return CorpusReport(name, {}, unequal, [])
     cache_dir = Path(data.cache_dir)
-    misaligned = {of: _load_misaligned_ranges(corpus, cache_dir, runner) for of, corpus in corpora.items()}
+    misaligned = {of: find_misaligned_ranges(corpus, cache_dir, runner) for of, corpus in corpora.items()}
     findings = [
         describe_misalignment(of, corpora[of], line_range, hints[of])
         for of, found in misaligned.items()
@@ -102,12 +100,6 @@ def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[Pair
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
-
-
-def _load_misaligned_ranges(corpus: ParallelCorpus, cache_dir: Path, runner: Runner) -> list[LineRange]:
-    key = [ALIGNMENT_VERSION, corpus.key, corpus.fingerprint]
-    results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignmentTask(corpus)))
-    return join_ranges(LineRange(*found) for _, metadata in results for found in metadata["ranges"])
 
 
 def describe_misalignment(name: str, corpus: ParallelCorpus, line_range: LineRange, hint: str) -> Finding:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -138,16 +139,16 @@ def find_reasons(data: DataConfig, text: ParallelCorpus, block: Block) -> list[s
             continue
         part = block.take(indices)
         part.rows -= first
-        found = _check_block(corpus, part, source.languages(data.src_lang, data.tgt_lang))
+        found = _check_block(corpus, part, source.languages(data.src_lang, data.tgt_lang), Path(data.cache_dir))
         for i, reason in zip(indices, found, strict=True):
             reasons[i] = reason
     return reasons
 
 
-def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
+def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str], cache_dir: Path) -> list[str]:
     """Return for each pair of a block of one source the content checks that find it, or `NO_REASON`."""
     reasons: list[list[str]] = [[] for _ in range(len(block))]
-    misaligned = find_misaligned_ranges(corpus)
+    misaligned = find_misaligned_ranges(corpus, cache_dir)
     for line_range in misaligned:
         for i in np.flatnonzero((block.rows >= line_range.first) & (block.rows < line_range.end)).tolist():
             reasons[i].append(f"misaligned: {explain_offset(line_range.offset)[0]}")

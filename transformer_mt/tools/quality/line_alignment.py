@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus, log_progress
-from transformer_mt.data.stages import TaskMetadata
+from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.tools.quality.lexicon import EncodedSentence, Lexicon
 
+FORMAT_VERSION = 2  # of cached ranges of lines; part of their key
 MAX_OFFSET = 20
 OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
 UNALIGNED = len(OFFSETS)  # state without correspondence
@@ -76,30 +77,24 @@ class AlignmentTask:
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
         """Return the ranges of rows of the corpus with an offset other than 0."""
-        return {"ranges": self.find(task)}
-
-    def find(self, shard: int) -> list[LineRange]:
-        """Return the ranges of rows of the corpus with an offset other than 0 in a shard."""
-        first, end = self.corpus.bounds[shard : shard + 2].tolist()
+        first, end = self.corpus.bounds[task : task + 2].tolist()
         if first == end:
-            return []
+            return {"ranges": []}
         low, high = max(0, first - OVERLAP), min(len(self.corpus), end + OVERLAP)
         n_scored = -(-MAX_SCORED // len(self.corpus.shards))
         found = align_lines(lambda a, b: self.corpus.rows(low + a, low + b), high - low, n_scored)
         ranges = [LineRange(max(first, low + each.first), min(end, low + each.end), each.offset) for each in found]
-        return [each for each in ranges if each.first < each.end and each.offset != 0]
+        return {"ranges": [each for each in ranges if each.first < each.end and each.offset != 0]}
 
 
-def find_misaligned_ranges(corpus: ParallelCorpus) -> list[LineRange]:
+def find_misaligned_ranges(
+    corpus: ParallelCorpus, cache_dir: Path, runner: Runner = IN_PROCESS_RUNNER
+) -> list[LineRange]:
     """Return the ranges of lines of a corpus in which line N does not belong to line N."""
-    align = AlignmentTask(corpus)
-    return join_ranges(chain.from_iterable(align.find(shard) for shard in range(len(corpus.shards))))
-
-
-def join_ranges(ranges: Iterable[LineRange]) -> list[LineRange]:
-    """Join adjacent ranges of consecutive shards that have the same offset."""
+    key = [FORMAT_VERSION, corpus.key, corpus.fingerprint]
+    results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignmentTask(corpus)))
     joined: list[LineRange] = []
-    for each in ranges:
+    for each in (LineRange(*found) for _, metadata in results for found in metadata["ranges"]):
         if joined and joined[-1].end == each.first and joined[-1].offset == each.offset:
             joined[-1] = joined[-1]._replace(end=each.end)
         else:
