@@ -31,9 +31,6 @@ from trainings import positive_int, run_script
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.stages import LocalRunner, Stage, TaskResult
-from transformer_mt.flows import prepare as pipeline
-from transformer_mt.flows.check import check_corpus
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import count_available_cores
 from transformer_mt.system.files import format_bytes, measure_folder
 
@@ -163,6 +160,11 @@ class MemoryWatch(threading.Thread):
 
 def measure_stages(config: Config, workers: int, *, check: bool) -> None:
     """Prepare the data."""
+    # imported here: a worker process imports this file, too, and would load torch, as no worker of `tmt prepare` does
+    from transformer_mt.flows import prepare as pipeline
+    from transformer_mt.flows.check import check_corpus
+    from transformer_mt.runs.folder import RunFolder
+
     n_pairs = sum(int(Path(name).stem.split("-")[1]) for name in config.data.train_sources[0].src)
     print(f"\n{n_pairs:,} pairs, --workers {workers} of {count_available_cores()} cores")
     print("stage        tasks   seconds s/million CPU s/mil.  peak memory bytes a pair", flush=True)
