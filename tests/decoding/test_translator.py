@@ -134,6 +134,20 @@ def test_text_that_normalises_to_nothing_is_blank(make_model: MakeModel) -> None
     assert [math.isfinite(score) for score in scores] == [True, False, False]
 
 
+LETTERLESS = ["-", " 12.5 %", "…", "\u2192 \u2500\u2500 [3]", "\U0001f600", "١٢٣", "<1>"]
+
+
+def test_text_without_letters_is_copied(translator: Translator, alone: list[str]) -> None:
+    """A prefix makes the model continue it."""
+    mixed = [*LETTERLESS, SENTENCES[0]]
+    assert translator.translate(mixed) == [*LETTERLESS, alone[0]]
+    n_best = translator.n_best(["[1] - 2"], n_best=3, alignments=True)[0]
+    assert [(one.text, one.score, one.finished, one.alignment) for one in n_best] == [
+        ("[1] - 2", 0.0, True, [(0, 0), (1, 1), (2, 2)])
+    ]
+    assert translator.translate(["12"], ["Der"])[0].startswith("Der")
+
+
 def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None:
     for call in (translator.translate, lambda texts, line_numbers: translator.score(texts, texts, line_numbers)):
         with pytest.raises(UserError, match="line_numbers: 2 for 3 texts; give one for each"):

@@ -53,6 +53,11 @@ class SentencePair(NamedTuple):
     line: int
 
 
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter of any script. Text without letters is copied instead of translated."""
+    return any(map(str.isalpha, text))
+
+
 def check_is_file(path: Path) -> None:
     """Raise `UserError` if `path` does not exist or is a directory."""
     if not path.exists():

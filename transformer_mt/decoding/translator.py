@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from transformer_mt.data.batches import batch_by_length
+from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, IsCancelled, LoadedRun, WordAlignment
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
+EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 CHUNK_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive chunks of a line, above any line number.
 
@@ -322,7 +323,7 @@ class Translator:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
         Those of a beam search have different texts. There may be fewer than `n_best`, because hypotheses with the same
-        text are merged.
+        text are merged. A text without letters is its own translation, unless it has a prefix or a glossary term.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `is_cancelled` takes the index of a text. Once
         it is true, the translations of this text are not needed, and its search ends soon.
@@ -348,7 +349,7 @@ class Translator:
             prefix_ids = self._encode_prefixes([each.prefix(prefix.rstrip()) for each, prefix in pairs], line_numbers)
         hypotheses = self._search(prepared, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
-        return self._finish(prepared, hypotheses, aligned)
+        return self._finish(prepared, sources, hypotheses, aligned)
 
     def _encode_prefixes(self, prefixes: Sequence[str], line_numbers: Sequence[int]) -> list[list[int]]:
         """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
@@ -384,13 +385,17 @@ class Translator:
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
-        """Translate the sources of texts that are not blank, in batches of similar length.
+        """Translate the sources of texts that are not copied, in batches of similar length.
 
         A source whose translations lack a term is translated again, with its terms.
         """
         hypotheses = [[EMPTY_HYPOTHESIS] for _ in prepared]
         constraints = self._make_constraints(prepared, line_numbers, prefixes)
-        lengths = {i: len(sources[i]) for i, each in enumerate(prepared) if each.sentence.strip() and sources[i]}
+        lengths = {
+            i: len(sources[i])
+            for i, each in enumerate(prepared)
+            if sources[i] and (has_letters(each.sentence) or constraints[i] or (prefixes and prefixes[i]))
+        }
         n_done = len(prepared) - len(lengths)
         lengths_of_rejected: dict[int, int] = {}
         for is_constrained in (False, True):
@@ -451,6 +456,7 @@ class Translator:
     def _finish(
         self,
         prepared: Sequence[_PreparedText],
+        sources: Sequence[Sequence[int]],
         hypotheses: Sequence[Sequence[Hypothesis]],
         aligned: Mapping[int, Sequence[WordAlignment]],
     ) -> list[list[Translation]]:
@@ -461,7 +467,11 @@ class Translator:
         for i, (each, n_best) in enumerate(zip(prepared, hypotheses, strict=True)):
             n_best_lists.append([])
             for hypothesis, alignment in zip(n_best, aligned.get(i, [None] * len(n_best)), strict=True):
-                text, tokens = next(texts).replace("\n", " "), tokenizer.tokens(hypothesis.ids)
+                text, tokens = next(texts), tokenizer.tokens(hypothesis.ids)
+                if hypothesis is EMPTY_HYPOTHESIS and sources[i] and each.sentence.strip():
+                    text = each.sentence
+                    alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
+                text = text.replace("\n", " ")
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs, hypothesis.finished
                 translation = Translation(text, score, tokens, log_probs, finished, alignment)
                 for stage, state in reversed(each.states):

@@ -27,6 +27,8 @@ from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_support import MAX_POSITIONS, find_length_limits
 
 LINES = [
+    "-",
+    " 12.5 % [3]",
     "one two three",
     "three two one\r",
     "",

@@ -25,6 +25,7 @@ for number, line in enumerate(raw_lines, start=1):
         sys.stderr.write(f"translate.py: line {number} is not UTF-8 text; convert it, e.g. with iconv\n")
         sys.exit(2)
 translations: list[list[int]] = [[] for _ in lines]
+copied: dict[int, str] = {}  # lines without letters
 by_limit: dict[int, dict[int, list[str]]] = {}  # CTranslate2 has one length limit per call
 for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
     ids, longest = encoding.ids, metadata["longest_source"]
@@ -32,7 +33,9 @@ for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_spec
         sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is truncated to {longest}\n")
         ids = ids[:longest]
     limit = int(decoding["max_length_factor"] * len(ids)) + decoding["max_length_offset"]
-    if ids and line.strip():  # CTranslate2 adds the control symbols
+    if ids and line.strip() and not any(map(str.isalpha, line)):
+        copied[i] = line
+    elif ids and line.strip():  # CTranslate2 adds the control symbols
         by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = [*map(str, ids)]
 for limit, sources in by_limit.items():
     results = engine.translate_batch(
@@ -50,5 +53,5 @@ for limit, sources in by_limit.items():
     for i, result in zip(sources, results, strict=True):
         finished = [tokens for tokens in result.hypotheses if tokens[-1] == "</s>"]
         translations[i] = [int(token) for token in (finished or result.hypotheses)[0] if token.isdigit()]
-for text in tgt.decode_batch(translations, skip_special_tokens=False):
-    sys.stdout.buffer.write((text.replace("\n", " ") + "\n").encode())
+for i, text in enumerate(tgt.decode_batch(translations, skip_special_tokens=False)):
+    sys.stdout.buffer.write((copied.get(i, text).replace("\n", " ") + "\n").encode())

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.data.text_files import read_file_state
+from transformer_mt.data.text_files import has_letters, read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.line_splitting import LineChunker, find_spaces_before
@@ -95,8 +95,8 @@ class MarkupStage(TextStage):
         """Place the elements of the source."""
         if not state.elements:
             return translation
-        if not state.text_only.strip():
-            marked = state  # only elements and white space: nothing was translated
+        if not translation.tokens and not has_letters(state.text_only):
+            marked = state  # nothing was translated
         else:
             marked = place_elements(state, translation.text, translation.alignment or [])
         return replace(translation, text=marked.surface, alignment=None, marked=marked)
