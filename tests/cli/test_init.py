@@ -156,7 +156,7 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
             ("three.csv: has no column fr", "its columns are de, en, note"),
         ),
         (("a.en", "a.de", "--columns", "en", "de"), ("--columns: belongs to a table",)),
-        (("binary", "a.de"), ("binary: holds zero bytes",)),
+        (("binary", "a.de"), ("binary:1: holds a zero byte",)),
         (("latin", "a.de"), ("latin:1: not UTF-8 text",)),
         (("cut.gz", "a.de"), ("cut.gz:", "truncated or damaged")),
         (("a.en", "./a.en"), ("a.en and a.en are the same file",)),

@@ -80,7 +80,7 @@ def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tin
         ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
         ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
         ("{src: W/latin, tgt: W/two}", ("W/latin:2: not UTF-8 text", "convert the file to UTF-8")),
-        ("{src: W/cut.gz, tgt: W/ten}", ("W/cut.gz:", "the .gz is truncated or damaged")),
+        ("{src: W/cut.gz, tgt: W/ten}", ("W/cut.gz:", "truncated or damaged")),
         ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
         ("{table: W/table.tsv}", ("W/table.tsv:2: no column de; it has en, fr",)),
         ("{table: W/table.xls}", ("W/table.xls: a table ends in .tsv",)),

@@ -26,7 +26,7 @@ class Init(Command):
 
     EXAMPLE: ClassVar[str] = "tmt init train.en train.de --out mine.yaml"
 
-    src: Path = positional("source sentences, one per line (plain or .gz), or a table of pairs", metavar="SRC")
+    src: Path = positional("source sentences, one per line (plain or compressed), or a table of pairs", metavar="SRC")
     tgt: Path | None = positional("their translations, line by line; not for a table", metavar="TGT", default=None)
     out: Path = option(
         "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from transformer_mt.cli.line_input import WINDOW_LINES, Line, group_windows
+from transformer_mt.data.text_files import COMPRESSED_SUFFIXES
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log
@@ -235,7 +236,10 @@ def check_output(path: Path | None, *inputs: Path | None, option: str = "--outpu
         (path.is_dir(), "is a directory; pass a file"),
         (not folder.is_dir(), f"there is no folder {folder}"),
         (not os.access(folder, os.W_OK), "cannot be written: you may not write to its folder"),
-        (path.suffix == ".gz", "output is not compressed; leave out .gz, or pipe standard output to gzip"),
+        (
+            path.suffix in COMPRESSED_SUFFIXES,
+            f"output is not compressed; leave out {path.suffix}, or pipe standard output to a compressor",
+        ),
     ):
         if is_wrong:
             raise UserError(f"{option} {path}: {problem}")

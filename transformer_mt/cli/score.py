@@ -37,7 +37,7 @@ class Score(Command):
     EXAMPLE: ClassVar[str] = "tmt score runs/mine --src pairs.en --tgt pairs.de > scores"
 
     run: Path = run_argument()
-    src: Path = option("source sentences (plain or .gz)", metavar="F", is_required=True)
+    src: Path = option("source sentences (plain or compressed)", metavar="F", is_required=True)
     tgt: Path = option("their translations, line by line", metavar="G", is_required=True)
     out: OutputOptions = group(OutputOptions)
     format: OutputKind = option(

@@ -63,7 +63,7 @@ class FileOptions(OptionGroup):
     TITLE: ClassVar[str] = "input and output"
 
     mono: tuple[Path, ...] = option(
-        "sentences in the source language of RUN, one per line (plain or .gz); repeat the option for more files",
+        "sentences in the source language of RUN, one per line (plain or compressed); repeat the option for more files",
         metavar="F",
         is_required=True,
     )

@@ -37,7 +37,7 @@ class Tokenize(Command):
         metavar="text or section.key=value",
         default=(),
     )
-    input: Path | None = option("print statistics of the lines of a file (plain or .gz)", metavar="F")
+    input: Path | None = option("print statistics of the lines of a file (plain or compressed)", metavar="F")
     side: Side | None = option("language (default: src; for validation pairs, both)")
 
     def execute(self) -> None:

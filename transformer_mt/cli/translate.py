@@ -60,7 +60,7 @@ class LineOptions(OutputOptions):
 
     TITLE: ClassVar[str] = "input and output"
 
-    input: Path | None = option("translate the lines of a file (plain or .gz), or a document", metavar="F")
+    input: Path | None = option("translate the lines of a file (plain or compressed), or a document", metavar="F")
     prefix: Path | None = option("force the translation of line N to begin with line N of this file", metavar="F")
     split_sentences: SplitWhen = split_sentences_option()
     format: OutputKind = option(

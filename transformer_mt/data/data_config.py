@@ -74,11 +74,11 @@ class Source(Section):
     builtin: Literal["quickstart"] | None = None
     """corpus that ships with the program: quickstart"""
     src: Files = ()
-    """text file with one source sentence per line, plain or .gz; or a list of files"""
+    """text file with one source sentence per line, plain or compressed (.gz, .bz2, .xz, .zst); or a list of files"""
     tgt: Files = ()
     """text file with the translations, line by line; or a list of files"""
     table: Files = ()
-    """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
+    """.tsv, .csv, .jsonl (each also compressed) or .parquet file with a column for each language; or a list"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
     subset: str | None = None

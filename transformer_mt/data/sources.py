@@ -30,9 +30,11 @@ from transformer_mt.data.text_files import (
     PAIRS_REMEDY,
     LineStart,
     SentencePair,
+    is_compressed,
     read_file_state,
     read_lines,
     read_pairs,
+    remove_compressed_suffix,
     unequal_length_error,
 )
 from transformer_mt.errors import UserError
@@ -74,12 +76,12 @@ def _read_table_rows(path: Path, columns: tuple[str, str] | None = None) -> Iter
     if kind == "parquet":
         return _read_parquet(path, columns)
     if kind not in _ROW_READERS:
-        raise UserError(f"{path}: a table ends in .tsv, .csv, .jsonl (or these with .gz) or .parquet")
+        raise UserError(f"{path}: a table ends in .tsv, .csv, .jsonl (each also compressed) or .parquet")
     return _ROW_READERS[kind](path)
 
 
 def _table_kind(path: Path) -> str:
-    return path.name.removesuffix(".gz").rpartition(".")[2]
+    return remove_compressed_suffix(path).name.rpartition(".")[2]
 
 
 def get_pair(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tuple[str, str]:
@@ -273,7 +275,7 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 # --- stages -----------------------------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 3  # of the cached tables and of their division into tasks; part of their key
-MIN_GZIP_RATIO = 2  # lower bound of the compression ratio of text
+MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
 TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
 """Keys of a source that determine its pairs, in addition to the names of the columns."""
 
@@ -335,7 +337,7 @@ def _file_states(source: Source) -> list[object]:
 def _min_text_bytes(source: Source) -> int:
     """Return a lower bound for the bytes of the tables of text files; 0 for other sources."""
     files = [Path(name) for name in (*source.src, *source.tgt)]
-    return sum(path.stat().st_size * (MIN_GZIP_RATIO if path.suffix == ".gz" else 1) for path in files)
+    return sum(path.stat().st_size * (MIN_COMPRESSION if is_compressed(path) else 1) for path in files)
 
 
 def _list_visible_files(folder: Path) -> Iterator[Path]:
@@ -425,7 +427,7 @@ def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
 
 
 def _is_large(name: str) -> bool:
-    return Path(name).suffix != ".gz" and Path(name).stat().st_size > PART_BYTES
+    return Path(name).stat().st_size > PART_BYTES and not is_compressed(Path(name))
 
 
 def _group(sizes: Sequence[int]) -> Iterator[slice]:

@@ -1,20 +1,33 @@
-"""Readers of text files, plain or gzipped, and of line-aligned files.
+"""Readers of text files, plain or compressed, and of line-aligned files.
 
 Only a line feed ends a line; a carriage return before it is removed. Separators such as U+2028 stay inside a line.
-A line has a maximum length, so that a file of another kind, or a crafted one, cannot fill the memory.
+A line has a maximum length, so that a file of another kind, or a crafted one, cannot fill the memory. The first bytes
+of a file tell whether it is compressed, because its name may be wrong.
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+import re
+import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, cast
+from shlex import quote
+from typing import IO, Any, Literal, NamedTuple
 
 from transformer_mt.errors import UserError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Errors = Literal["strict", "replace"]
 Pair = tuple[str, str]
@@ -66,6 +79,74 @@ def check_is_file(path: Path) -> None:
         raise UserError(f"{path}: is a directory; pass a file")
 
 
+# --- compression ------------------------------------------------------------------------------------------------------
+
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSIONS: Sequence[tuple[bytes, Callable[[BufferedReader], Any]]] = (
+    (rb"\x1f\x8b", gzip.open),
+    (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", bz2.open),
+    (rb"\xfd7zXZ\0", lzma.open),
+    (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", zstd.open),  # the latter: a frame to be skipped
+)
+"""First bytes of a compressed file, and the function that opens it."""
+_OTHER_FILES = (
+    (rb"PK[\x03\x05\x07][\x04\x06\x08]", "a ZIP archive, or a document such as .docx; extract its text"),
+    (rb"%PDF-\d", "a PDF; extract its text, e.g. with pdftotext"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1", "an old Office document; save it as text"),
+    (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07", "an archive; extract its files"),
+    (rb"\x04\x22\x4d\x18", "compressed with lz4, which cannot be read; decompress it"),
+)
+"""First bytes of other files than text, and what they are."""
+_HEAD_BYTES = 16
+DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
+"""Errors of the libraries that decompress."""
+
+
+def remove_compressed_suffix(path: Path) -> Path:
+    """Return the name that a file has without compression."""
+    return path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether the first bytes of a file are those of a compressed one."""
+    with path.open("rb") as file:
+        return _find_decompressor(file.read(_HEAD_BYTES)) is not None
+
+
+def _find_decompressor(head: bytes) -> Callable[[BufferedReader], Any] | None:
+    return next((opener for magic, opener in _COMPRESSIONS if re.match(magic, head)), None)
+
+
+@contextmanager
+def open_text(path: Path) -> Generator[IO[bytes]]:
+    """Open a file for reading, and decompress it if its first bytes are those of a compressed one.
+
+    Reading may raise `DAMAGE`. Raises `UserError` if the file is missing or cannot hold plain text.
+    """
+    check_is_file(path)
+    with path.open("rb") as file:
+        head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]  # because a pipe cannot seek
+        for magic, description in _OTHER_FILES:
+            if re.match(magic, head):
+                raise UserError(f"{path}: is {description}")
+        decompress = _find_decompressor(head)
+        if decompress is None:
+            yield file
+        else:
+            with decompress(file) as text:
+                yield text
+
+
+def damage_error(name: str, line: int, error: Exception) -> Exception:
+    """Return the error for a line that cannot be decompressed. An error of the disk stays as it is."""
+    if getattr(error, "errno", None) is not None:
+        return error
+    return UserError(f"{name}:{line}: the compressed data is truncated or damaged ({error}); fetch the file again")
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
 def read_file_state(path: Path) -> tuple[str, int, int]:
     """Return path, size and modification time of a file, for a cache key. Raises `UserError` if it is missing."""
     check_is_file(path)
@@ -75,17 +156,36 @@ def read_file_state(path: Path) -> tuple[str, int, int]:
 def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:
     """Decode line `number` of a file and strip its line end, and the byte order mark of line 1.
 
-    Invalid UTF-8 becomes U+FFFD with `errors="replace"`, else raises `UserError` with file and line.
+    Invalid UTF-8 and zero bytes become U+FFFD with `errors="replace"`, else raise `UserError` with file and line.
     """
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
-        raise UserError(
-            f"{name}:{number}: not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1});\n"
-            "convert the file to UTF-8, e.g. with iconv"
+        raise _encoding_error(
+            raw, name, number, f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
         ) from None
+    if "\0" not in text:
+        return text
+    if errors == "strict":
+        raise _encoding_error(raw, name, number, f"holds a zero byte (position {raw.index(0) + 1})")
+    return text.replace("\0", "\ufffd")
+
+
+def _encoding_error(raw: bytes, name: str, number: int, problem: str) -> UserError:
+    """Return the error for a line that is not UTF-8 text. Every other byte of Latin text in UTF-16 is zero."""
+    encoding = None
+    if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "UTF-16"
+    elif raw.count(0) > len(raw) / 3:
+        encoding = "UTF-16BE" if raw[::2].count(0) > raw[1::2].count(0) else "UTF-16LE"
+    if encoding:
+        remedy = f"iconv -f {encoding} -t UTF-8 {quote(name)}"
+        return UserError(f"{name}:{number}: is text in {encoding}; convert the file to UTF-8, e.g. with {remedy}")
+    if "zero byte" in problem:
+        return UserError(f"{name}:{number}: {problem}; is it a text file? Remove the byte or the line")
+    return UserError(f"{name}:{number}: {problem};\nconvert the file to UTF-8, e.g. with iconv")
 
 
 def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> UserError:
@@ -102,34 +202,71 @@ class LineStart(NamedTuple):
 
 
 FIRST_LINE = LineStart()
+BAD_LINE = "\0"
+"""A line that cannot be read. A valid line has no zero byte."""
+
+OnBad = Callable[[UserError], None]
+"""Called with the error of a bad line or row, which is then left out."""
+
+
+def refuse(error: UserError) -> None:
+    """Raise the error of a bad line."""
+    raise error
 
 
 def read_lines(
-    path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTES, start: LineStart = FIRST_LINE
+    path: Path,
+    errors: Errors = "strict",
+    limit: int = MAX_LINE_BYTES,
+    start: LineStart = FIRST_LINE,
+    on_bad: OnBad = refuse,
 ) -> Iterator[str]:
-    """Yield the lines of a text file, plain or `.gz`. Raises `UserError` if it cannot be read."""
-    check_is_file(path)
-    number = start.number - 1
+    """Yield the lines of a text file, plain or compressed. A bad line becomes `BAD_LINE`, if `on_bad` returns.
+
+    Raises `UserError` if the file cannot be read.
+    """
+    with open_text(path) as file:
+        if start.offset:  # a pipe cannot seek
+            file.seek(start.offset)
+        for _ in range(start.skipped):
+            file.readline()
+        yield from iterate_lines(file, str(path), errors, limit, start.number, on_bad)
+
+
+def iterate_lines(
+    file: IO[bytes],
+    name: str,
+    errors: Errors = "strict",
+    limit: int = MAX_LINE_BYTES,
+    first: int = 1,
+    on_bad: OnBad = refuse,
+) -> Iterator[str]:
+    """Yield the remaining lines of an open file. The number of the next one is `first`."""
+    number = first - 1
     try:
-        with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
-            if start.offset:  # a pipe cannot seek
-                file.seek(start.offset)
-            for _ in range(start.skipped):
-                file.readline()
-            for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), start.number):
+        for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), first):
+            try:
                 if len(raw) > limit:
-                    raise line_length_error(str(path), number, limit)
-                yield decode_line(raw, str(path), number, errors)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
+                    raise line_length_error(name, number, limit)
+                line = decode_line(raw, name, number, errors)
+            except UserError as error:
+                on_bad(error)
+                line = BAD_LINE
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(limit)
+            yield line
+    except DAMAGE as error:
+        raise damage_error(name, number + 1, error) from None
 
 
-def zip_lines(*paths: Path, errors: Errors = "strict", remedy: str | None = None) -> Iterator[tuple[str, ...]]:
+def zip_lines(
+    *paths: Path, errors: Errors = "strict", remedy: str | None = None, on_bad: OnBad = refuse
+) -> Iterator[tuple[str, ...]]:
     """Yield line N of every file, for each N. Raises `UnequalLengthError` if the files differ in length.
 
     The default `remedy` is a configuration with which `tmt check` finds the first shifted line.
     """
-    files = [read_lines(path, errors) for path in paths]
+    files = [read_lines(path, errors, on_bad=on_bad) for path in paths]
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
@@ -157,8 +294,14 @@ def read_aligned_files(*paths: Path) -> list[list[str]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[SentencePair]:
+def read_pairs(src: Path, tgt: Path, errors: Errors = "strict", on_bad: OnBad = refuse) -> Iterator[SentencePair]:
     """Yield the pairs of two line-aligned files. Raises `UserError` if the files differ in length."""
-    lines = zip_lines(src, tgt, errors=errors, remedy=PAIRS_REMEDY)
-    for number, (src_line, tgt_line) in enumerate(lines, start=1):
-        yield SentencePair(src_line, tgt_line, str(src), number)
+    lines = zip_lines(src, tgt, errors=errors, remedy=PAIRS_REMEDY, on_bad=on_bad)
+    yield from pair_lines(lines, str(src))
+
+
+def pair_lines(lines: Iterable[tuple[str, ...]], name: str, first: int = 1) -> Iterator[SentencePair]:
+    """Yield the pairs of lines that can be read. The number of the first line is `first`."""
+    for number, (src, tgt) in enumerate(lines, start=first):
+        if src != BAD_LINE and tgt != BAD_LINE:
+            yield SentencePair(src, tgt, name, number)

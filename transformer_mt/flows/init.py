@@ -178,7 +178,6 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
 HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
 MAX_WIDTH = 40  # before the reasons, unless a value is longer
-HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 
 
 class InitialConfig(NamedTuple):
@@ -260,7 +259,7 @@ def _choose_columns(
     if not is_table(table):
         raise UserError(
             f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in .tsv, .csv, .jsonl (each also "
-            ".gz) or .parquet"
+            "compressed) or .parquet"
         )
     _check_file(table)
     names = read_column_names(table)
@@ -315,12 +314,8 @@ def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Ite
 
 def _check_file(path: Path) -> None:
     check_is_file(path)
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if not head:
+    if path.stat().st_size == 0:
         raise UserError(f"{path}: is empty; is it the right file?")
-    if path.suffix not in (".gz", ".parquet") and b"\0" in head:
-        raise UserError(f"{path}: holds zero bytes, so it is binary or UTF-16; pass a text file in UTF-8")
 
 
 def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> None:

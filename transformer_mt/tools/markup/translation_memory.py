@@ -6,15 +6,12 @@ used. White space is normalised before sources are compared.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, cast
 from xml.etree import ElementTree
 
-from transformer_mt.data.text_files import check_is_file, read_lines
+from transformer_mt.data.text_files import DAMAGE, open_text, read_lines, remove_compressed_suffix
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.glossary import normalize
 
@@ -32,8 +29,8 @@ class TranslationMemory:
 
     @classmethod
     def read(cls, path: Path, src_lang: str, tgt_lang: str) -> TranslationMemory:
-        """Read a `.tsv` or `.tmx` file, which may be compressed as `.gz`. Raises `UserError` for an invalid one."""
-        suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        """Read a `.tsv` or `.tmx` file, which may be compressed. Raises `UserError` for an invalid one."""
+        suffix = remove_compressed_suffix(path).suffix
         if suffix == ".tsv":
             translations = _read_tsv(path)
         elif suffix == ".tmx":
@@ -63,12 +60,11 @@ def _read_tsv(path: Path) -> dict[str, str]:
 
 
 def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
-    check_is_file(path)
     source, target = _main_language(src_lang), _main_language(tgt_lang)
     translations: dict[str, str] = {}
     languages: set[str] = set()
     try:
-        with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
+        with open_text(path) as file:
             for _, unit in ElementTree.iterparse(file):
                 unit.tag = unit.tag.rpartition("}")[2]  # without a namespace
                 if unit.tag != "tu":
@@ -81,7 +77,7 @@ def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
                 if (text := texts.get(source)) and (translation := texts.get(target)):
                     translations[text] = translation
                 unit.clear()
-    except (ElementTree.ParseError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
+    except (ElementTree.ParseError, *DAMAGE, ValueError) as error:
         raise UserError(f"{path}: is not a TMX file ({error}); export it again") from None
     if not translations and languages:
         found = ", ".join(sorted(languages))

@@ -69,7 +69,7 @@ class ScoreFilter(ScoredFilter, name="score"):
     """Remove pairs by a file of scores, one line for each pair of data.train in the order of its files."""
 
     file: PathName
-    """text file, plain or .gz, with one number per line; required"""
+    """text file, plain or compressed, with one number per line; required"""
 
     def external_state(self) -> object:
         """Return path, size and modification time of the file."""

@@ -1,0 +1,90 @@
+"""Compressed text is recognised by its first bytes, and damaged or foreign files are refused with file and line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.errors import UserError
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd.compress,
+}
+LINES = [f"line {number * number} ä" for number in range(5000)]
+TEXT = "".join(f"{line}\n" for line in LINES).encode()
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        list(read_lines(path))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_text_is_read_whatever_its_name(suffix: str, tmp_path: Path) -> None:
+    data = COMPRESS[suffix](TEXT)
+    for name in (f"a{suffix}", "a.en", "a.gz"):
+        (tmp_path / name).write_bytes(data)
+        assert list(read_lines(tmp_path / name)) == LINES
+    (tmp_path / "two").write_bytes(data + COMPRESS[suffix](b"end"))  # as parallel compressors write it
+    assert list(read_lines(tmp_path / "two")) == [*LINES, "end"]
+    (tmp_path / f"plain{suffix}").write_bytes(TEXT)
+    assert list(read_lines(tmp_path / f"plain{suffix}")) == LINES
+    (tmp_path / "a.tsv").write_bytes(COMPRESS[suffix](b"en\tde\n1\tx\n"))
+    (tmp_path / f"b.tsv{suffix}").write_bytes(COMPRESS[suffix](b"en\tde\n2\ty\n"))
+    tables = Source(table=(str(tmp_path / "a.tsv"), str(tmp_path / f"b.tsv{suffix}")))
+    assert list(load_corpus(tables, "en", "de", tmp_path / "cache")) == [("1", "x"), ("2", "y")]
+
+
+def test_frames_that_hold_no_text_are_skipped(tmp_path: Path) -> None:
+    frame = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
+    (tmp_path / "a").write_bytes(frame + zstd.compress(TEXT))
+    assert list(read_lines(tmp_path / "a")) == LINES
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_damaged_compressed_text_is_refused_with_its_line(suffix: str, tmp_path: Path) -> None:
+    whole = COMPRESS[suffix](TEXT)
+    path = tmp_path / f"a{suffix}"
+    for damaged in (whole[:-2000], whole[:10], whole[:2000] + bytes(100) + whole[2100:], whole[:-6] + b"\0" * 6):
+        path.write_bytes(damaged)
+        message = error_of(path)
+        assert message.startswith(f"{path}:")
+        assert int(message.removeprefix(f"{path}:").partition(":")[0]) <= len(LINES) + 1
+
+
+@pytest.mark.parametrize(("n_lines", "compress"), [(10, bytes), (7900, bytes), (7900, gzip.compress)])
+def test_a_zero_byte_is_refused_wherever_it_is(
+    n_lines: int, compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.en"
+    path.write_bytes(compress(b"a line\n" * n_lines + b"a\0b\n" + b"a line\n" * 9))
+    assert error_of(path).startswith(f"{path}:{n_lines + 1}: holds a zero byte (position 2)")
+    assert list(read_lines(path, "replace"))[n_lines] == "a\ufffdb"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16_is_named(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "a b.en"
+    path.write_bytes("two words\nand more\n".encode(encoding))
+    name = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+    assert error_of(path).startswith(f"{path}:1: is text in {name}; ")
+    assert f"iconv -f {name} -t UTF-8 '{path}'" in error_of(path)
+
+
+@pytest.mark.parametrize("head", [b"PK\x03\x04", b"%PDF-1.7", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"\x04\x22\x4d\x18"])
+def test_other_kinds_of_files_are_named(head: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(head + b"\x14\n\0\0\xff")
+    assert error_of(tmp_path / "a").startswith(f"{tmp_path / 'a'}: is ")
