@@ -71,8 +71,10 @@ class LimitOptions(OptionGroup):
         metavar="SECONDS",
         parse=number(0.001, 1e6, float),
     )
-    max_connections: int = option(
-        "open connections (1000); more: status 503", default=1000, metavar="N", parse=number(1)
+    max_connections: int | None = option(
+        "open connections (1000, or as many as the limit of open files allows); above it, silent ones are closed",
+        metavar="N",
+        parse=number(1),
     )
 
 
@@ -152,9 +154,10 @@ def _serve(args: Serve) -> None:
     if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
         raise UserError(NEEDED)
     from transformer_mt.tools.serving.requests import ApiKeys, Limits
-    from transformer_mt.tools.serving.server import Server, open_listener
+    from transformer_mt.tools.serving.server import Server, find_max_connections, open_listener
 
-    limits = Limits(**vars(args.limits))
+    max_connections = find_max_connections(args.limits.max_connections)
+    limits = Limits(**{**vars(args.limits), "max_connections": max_connections})
     keys = ApiKeys.read(args.access.api_keys) if args.access.api_keys else None
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
     with open_listener(args.host, args.port) as listener:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving_helpers import GatedModel, count_batches, wait_until
+from serving_helpers import WAIT, GatedModel, count_batches, wait_until
 from starlette.testclient import TestClient
 
 from transformer_mt.errors import UserError
+from transformer_mt.tools.serving import service as service_module
 from transformer_mt.tools.serving.models import ServedModel
 from transformer_mt.tools.serving.requests import ApiError, ApiKeys
 from transformer_mt.tools.serving.service import TranslationService
@@ -86,6 +88,39 @@ def test_api_keys_are_checked(make_client: MakeClient) -> None:
     assert stream.status_code == 401
     assert client.get("/languages").status_code == 200
     assert "secret" not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"X-API-Key": "wrong"}, 403),
+        ({"Authorization": "Bearer wrong"}, 403),
+        ({"Content-Type": "multipart/form-data; boundary=b"}, 415),
+        ({"Content-Length": str(10**9)}, 413),
+    ],
+)
+def test_a_request_is_refused_for_its_headers_before_its_body_is_read(
+    make_client: MakeClient, headers: dict[str, str], status: int
+) -> None:
+    def body() -> Iterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
+
+    client = make_client(keys=["secret"])
+    headers = {"Content-Type": "application/json", "Content-Length": "10", **headers}
+    assert client.post("/translate", content=body(), headers=headers).status_code == status
+
+
+def test_slow_documents_do_not_delay_plain_text(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsing = threading.Event()
+    monkeypatch.setattr(service_module, "parse_document", lambda *_: parsing.wait(WAIT))
+    client = make_client(timeout=0.5)
+    with ThreadPoolExecutor(12) as pool:
+        documents = [pool.submit(client.post, "/translate", json={**ONE, "format": "html"}) for _ in range(12)]
+        wait_until(lambda: service_of(client).slots.n_taken == 12)
+        assert client.post("/translate", json=ONE).status_code == 200
+        assert {answer.result().status_code for answer in documents} == {504}
+    parsing.set()
 
 
 def test_key_files_may_have_comments_and_must_have_a_key(tmp_path: Path) -> None:

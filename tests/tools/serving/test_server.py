@@ -57,17 +57,30 @@ def ask(port: int) -> dict[str, Any]:
         return json.load(answer)
 
 
-def test_connections_above_the_limit_are_refused_also_silent_ones(serve: Callable[..., int]) -> None:
+SILENT = (b"", b"GET /hea", HEAD + b"\r\n{")
+"""What clients send before they wait: nothing, a part of the headers, or a part of the text."""
+
+
+def test_a_connection_above_the_limit_replaces_the_longest_silent_one(serve: Callable[..., int]) -> None:
     port = serve(max_connections=3)
-    silent = [connect(port) for _ in range(3)]
-    with closing(connect(port)) as refused:
-        head, _, body = read_all(refused).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 503")
-    assert "error" in json.loads(body)
-    for connection in silent:
-        connection.close()
-    time.sleep(0.2)
-    assert ask(port)["translatedText"]
+    with ExitStack() as stack:
+        for data in SILENT:
+            stack.enter_context(closing(connect(port))).sendall(data)
+            time.sleep(0.05)
+        for _ in SILENT:
+            assert ask(port)["translatedText"]
+
+
+def test_connections_above_the_limit_are_refused_if_all_are_busy(gated: GatedModel) -> None:
+    with running_server(gated.model, max_connections=2) as server, ThreadPoolExecutor() as pool:
+        answers = [pool.submit(ask, port_of(server)) for _ in range(2)]
+        wait_until(lambda: server.service.slots.n_taken == 2)
+        with closing(connect(server)) as refused:
+            head, _, body = read_all(refused).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503")
+        assert "error" in json.loads(body)
+        gated.gate.set()
+        assert all(answer.result()["translatedText"] for answer in answers)
 
 
 def test_a_client_that_sends_headers_slowly_is_closed(
@@ -300,6 +313,36 @@ def test_a_stream_that_stays_open_is_cut_at_the_time_limit_after_a_stop_signal(t
     assert not answer.endswith(b"0\r\n\r\n")
     assert status == 0
     assert "Traceback" not in log and "running task" not in log
+
+
+FEW_FILES = """
+import resource, sys
+from transformer_mt.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_silent_connections_do_not_use_up_the_open_files(tiny_run: Path) -> None:
+    server = Process(tiny_run, command=("-c", FEW_FILES))
+    with ExitStack() as stack:
+        for _ in range(500):
+            stack.enter_context(closing(connect(server.port)))
+        start = time.monotonic()
+        assert ask(server.port)["translatedText"]
+        assert time.monotonic() - start < 5
+    status, log = server.stop(signal.SIGTERM)
+    assert status == 0
+    assert len(log.splitlines()) < 5, log
+
+
+def test_more_connections_than_open_files_are_refused(tiny_run: Path, tmt: Tmt) -> None:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert_user_error(tmt("serve", tiny_run, "--max-connections", limit), "ulimit -n", "--max-connections")
 
 
 def test_origins_are_normalised_or_refused() -> None:

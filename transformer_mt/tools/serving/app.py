@@ -157,10 +157,17 @@ class Api:
         return HTMLResponse(html)
 
     async def _read(self, request: Request, schema: type[TextRequestT]) -> TextRequestT:
-        """Return a request whose key is valid. Raises `ApiError` also while the server stops."""
+        """Return a request whose key is valid. A key in the headers is checked before the body is read.
+
+        Raises `ApiError` also while the server stops.
+        """
         self.service.check_stopping()
+        key = read_header_key(request)
+        if key is not None:
+            self.service.check_key(key)
         content = await read_request(request, schema, self.service.limits.max_body_bytes)
-        self.service.check_key(content.api_key or read_header_key(request))
+        if key is None:
+            self.service.check_key(content.api_key)
         return content
 
 
@@ -215,16 +222,21 @@ class LineStream(Response):
         limits = self._service.limits
         max_bytes = BYTES_PER_CHARACTER * limits.max_characters + 100
         chunks = self._request.stream()
-        rest = b""
+        rest = bytearray()
         while True:
             try:
                 async with asyncio.timeout(limits.timeout):
                     chunk = await anext(chunks, None)
             except TimeoutError:
                 raise ApiError(408, "no line was sent in time", {"Connection": "close"}) from None
-            *lines, rest = (rest + (chunk or b"")).split(b"\n")
-            if chunk is None and rest:
-                lines.append(rest)
+            first, *others = (chunk or b"").split(b"\n")
+            rest += first  # in place, because a line may arrive byte by byte
+            lines: list[bytes] = []
+            if others:
+                *complete, end = others
+                lines, rest = [bytes(rest), *complete], bytearray(end)
+            elif chunk is None and rest:
+                lines = [bytes(rest)]
             if max(map(len, [*lines, rest])) > max_bytes:
                 raise ApiError(413, f"a line is longer than {limits.max_characters:,} characters")
             for start in range(0, len(lines), MAX_LINES):
@@ -237,7 +249,7 @@ class LineStream(Response):
         texts = [self._parse(line) for line in lines]
         options = BatchOptions(self._route.language_pair)
         jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
-        async with self._service.slots.take(self._service.limits.timeout):
+        async with self._service.slots.take(self._service.limits.timeout), self._service.time_limit():
             translated = await self._service.run(jobs, [self._route] * len(jobs))
         translations = iter([line.join()[0].text for line, *_ in translated])
         if self._format == TEXT:

@@ -236,15 +236,18 @@ FORM = "application/x-www-form-urlencoded"
 
 
 async def read_request(request: Request, schema: type[RequestT], max_bytes: int) -> RequestT:
-    """Return a validated request. Raises `ApiError` with status 400, 408, 413 or 415."""
+    """Return a validated request. Raises `ApiError` with status 400, 408, 413 or 415, if possible from the headers."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, FORM):
         raise ApiError(415, f"send {JSON} or {FORM}")
+    size = request.headers.get("content-length", "")
+    if size.isdecimal() and int(size[:20]) > max_bytes:
+        raise too_large_error(max_bytes)
     body = await _read_body(request, max_bytes)
     try:
         if kind == JSON:
-            return schema.model_validate_json(body)
-        return schema.model_validate(_read_form(body))
+            return await asyncio.to_thread(schema.model_validate_json, body)
+        return schema.model_validate(await asyncio.to_thread(_read_form, body))
     except ValidationError as error:
         raise ApiError(400, describe_problem(error, schema)) from None
     except UnicodeDecodeError:
@@ -263,6 +266,11 @@ def describe_problem(error: ValidationError, schema: type[ApiModel]) -> str:
     return f"{name}: {problem['msg']}"
 
 
+def too_large_error(max_bytes: int) -> ApiError:
+    """Return the error for a body that is too large. The rest of it is not read, so the connection is closed."""
+    return ApiError(413, f"the request is larger than {max_bytes:,} bytes", {"Connection": "close"})
+
+
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     try:
@@ -270,8 +278,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > max_bytes:
-                    message = f"the request is larger than {max_bytes:,} bytes"
-                    raise ApiError(413, message, {"Connection": "close"})
+                    raise too_large_error(max_bytes)
     except TimeoutError:
         raise ApiError(408, "the request was not sent in time", {"Connection": "close"}) from None
     return bytes(body)

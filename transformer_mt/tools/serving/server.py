@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
     from transformer_mt.tools.serving.service import TranslationService
 
+MAX_CONNECTIONS = 1000
+RESERVED_FILES = 200  # of the limit of open files: for models, and connections that are being accepted or closed
+ACCEPTED_AT_ONCE = 64  # connections that the event loop accepts before it looks at their number
+LISTEN_BACKLOG = 1024  # connections that the system keeps until they are accepted
 HEADER_TIMEOUT = 10.0  # seconds in which a client must send the headers of its first or next request
 WRITE_TIMEOUT = 30.0  # seconds in which a client must receive the sent data
 KEEP_ALIVE = 15  # seconds that an idle connection stays open
@@ -34,7 +40,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises `UserError` if that is impossible."""
     try:
         (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        listener = socket.create_server(address[:2], family=family, backlog=1024)
+        listener = socket.create_server(address[:2], family=family, backlog=LISTEN_BACKLOG)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio leaves it off
         return listener
     except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
@@ -44,34 +50,74 @@ def open_listener(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def find_max_connections(requested: int | None = None) -> int:
+    """Return the number of connections, by default as many as the limit of open files allows, at most 1,000.
+
+    Raises the limit of open files if that is necessary and possible. Raises `UserError` if it allows too few.
+    """
+    needed = (requested or MAX_CONNECTIONS) + RESERVED_FILES
+    limit, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        return needed - RESERVED_FILES
+    limit = needed if maximum == resource.RLIM_INFINITY else min(needed, maximum)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, maximum))
+    allowed = limit - RESERVED_FILES
+    if allowed < (requested or 1):
+        raise UserError(
+            f"serve: the limit of {limit:,} open files allows {max(0, allowed):,} connections; raise it "
+            f"(ulimit -n {needed})" + ("" if requested is None else ", or lower --max-connections")
+        )
+    if limit < needed:
+        log(f"tmt: at most {allowed:,} connections, because of the limit of {limit:,} open files (ulimit -n)")
+    return allowed
+
+
+@lru_cache(maxsize=100)
+def log_once(message: str) -> None:
+    """Log a message, but not again."""
+    log(message)
+
+
 class LimitedProtocol(H11Protocol):
     """A connection of a client: uvicorn's, with a maximum number of connections and time limits.
 
-    uvicorn limits only connections that have sent a whole request, so that silent ones could fill the memory. A lost
-    connection cancels the task of its request.
+    uvicorn limits only connections that have sent a whole request, so that silent ones could fill the memory. Here, a
+    connection above the limit replaces the one that has been silent for the longest time. A lost connection cancels
+    the task of its request.
     """
 
     def __init__(self, *arguments: Any, max_connections: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._max_connections = max_connections
+        self.last_received: float = self.loop.time()
         self._handlers: set[asyncio.Task[Any]] = set()
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
         self.app: Any = partial(self._handle_request, self.app)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse a connection above the limit with status 503."""
+        """Close the longest silent connection if there are too many; this one, with status 503, if all are busy."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # so that `pause_writing` tells when the client does not read
         if len(self.connections) > self._max_connections:
-            transport.write(_plain_answer(503, "Service Unavailable", "too many connections; try again soon"))
-            transport.close()
-        else:
+            log_once(f"tmt: {self._max_connections:,} connections are open; silent ones are closed (--max-connections)")
+            others = [each for each in self.connections if isinstance(each, LimitedProtocol) and each is not self]
+            silent = [each for each in others if each.is_waiting_for_client()]
+            min(silent, key=attrgetter("last_received"), default=self).refuse()
+        if not transport.is_closing():
             self._start_deadline("headers", HEADER_TIMEOUT, self._end_slow_connection)
+
+    def refuse(self) -> None:
+        """Close the connection, with status 503 unless an answer was sent before."""
+        if not self.cycle or not self.cycle.response_started:
+            answer = _plain_answer(503, "Service Unavailable", "too many connections; try again soon")
+            self.transport.write(answer)
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Read data. The time limit for the headers ends when a request has started."""
         if self.transport.is_closing():
             return
+        self.last_received = self.loop.time()
         super().data_received(data)
         if self.is_in_request():
             self._stop_deadline("headers")
@@ -105,6 +151,11 @@ class LimitedProtocol(H11Protocol):
         """Return whether a request was received, and its answer was not sent."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
+
+    def is_waiting_for_client(self) -> bool:
+        """Return whether it is open, and has no request, or one whose body is incomplete and that has no answer yet."""
+        is_waiting = not self.is_in_request() or (self.cycle.more_body and not self.cycle.response_started)
+        return is_waiting and not self.transport.is_closing()
 
     def _start_deadline(self, name: str, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after `seconds`, unless `_stop_deadline` comes first.
@@ -147,6 +198,15 @@ def _plain_answer(status: int, phrase: str, message: str) -> bytes:
     return f"{head}Connection: close\r\n\r\n{body}".encode()
 
 
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the system, such as too many open files, once and without a traceback."""
+    error = context.get("exception")
+    if isinstance(error, OSError):
+        log_once(f"tmt: {context['message']}: {error.strerror}")
+    else:
+        loop.default_exception_handler(context)
+
+
 class Server(uvicorn.Server):
     """A server that finishes accepted requests at SIGTERM and SIGINT, and reloads models at SIGHUP."""
 
@@ -165,6 +225,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=GRACE_SECONDS,
+            backlog=ACCEPTED_AT_ONCE,
         )
         super().__init__(config)
         self.service, self.listener, self.reload_every = service, listener, reload_every
@@ -181,6 +242,12 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         """Leave the signals to `_serve_all`. uvicorn repeats them at its end, so the exit status would not be 0."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        asyncio.get_running_loop().set_exception_handler(_log_loop_error)
+        await super().startup(sockets)
+        self.listener.listen(LISTEN_BACKLOG)  # asyncio has set it to `ACCEPTED_AT_ONCE`
 
     async def _serve_all(self) -> None:
         loop = asyncio.get_running_loop()

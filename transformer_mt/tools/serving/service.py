@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -49,6 +51,7 @@ from transformer_mt.tools.serving.requests import (
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LINES = (1, 2, 4, 8, 16, 32, 64, 128)
+T = TypeVar("T")
 
 
 def split_lines(text: str) -> list[str]:
@@ -175,6 +178,7 @@ class TranslationService:
         self.models = models
         self._routes: dict[LanguagePair, ModelRoute] = {}
         self._workers: list[BatchingWorker] = []
+        self._document_pool = ThreadPoolExecutor(1, "tmt-documents")  # so that documents do not delay plain text
         for model in models:
             worker = BatchingWorker(
                 model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
@@ -184,6 +188,7 @@ class TranslationService:
 
     def close(self) -> None:
         """End the worker threads, after they have finished all jobs."""
+        self._document_pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.stop()
 
@@ -258,8 +263,9 @@ class TranslationService:
         """Answer a request."""
         texts = request.texts()
         self._check_texts(request, texts)
-        async with self.slots.take():
-            sources = await asyncio.to_thread(lambda: [self._prepare(text, request) for text in texts])
+        pool = self._document_pool if request.format == "html" else None
+        async with self.slots.take(), self.time_limit():
+            sources = await self._run_in_thread(pool, lambda: [self._prepare(text, request) for text in texts])
             jobs: list[TranslationJob] = []
             for source in sources:
                 n_best = 1 + min(request.alternatives, source.route.model.loaded.max_alternatives)
@@ -267,7 +273,7 @@ class TranslationService:
                 options = BatchOptions(pair, n_best, request.alignment, request.confidence, is_document)
                 jobs.append(TranslationJob(options, source.lines, request.prefix))
             lines = await self.run(jobs, [source.route for source in sources])
-        answer = await asyncio.to_thread(self._make_answer, request, sources, lines)
+            answer = await self._run_in_thread(pool, lambda: self._make_answer(request, sources, lines))
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
@@ -292,14 +298,12 @@ class TranslationService:
             return SourceText(route, make_lines(document), document, detected)
         return SourceText(route, split_lines(text.strip("\n") if request.prefix else text), None, detected)
 
-    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
-        """Return the translated lines of each job. The search stops at the time limit, or with the request's task."""
-        for job, route in zip(jobs, routes, strict=True):
-            self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
-            route.worker.submit(job)
+    @asynccontextmanager
+    async def time_limit(self) -> AsyncGenerator[None]:
+        """Give up a translation after `--timeout` with status 504, and count it, also if the client disconnects."""
         try:
             async with asyncio.timeout(self.limits.timeout):
-                return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+                yield
         except TimeoutError:
             self.metrics.cancelled.labels("time").inc()
             message = f"the translation took more than {self.limits.timeout:g} seconds; send less text"
@@ -309,6 +313,19 @@ class TranslationService:
             raise
         except UserError as error:
             raise ApiError(400, str(error)) from None
+
+    @staticmethod
+    async def _run_in_thread(pool: Executor | None, function: Callable[[], T]) -> T:
+        """Call a function in a thread of a pool, by default of that of all requests of plain text."""
+        return await asyncio.get_running_loop().run_in_executor(pool, function)
+
+    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
+        """Return the translated lines of each job. The search stops with the task, such as at its `time_limit`."""
+        for job, route in zip(jobs, routes, strict=True):
+            self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
+            route.worker.submit(job)
+        try:
+            return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
         finally:
             for job in jobs:
                 job.is_cancelled = True
