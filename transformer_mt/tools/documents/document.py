@@ -314,13 +314,16 @@ def _strip_outer_spaces(document: str, tokens: Sequence[InlineToken]) -> list[In
     return stripped
 
 
+_LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*|\A\s+|(?<!\s)\s+\Z)")
+
+
 def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> list[str | Segment]:
     """Return the parts of a text without markup, such as a string in JSON. Each line with a letter is a segment.
 
     `offset` is that of the text in the document. `escape` writes text in the syntax of the document.
     """
     parts: list[str | Segment] = []
-    for line in re.split(r"(\s*\n\s*|\A\s+|\s+\Z)", value):
+    for line in _LINE_BREAKS.split(value):
         if _has_letter(line):
             parts.append(Segment(MarkedText.from_text(line), offset, offset, render_text(escape), protects_tags=True))
         elif line:
@@ -339,8 +342,12 @@ def render_text(escape: Callable[[str], str]) -> Render:
 
 # --- attributes of tags -----------------------------------------------------------------------------------------------
 
-_ATTRIBUTE = re.compile(r"([^\s\"'<>/=]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*))?")
-_TAG_START = re.compile(r"<[^\s/>]*")
+_TAG_NAME = re.compile(r"</?[^ \t\n\f\r/>]*")
+_ATTRIBUTE = re.compile(
+    r"[ \t\n\f\r/]*([^ \t\n\f\r/>][^ \t\n\f\r/>=]*)"
+    r"(?:[ \t\n\f\r]*=[ \t\n\f\r]*(\"[^\"]*\"|'[^']*'|[\"']|[^ \t\n\f\r>]+|(?=>)))?"
+)
+_TAG_END = re.compile(r"[ \t\n\f\r/]*>")
 
 
 class Attribute(NamedTuple):
@@ -353,27 +360,50 @@ class Attribute(NamedTuple):
     """The quote character around the value, or nothing."""
 
 
-def find_attributes(document: str, start: int, end: int) -> Iterator[Attribute]:
-    """Yield the attributes of the tag at a range. An attribute without a value has an empty range after its name."""
-    for match in _ATTRIBUTE.finditer(document, _end_of_name(document, start), end):
-        value = match[2]
-        if value is None:
-            yield Attribute(match[1].lower(), match.end(), match.end(), "")
+class Tag(NamedTuple):
+    """A tag with its range in the document, as the HTML standard reads it."""
+
+    name: str
+    start: int
+    end: int
+    attributes: Sequence[Attribute]
+    is_closed: bool
+    """Whether it ends with a slash, as `<br/>` does."""
+
+
+def read_tag(document: str, start: int, end: int) -> Tag | None:
+    """Return the tag at an offset; None if it is not closed before `end`, or if a quote is open there.
+
+    An attribute without a value has an empty range after its name, or after its equals sign.
+    """
+    match = _TAG_NAME.match(document, start, end)
+    assert match is not None
+    name, position = match[0].lstrip("</").lower(), match.end()
+    attributes: list[Attribute] = []
+    while (match := _ATTRIBUTE.match(document, position, end)) is not None:
+        position, value = match.end(), match[2]
+        if not value:
+            value_start = match.end(1) if value is None else document.index("=", match.end(1)) + 1
+            attributes.append(Attribute(match[1].lower(), value_start, value_start, ""))
+        elif value in "\"'":
+            return None
         else:
             quote = value[0] if value[0] in "\"'" else ""
             value_start, value_end = match.span(2)
-            yield Attribute(match[1].lower(), value_start + len(quote), value_end - len(quote), quote)
+            attributes.append(Attribute(match[1].lower(), value_start + len(quote), value_end - len(quote), quote))
+    match = _TAG_END.match(document, position, end)
+    return None if match is None else Tag(name, start, match.end(), attributes, match[0].endswith("/>"))
 
 
-def set_language(document: str, start: int, end: int, names: Sequence[str], language: str) -> list[Replacement]:
-    """Return replacements that set the language in attributes of the tag at a range.
+def set_language(document: str, tag: Tag, names: Sequence[str], language: str) -> list[Replacement]:
+    """Return replacements that set the language in attributes of a tag.
 
     The first of the names is added if the tag has none of them. Another spelling of the language, such as de-AT for de,
     is kept.
     """
     replacements: list[Replacement] = []
     wanted = {name.lower() for name in names}
-    found = [each for each in find_attributes(document, start, end) if each.name in wanted]
+    found = [each for each in tag.attributes if each.name in wanted]
     for attribute in found:
         value = document[attribute.start : attribute.end]
         if re.split("[-_]", value.strip().lower())[0] == re.split("[-_]", language.lower())[0]:
@@ -381,13 +411,6 @@ def set_language(document: str, start: int, end: int, names: Sequence[str], lang
         has_value = document[attribute.start - 1] in "\"'="
         replacements.append(Replacement(attribute.start, attribute.end, [language if has_value else f'="{language}"']))
     if not found:
-        position = _end_of_name(document, start)
+        position = tag.start + len("<") + len(tag.name)
         replacements.append(Replacement(position, position, [f' {names[0]}="{language}"']))
     return replacements
-
-
-def _end_of_name(document: str, start: int) -> int:
-    """Return the offset after the name of the tag at an offset."""
-    match = _TAG_START.match(document, start)
-    assert match is not None
-    return match.end()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from html.parser import HTMLParser
 from typing import Literal, NamedTuple
 
 from transformer_mt.tools.documents.document import (
@@ -15,9 +15,10 @@ from transformer_mt.tools.documents.document import (
     DocumentOptions,
     InlineToken,
     Replacement,
-    find_attributes,
+    Tag,
     make_segment,
     make_segments,
+    read_tag,
     render_text,
     set_language,
 )
@@ -26,11 +27,13 @@ from transformer_mt.tools.markup.protection import VOID_TAGS
 
 _INLINE_TAGS = (
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark math nobr output q "
-    "rp rt ruby s samp small span strike strong sub sup svg time tt u var wbr"
+    "rb rp rt ruby s samp small span strike strong sub sup svg time tt u var wbr"
 )
 INLINE = frozenset(_INLINE_TAGS.split())
 """Tags inside of a sentence. All others end a segment, also line breaks."""
-_UNTRANSLATED_TAGS = "code iframe kbd math noembed noframes pre samp script style svg template textarea tt var xmp"
+_UNTRANSLATED_TAGS = (
+    "code iframe kbd math noembed noframes pre rp rt samp script style svg template textarea tt var xmp"
+)
 UNTRANSLATED = frozenset(_UNTRANSLATED_TAGS.split())
 """Tags whose content is not translated."""
 _ENDED_BY: Mapping[str, Sequence[str]] = {
@@ -40,14 +43,9 @@ _ENDED_BY: Mapping[str, Sequence[str]] = {
     "dd": ("dt", "dd"),
     "tr": ("tr",),
     **dict.fromkeys(("td", "th"), ("td", "th", "tr")),
+    **dict.fromkeys(("rt", "rp"), ("rb", "rt", "rp", "/ruby")),
 }
-"""Opening tags that end an HTML element whose closing tag is left out."""
-
-
-def _is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
-    if tag in UNTRANSLATED or "notranslate" in (attributes.get("class") or "").split():
-        return True
-    return (attributes.get("translate") or "").strip().lower() == "no"
+"""Tags that end an HTML element whose closing tag is left out."""
 
 
 class OpenHtmlElement:
@@ -57,22 +55,25 @@ class OpenHtmlElement:
         """`start` is the offset of its opening tag."""
         self.tag, self.start = tag, start
         self._open = [tag]
+        self._n_open = Counter(self._open)
 
     def read(self, kind: str, tag: str, is_closed: bool = False) -> Literal["later", "before", "after"]:
         """Return whether the element ends before or after this tag, or later.
 
         The tag is `opening`, `closing`, or other content. `is_closed`: an opening tag has no content.
         """
-        if kind == "opening":
-            if len(self._open) == 1 and tag in _ENDED_BY.get(self.tag, ()):
-                return "before"
-            if not is_closed and tag not in VOID_TAGS:
-                self._open.append(tag)
+        name = f"/{tag}" if kind == "closing" else tag
+        if len(self._open) == 1 and name in _ENDED_BY.get(self.tag, ()):
+            return "before"
+        if kind == "opening" and not is_closed and tag not in VOID_TAGS:
+            self._open.append(tag)
+            self._n_open[tag] += 1
         elif kind == "closing":
-            if tag not in self._open:  # that of an enclosing block ends the HTML element, too
+            if not self._n_open[tag]:  # that of an enclosing block ends the HTML element, too
                 return "later" if tag in INLINE or tag in VOID_TAGS else "before"
-            while self._open.pop() != tag:
-                pass
+            while (last := self._open.pop()) != tag:
+                self._n_open[last] -= 1
+            self._n_open[tag] -= 1
             return "later" if self._open else "after"
         return "later"
 
@@ -111,62 +112,119 @@ def _is_text(character: str) -> bool:
     return (character.isascii() and character.isprintable()) or unicodedata.category(character)[0] in "LMNPZ"
 
 
-_BROKEN_TAG = re.compile(r"<[A-Za-z/][^>]*>?")  # its quote is not closed, or no letter follows the slash
-_CUT_TAG = re.compile(r"<[A-Za-z/!?][^>]*\Z")  # at the end of a page
-
-
 def parse_html(text: str, options: DocumentOptions) -> Document:
     """Return the document of a page. Any text is a page."""
     return _PageReader(text, options).read()
 
 
-class _Event(NamedTuple):
-    """A part of a page. It ends where the next one starts."""
+class _Part(NamedTuple):
+    """A part of a page, with its range."""
 
     start: int
-    kind: str  # opening, closing, text or other
-    tag: str = ""
-    attributes: Mapping[str, str | None] = {}
-    is_closed: bool = False  # `<tag/>`
+    end: int
+    kind: Literal["opening", "closing", "text", "code", "other"]
+    tag: Tag | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the tag, if it is one."""
+        return "" if self.tag is None else self.tag.name
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether it is a tag that ends with a slash."""
+        return self.tag is not None and self.tag.is_closed
 
 
-class _EventParser(HTMLParser):
-    """Lists the parts of a page with their offsets."""
+_RAW_TEXT = frozenset(["iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"])
+"""Tags whose content has no tags."""
+_SCRIPT_PART = re.compile(r"<!(?=--)|-->|(</?)script(?=[ \t\n\f\r/>])", re.IGNORECASE | re.ASCII)
+_COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
+_MARKUP = re.compile(r"<(?:(?P<tag>/?[A-Za-z])|[!?]|/(?!\Z))")
+_CODE = {"<%": "%>", "<?php": "?>", "<?=": "?>"}
+"""Code of templates, which may contain tags."""
+
+
+class Tokenizer:
+    """Divides a page into tags, text, comments and code, as the HTML standard does, in linear time.
+
+    Two exceptions are for pages that the standard would cut: code of templates ends where the template says; and if a
+    tag is never closed, because a quote is open, this tag and later ones end at the next `>`.
+    """
 
     def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.events: list[_Event] = []
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        cut_tag = _CUT_TAG.search(text, max(0, text.rfind("<")))
-        end = len(text) if cut_tag is None else cut_tag.start()
-        self.feed(text[:end])
-        self.close()
-        if end < len(text):
-            self.events.append(_Event(end, "other"))
+        self.text = text
+        self._is_xml = text.lstrip().startswith("<?xml")  # a slash ends tags
+        self._ends_at_first_bracket = False
+        self._last_ends = {closing: text.rfind(closing) for closing in _CODE.values()}
 
-    def _add(self, kind: str, tag: str = "", attributes: Sequence[tuple[str, str | None]] = ()) -> None:
-        line, column = self.getpos()
-        is_closed = kind == "opening" and (self.get_starttag_text() or "").endswith("/>")
-        first_values = dict(reversed(attributes))
-        self.events.append(_Event(self._line_starts[line - 1] + column, kind, tag, first_values, is_closed))
+    def __iter__(self) -> Iterator[_Part]:
+        """Yield the parts. Joined, they are the page; no text follows another one directly."""
+        text, position, text_start, svg_depth = self.text, 0, 0, 0
+        while (start := text.find("<", position)) >= 0:
+            part = self._read_markup(start)
+            if part is None:
+                position = start + 1
+                continue
+            if text_start < start:
+                yield _Part(text_start, start, "text")
+            yield part
+            position = text_start = part.end
+            if part.name in ("svg", "math"):
+                svg_depth = max(0, svg_depth + (-1 if part.kind == "closing" else not part.is_closed))
+            if part.kind == "opening":
+                is_empty = part.is_closed and (self._is_xml or svg_depth > 0)
+                if part.name == "plaintext":
+                    yield _Part(position, len(text), "other")
+                    return
+                if part.name in _RAW_TEXT and not is_empty:
+                    position = self._end_of_raw_text(part.name, position)
+        if text_start < len(text):
+            yield _Part(text_start, len(text), "text")
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("opening", tag, attrs)
+    def _read_markup(self, start: int) -> _Part | None:
+        """Return the part that starts at a `<`; None if it is text."""
+        text = self.text
+        for opening, closing in _CODE.items():
+            if text.startswith(opening, start) and start < self._last_ends[closing]:
+                return _Part(start, text.index(closing, start) + len(closing), "code")
+        match = _MARKUP.match(text, start)
+        if match is None:
+            return None
+        if match["tag"]:
+            return self._read_tag(start, "closing" if match["tag"].startswith("/") else "opening")
+        match = _COMMENT.match(text, start)
+        end = match.end() if match else 0 if text.startswith("<!--", start) else text.find(">", start) + 1
+        return _Part(start, end or len(text), "other")
 
-    def handle_endtag(self, tag: str) -> None:
-        self._add("closing", tag)
+    def _read_tag(self, start: int, kind: Literal["opening", "closing"]) -> _Part:
+        if not self._ends_at_first_bracket:
+            tag = read_tag(self.text, start, len(self.text))
+            if tag is not None:
+                return _Part(start, tag.end, kind, tag)
+            self._ends_at_first_bracket = True
+        end = self.text.find(">", start) + 1
+        if not end:
+            return _Part(start, len(self.text), "other")
+        tag = read_tag(self.text, start, end)
+        return _Part(start, end, "other") if tag is None else _Part(start, end, kind, tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("opening", tag, attrs)
-
-    def handle_data(self, data: str) -> None:
-        if not self.events or self.events[-1].kind != "text":  # a broken tag may be in two parts
-            self._add("text")
-
-    def _handle_other(self, _: str, /) -> None:
-        self._add("other")
-
-    handle_comment = handle_decl = handle_pi = unknown_decl = _handle_other  # pyright: ignore[reportAssignmentType]
+    def _end_of_raw_text(self, name: str, start: int) -> int:
+        """Return the offset of the closing tag of an element whose content has no tags."""
+        if name != "script":
+            match = re.compile(rf"</{name}(?=[ \t\n\f\r/>])", re.IGNORECASE | re.ASCII).search(self.text, start)
+            return len(self.text) if match is None else match.start()
+        depth = 0  # 1: in a comment; 2: in a script in it
+        for match in _SCRIPT_PART.finditer(self.text, start):
+            if match[1] is None:
+                depth = 0 if match[0] == "-->" else max(depth, 1)
+            elif match[1] == "<":
+                depth = 2 if depth else 0
+            elif depth < 2:
+                return match.start()
+            else:
+                depth = 1
+        return len(self.text)
 
 
 class _PageReader:
@@ -181,16 +239,14 @@ class _PageReader:
         self.attribute_replacements: list[Replacement] = []
 
     def read(self) -> Document:
-        events = _EventParser(self.text).events
-        ends = [*(event.start for event in events[1:]), len(self.text)]
-        for event, end in zip(events, ends, strict=False):  # a page may be empty
+        for part in Tokenizer(self.text):
             where = "before"
             if self.untranslated is not None:
-                where = self.untranslated.read(event.kind, event.tag, event.is_closed)
+                where = self.untranslated.read(part.kind, part.name, part.is_closed)
                 if where != "later":
-                    self._end_untranslated(end if where == "after" else event.start)
+                    self._end_untranslated(part.end if where == "after" else part.start)
             if where == "before":
-                self._read_event(event, end)
+                self._read_part(part)
         self._end_untranslated(len(self.text))
         self._flush()
         return Document(self.text, self.replacements, self.attribute_replacements)
@@ -200,40 +256,38 @@ class _PageReader:
             self.tokens.append(InlineToken(self.untranslated.start, end, is_content=True))
         self.untranslated = None
 
-    def _read_event(self, event: _Event, end: int) -> None:
-        if event.kind == "text":
-            self._read_text(event.start, end)
-        elif event.kind == "other":
-            self.tokens.append(InlineToken(event.start, end))
+    def _read_part(self, part: _Part) -> None:
+        if part.kind == "text":
+            self.tokens += split_references(self.text, part.start, part.end)
+        elif part.tag is None:
+            self.tokens.append(InlineToken(part.start, part.end, is_content=part.kind == "code"))
         else:
-            if event.tag not in INLINE:
+            if part.name not in INLINE:
                 self._flush()
-            if event.kind == "opening":
-                self._read_opening(event, end)
-            elif event.tag in INLINE:
-                self.tokens.append(InlineToken(event.start, end, role=Role.CLOSING, name=event.tag))
+            if part.kind == "opening":
+                self._read_opening(part.tag)
+            elif part.name in INLINE:
+                self.tokens.append(InlineToken(part.start, part.end, role=Role.CLOSING, name=part.name))
 
-    def _read_text(self, start: int, end: int) -> None:
-        for match in _BROKEN_TAG.finditer(self.text, start, end):
-            self.tokens += split_references(self.text, start, match.start())
-            start = match.end()
-            self.tokens.append(InlineToken(match.start(), start))
-        self.tokens += split_references(self.text, start, end)
-
-    def _read_opening(self, event: _Event, end: int) -> None:
-        tag, attributes = event.tag, event.attributes
-        is_empty = tag in VOID_TAGS or event.is_closed
-        if tag == "html":
-            names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
-            self.attribute_replacements += set_language(self.text, event.start, end, names, self.language)
-        is_untranslated = _is_untranslated(tag, attributes)
+    def _read_opening(self, tag: Tag) -> None:
+        is_empty = tag.name in VOID_TAGS or tag.is_closed
+        if tag.name == "html":
+            names = ["lang", *(["xml:lang"] if any(each.name == "xml:lang" for each in tag.attributes) else [])]
+            self.attribute_replacements += set_language(self.text, tag, names, self.language)
+        is_untranslated = self._is_untranslated(tag)
         if is_untranslated and not is_empty:
-            self.untranslated = OpenHtmlElement(tag, event.start)
+            self.untranslated = OpenHtmlElement(tag.name, tag.start)
             return
         if self.attributes and not is_untranslated:
-            self.attribute_replacements += self._find_attribute_replacements(event.start, end)
-        if tag in INLINE:
-            self.tokens.append(InlineToken(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
+            self.attribute_replacements += self._find_attribute_replacements(tag)
+        if tag.name in INLINE:
+            role = Role.SINGLE if is_empty else Role.OPENING
+            self.tokens.append(InlineToken(tag.start, tag.end, role=role, name=tag.name))
+
+    def _is_untranslated(self, tag: Tag) -> bool:
+        values = {each.name: html.unescape(self.text[each.start : each.end]) for each in reversed(tag.attributes)}
+        is_marked = "notranslate" in values.get("class", "").split()
+        return tag.name in UNTRANSLATED or is_marked or values.get("translate", "").strip().lower() == "no"
 
     def _flush(self) -> None:
         """End the segment."""
@@ -241,8 +295,8 @@ class _PageReader:
             self.replacements.append(Replacement(segment.start, segment.end, [segment]))
         self.tokens = []
 
-    def _find_attribute_replacements(self, start: int, end: int) -> Iterator[Replacement]:
-        for attribute in find_attributes(self.text, start, end):
+    def _find_attribute_replacements(self, tag: Tag) -> Iterator[Replacement]:
+        for attribute in tag.attributes:
             if attribute.name in self.attributes and attribute.start < attribute.end:
                 tokens = [*split_references(self.text, attribute.start, attribute.end)]
                 segment = make_segment(self.text, tokens, render_text(partial(_escape_value, attribute.quote or '"')))

@@ -17,6 +17,7 @@ from transformer_mt.tools.documents.document import (
     Replacement,
     Segment,
     make_segment,
+    read_tag,
     render_text,
     set_language,
 )
@@ -30,7 +31,7 @@ _OPENING_CODES, _CLOSING_CODES = frozenset({"bx", "bpt", "sc", "sm"}), frozenset
 _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "originalData", "matches"})
 _UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
 _MAX_INDENTATION = 200  # characters of white space that are repeated before a new target
-_LINE_BREAK = re.compile(r"\s*\n\s*")
+_LINE_BREAK = re.compile(r"(?<!\s)\s*\n\s*")
 _NODE = re.compile(
     r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<text>[^<]+)"
     r"|<(?P<closing>/?)(?P<tag>[^\s/>]+)(?P<attributes>(?:[^>\"']|\"[^\"]*\"|'[^']*')*?)(?P<empty>/?)>",
@@ -117,8 +118,8 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
     while i < len(nodes):
         node = nodes[i]
         if node.kind == "opening":
-            if node.tag == holder:
-                attribute_replacements += set_language(text, node.start, node.end, [attribute], options.language)
+            if node.tag == holder and (tag := read_tag(text, node.start, node.end)) is not None:
+                attribute_replacements += set_language(text, tag, [attribute], options.language)
             if node.tag in _SKIPPED or node.get("translate") == "no":
                 i = node.last
             elif node.tag == ("trans-unit" if is_version_1 else "segment"):
