@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.letter_case import to_lower_case, to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
@@ -24,7 +27,6 @@ from transformer_mt.tools.augmentation.modifiers import (
     TokenizerTrainingPairs,
     join_sentences,
     make_modify,
-    title_case,
 )
 
 Pair = tuple[str, str]
@@ -66,11 +68,14 @@ def test_text_without_letters_has_no_typos() -> None:
     assert results("typos", "12 + 3 = 15", "x") == {("12 + 3 = 15", "x")}
 
 
-def test_both_sides_get_the_same_new_number() -> None:
-    for src, tgt in results("replace_numbers", "In 2024, 7 dogs and 7.5 kg.", "2024 waren es 7 Hunde und 7,5 kg."):
-        year, dogs = src.split()[1].rstrip(","), src.split()[2]
-        assert len(year) == 4 and year[0] != "0" and len(dogs) == 1
-        assert tgt == f"{year} waren es {dogs} Hunde und 7,5 kg."
+def test_both_sides_get_the_same_new_number_with_their_own_separators() -> None:
+    found = results("replace_numbers", "In 2024, 7 dogs and 2,007.5 kg.", "2024 waren es 7 Hunde und 2.007,5 kg.")
+    assert len(found) > 100
+    for src, tgt in found:
+        year, dogs, weight = src.split()[1].rstrip(","), src.split()[2], src.split()[5]
+        assert len(year) == 4 and year[0] != "0" and len(dogs) == 1 and len(weight) == 7
+        german = weight.translate(str.maketrans(",.", ".,"))
+        assert tgt == f"{year} waren es {dogs} Hunde und {german} kg."
     assert results("replace_numbers", "3 and 3 of 4", "3 von 5") == {("3 and 3 of 4", "3 von 5")}
 
 
@@ -98,7 +103,64 @@ def test_joined_sentences_have_a_space_where_the_script_has_one(first: str, seco
 
 
 def test_title_case_keeps_the_letters_after_an_apostrophe() -> None:
-    assert title_case("the dog's élan, we’re off") == "The Dog's Élan, We’re Off"
+    assert to_title_case("the dog's élan, we’re off") == "The Dog's Élan, We’re Off"
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "expected"),
+    [
+        ("No end", "Kein Ende", ("No end.", "Kein Ende.")),
+        ("我来了", "3", ("我来了。", "3.")),
+        ("नमस्ते", "Hi", ("नमस्ते", "Hi")),
+        ("A", "B!", ("A", "B!")),
+        ("ฉันมา", "I came", ("ฉันมา", "I came")),
+    ],
+)
+def test_a_full_stop_is_added_if_both_sides_have_no_end(src: str, tgt: str, expected: Pair) -> None:
+    assert results("add_end_punctuation", src, tgt, 1) == {expected}
+
+
+def test_spaces_are_put_before_the_punctuation_of_the_source() -> None:
+    assert results("spaces", "Yes, at 7:30 ... no!", "Ja.", 1) == {("Yes , at 7:30 ... no !", "Ja.")}
+
+
+@pytest.mark.parametrize("name", ["emoji", "insert_numbers"])
+def test_the_same_text_is_inserted_at_corresponding_places(name: str) -> None:
+    found = results(name, "Yes, some dogs.", "Ja, einige Hunde.")
+    assert len(found) > 100
+    places = set[tuple[str, str]]()
+    for src, tgt in found:
+        text = re.sub("Ja,|einige Hunde[.]", "", tgt).strip()
+        places.add((src.replace(text, " | "), tgt.replace(text, " | ")))
+    assert {(" ".join(src.split()), " ".join(tgt.split())) for src, tgt in places} == {
+        ("| Yes, some dogs.", "| Ja, einige Hunde."),
+        ("Yes, | some dogs.", "Ja, | einige Hunde."),
+        ("Yes, some dogs. |", "Ja, einige Hunde. |"),
+    }
+    if name == "insert_numbers":
+        assert ("我来了。7", "I came. 7") in results(name, "我来了。", "I came.", 2000)
+
+
+def test_noise_is_the_same_on_both_sides_and_has_no_letters_of_their_scripts() -> None:
+    found = results("noise", "Собака спит.", "The dog sleeps.", 400)
+    copied = {src for src, tgt in found if src == tgt}
+    assert 100 < len(copied) < 300 and all(any(letter.isalpha() for letter in line) for line in copied)
+    for src, tgt in found - {(line, line) for line in copied}:
+        assert src.replace("Собака спит.", "") == tgt.replace("The dog sleeps.", "")
+    assert not any("а" <= letter <= "я" for line in copied for letter in line)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram", "char"])
+def test_a_vocabulary_spells_all_inserted_text(kind: str) -> None:
+    """Text that the corpus lacks is encoded as bytes, so that no token is unknown and nothing is lost."""
+    pairs = load_pairs("test")[:120]
+    options: dict[str, Any] = {"kind": kind, "vocab_size": 600}
+    tokenizers = build_tokenizers(TokenizerConfig(**options), pairs)
+    texts = [pair for name in ("emoji", "noise") for pair in results(name, "Yes, no.", "Ja, nein.", 100)]
+    for side, tokenizer in enumerate((tokenizers.src, tokenizers.tgt)):
+        expected = [pair[side] for pair in texts]
+        ids = tokenizer.encode(expected)
+        assert tokenizer.decode(ids) == expected and not any(tokenizer.unk_id in each for each in ids)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -140,22 +202,32 @@ def test_without_modifiers_the_batches_are_unchanged(corpus: EncodedCorpus, smal
     assert [batch.rows.tolist() for batch in plain] == [batch.rows.tolist() for batch in inactive]
 
 
-@pytest.mark.parametrize(("name", "change"), [("upper", str.upper), ("lower", str.lower), ("title", title_case)])
-def test_case_changes_both_sides_of_whole_batches(
-    name: str, change: Callable[[str], str], corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+@pytest.mark.parametrize(
+    ("name", "src", "tgt"),
+    [
+        ("upper", {to_upper_case}, to_upper_case),
+        ("lower", {to_lower_case}, to_lower_case),
+        ("title", {to_title_case}, to_title_case),
+        ("lower_source", {to_lower_case, to_sentence_case}, str),
+    ],
+)
+def test_case_changes_a_share_of_the_pairs(
+    name: str,
+    src: set[Callable[[str], str]],
+    tgt: Callable[[str], str],
+    corpus: EncodedCorpus,
+    small_tokenizers: TokenizerPair,
 ) -> None:
-    plain = dict(enumerate(pair for pair in load_pairs("test")[:120]))
-    batches = all_batches(make_stream(corpus, small_tokenizers, {name: 1.0}))
-    for batch, pairs in zip(batches, texts(batches, small_tokenizers), strict=True):
-        assert pairs == [(change(plain[row][0]), change(plain[row][1])) for row in batch.rows.tolist()]
-    share = np.mean(
-        [
-            text.isupper()
-            for pairs in texts(all_batches(make_stream(corpus, small_tokenizers, {"upper": 0.5})), small_tokenizers)
-            for text, _ in pairs[:1]
-        ]
-    )
-    assert 0.2 < share < 0.8
+    plain = load_pairs("test")[:120]
+    for rate in (1.0, 0.5):
+        batches = all_batches(make_stream(corpus, small_tokenizers, {name: rate}))
+        rows = [row for batch in batches for row in batch.rows.tolist()]
+        found = [pair for pairs in texts(batches, small_tokenizers) for pair in pairs]
+        expected = [{(change(plain[row][0]), tgt(plain[row][1])) for change in src} for row in rows]
+        if rate == 1.0:
+            assert all(pair in pairs for pair, pairs in zip(found, expected, strict=True))
+        else:
+            assert 0.3 < np.mean([pair == plain[row] for pair, row in zip(found, rows, strict=True)]) < 0.9
 
 
 @pytest.mark.parametrize(
@@ -166,7 +238,7 @@ def test_case_changes_both_sides_of_whole_batches(
         {"title": 1.0},
         {"join": 1.0},
         {"upper": 0.2, "title": 0.2, "lower": 0.2, "join": 0.5, **dict.fromkeys(PAIR_MODIFIERS, 0.5)},
-        *({name: 1.0} for name in PAIR_MODIFIERS),
+        dict.fromkeys(PAIR_MODIFIERS, 1.0),
     ],
     ids=str,
 )
@@ -212,6 +284,15 @@ def test_pairs_of_joined_batches_follow_each_other(corpus: EncodedCorpus, small_
     assert len(found) > 50 and len(halves) >= 0.8 * len(found)  # a batch may have an odd number of pairs
 
 
+def test_text_that_the_vocabulary_cannot_spell_is_not_used(make_corpus: Callable[..., EncodedCorpus]) -> None:
+    """A loaded vocabulary may lack byte fallback. `word` stands for one here."""
+    pairs = load_pairs("test")[:20]
+    tokenizers = build_tokenizers(TokenizerConfig(kind="word", vocab_size=500, min_frequency=1), pairs)
+    corpus = make_corpus(*(tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1)))
+    batches = all_batches(make_stream(corpus, tokenizers, {"emoji": 1.0, "noise": 0.5}))
+    assert sorted(pair for found in texts(batches, tokenizers) for pair in found) == sorted(pairs)
+
+
 def test_results_that_are_too_long_are_not_used(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
     longest = int(max(corpus.src.lengths.max(), corpus.tgt.lengths.max())) + 1
     batches = all_batches(make_stream(corpus, small_tokenizers, {"join": 1.0, "upper": 1.0}, longest))
@@ -220,7 +301,7 @@ def test_results_that_are_too_long_are_not_used(corpus: EncodedCorpus, small_tok
     assert any(text.isupper() for text in kept) and not all(text.isupper() for text in kept)
 
 
-ALL = {"upper": 0.2, "title": 0.2, "lower": 0.2, "join": 0.3, **dict.fromkeys(PAIR_MODIFIERS, 0.3)}
+ALL = {"upper": 0.2, "title": 0.2, "lower": 0.2, "lower_source": 0.2, "join": 0.3, **dict.fromkeys(PAIR_MODIFIERS, 0.3)}
 
 
 def ids(batches: Sequence[Batch]) -> list[tuple[list[list[int]], list[list[int]]]]:
@@ -274,7 +355,10 @@ def test_validation_is_never_modified(corpus: EncodedCorpus, small_tokenizers: T
     [
         ("modifiers: {uper: 0.1}", 'data.modifiers.uper: unknown key, did you mean "upper"?'),
         ("modifiers: {typos: 2}", "data.modifiers.typos: Input should be less than or equal to 1, not"),
-        ("modifiers: {upper: 0.6, lower: 0.6}", "data.modifiers.upper: upper, title and lower sum to 1.2"),
+        (
+            "modifiers: {upper: 0.6, lower: 0.6}",
+            "data.modifiers.upper: upper, title, lower and lower_source sum to 1.2",
+        ),
         ("modifiers: {typos: 1}\ntokenizer: {kind: word}", "data.modifiers: need a vocabulary that spells every word"),
     ],
 )

@@ -316,8 +316,9 @@ class BatchStream:
         """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
 
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
-        `modify` changes the pairs of each training batch. A pair that would then be empty, or have more than
-        `max_length` tokens on one side with the end symbol, stays as it was. `measure` is that of `PartitionedBatches`.
+        `modify` changes the pairs of each training batch. A pair that would then be empty, have the unknown token, or
+        have more than `max_length` tokens on one side with the end symbol, stays as it was. `measure` is that of
+        `PartitionedBatches`.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
         self._tokens, self._seed = tokens, seed
@@ -434,7 +435,11 @@ class BatchStream:
             src, tgt, rows = self._modify_pairs(self._modify, src, tgt, rows, epoch)
         if self.sample_subwords is not None:
             src, tgt = self.sample_subwords((src, tgt), rows, epoch)
-        ends = [len(rows)] if self._modify is None else self._split_at_budget(src, tgt)
+        ends = [len(rows)]
+        if self._modify is not None and len(ends := self._split_at_budget(src, tgt)) > 1:
+            order = sorted(range(len(rows)), key=lambda i: (len(tgt[i]), len(src[i])))  # so that few parts are full
+            src, tgt, rows = [src[i] for i in order], [tgt[i] for i in order], rows[order]
+            ends = self._split_at_budget(src, tgt)
         return [
             replace(self._collate(src[start:end], tgt[start:end], rows[start:end]), epoch=epoch)
             for start, end in pairwise([0, *ends])
@@ -470,7 +475,10 @@ class BatchStream:
         kept: list[tuple[Sequence[int] | Ids, Sequence[int] | Ids, int]] = []
         for pair in modified:
             ids = ids_of.get(pair.origins)
-            if ids is not None and all(0 < len(side) < (self._max_length or math.inf) for side in ids):
+            if ids is not None and all(
+                0 < len(side) < (self._max_length or math.inf) and tokenizer.unk_id not in side
+                for tokenizer, side in zip((tokenizers.src, tokenizers.tgt), ids, strict=True)
+            ):
                 kept.append((*ids, rows[pair.origins[0]]))
             else:
                 kept += [(src[i], tgt[i], rows[i]) for i in pair.origins]

@@ -37,7 +37,7 @@ from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import log_rank0
 
-SHAPES_VERSION = 2  # of cached shapes of batches; part of their key
+SHAPES_VERSION = 3  # of cached shapes of batches; part of their key
 TOKENIZERS = "tokenizers.json"
 
 _REASONS = {

@@ -11,28 +11,42 @@ class ModifierConfig(Section):
     """Probabilities of random modifications of training pairs, from 0 (off) to 1."""
 
     upper: float = Field(default=0.0, ge=0, le=1)
-    """probability that a batch is in upper case, on both sides"""
+    """probability that a pair is in upper case, on both sides"""
     title: float = Field(default=0.0, ge=0, le=1)
-    """probability that each word of a batch starts with a capital, on both sides"""
+    """probability that each word of a pair starts with a capital, on both sides"""
     lower: float = Field(default=0.0, ge=0, le=1)
-    """probability that a batch is in lower case, on both sides"""
+    """probability that a pair is in lower case, on both sides"""
+    lower_source: float = Field(default=0.0, ge=0, le=1)
+    """probability that a source is in lower case, half of them with a capital at the start; the target stays"""
     join: float = Field(default=0.0, ge=0, le=1)
     """probability that the pairs of a batch are joined two by two; the model learns to keep sentence boundaries"""
     drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
     """probability that a pair loses the punctuation at its end, on both sides"""
+    add_end_punctuation: float = Field(default=0.0, ge=0, le=1)
+    """probability that a pair without punctuation at its end gets a full stop, on both sides"""
     typos: float = Field(default=0.0, ge=0, le=1)
-    """probability that a source has typing errors: exchanged, missing and double letters"""
+    """probability that a source has typing errors: exchanged, missing, double and wrong letters"""
     punctuation: float = Field(default=0.0, ge=0, le=1)
     """probability that a source has missing, double or displaced punctuation inside it"""
+    spaces: float = Field(default=0.0, ge=0, le=1)
+    """probability that a source has a space before each punctuation mark"""
     replace_numbers: float = Field(default=0.0, ge=0, le=1)
     """probability that the numbers of a pair are replaced by random ones, the same on both sides"""
+    insert_numbers: float = Field(default=0.0, ge=0, le=1)
+    """probability that a pair gets the same random number at corresponding places of both sides"""
     replace_names: float = Field(default=0.0, ge=0, le=1)
     """probability that a name, the same on both sides of a pair, is replaced by an invented one"""
+    emoji: float = Field(default=0.0, ge=0, le=1)
+    """probability that a pair gets the same emoji at corresponding places of both sides"""
+    noise: float = Field(default=0.0, ge=0, le=1)
+    """probability that a pair gets, or is replaced by, the same text of symbols and letters of other scripts"""
 
     @model_validator(mode="after")
     def _cases_exclude_each_other(self) -> ModifierConfig:
-        if (total := self.upper + self.title + self.lower) > 1:
-            raise section_error("upper", f"upper, title and lower sum to {total:g}: at most 1 is possible")
+        if (total := self.upper + self.title + self.lower + self.lower_source) > 1:
+            raise section_error(
+                "upper", f"upper, title, lower and lower_source sum to {total:g}: at most 1 is possible"
+            )
         return self
 
     @property

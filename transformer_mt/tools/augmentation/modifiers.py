@@ -1,7 +1,7 @@
-"""Modifiers of training pairs: capitals, typing errors, missing punctuation, joined sentences, and others.
+"""Modifiers of training pairs: letter case, typing errors, punctuation, numbers, emoji, noise, joined sentences.
 
-They make a model robust to text that its corpus lacks. Capitals and joining apply to whole batches, because such text
-has more tokens: a few such sentences would add padding to all others. The other modifiers apply to single pairs.
+They make a model robust to text that its corpus lacks. Joining applies to whole batches, because joined pairs have
+twice the tokens: a few would add padding to all others. The other modifiers apply to single pairs.
 """
 
 from __future__ import annotations
@@ -14,34 +14,73 @@ from functools import partial, reduce
 import regex
 
 from transformer_mt.data.batches import ModifiedPair, Modify
+from transformer_mt.data.letter_case import to_lower_case, to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.trainers import Pairs
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
-from transformer_mt.tools.languages.scripts import UNSPACED
+from transformer_mt.tools.languages.scripts import UNSPACED, find_script
 
 LETTERS_PER_TYPO = 25
+MAX_DIGITS = 7  # of an inserted number
 
 _GRAPHEME = regex.compile(r"\X")
-_WORD_START = regex.compile(r"(?<![\w'’])\w")
 _END_PUNCTUATION = regex.compile(r"[\p{P}\s]+$")
 _INNER_PUNCTUATION = regex.compile(r"[,;:\-–—]")
-_NUMBER = regex.compile(r"(?<![\d.,])\d+(?![\d.,]*\d)")
+_PLACE_AFTER = regex.compile(r"[,;:](?=\s)|[，；：、]")
+_SPACED_PUNCTUATION = regex.compile(r"(?<=\w)[.,;:!?…]+(?=\s|$)")
+_NUMBER = regex.compile(r"(?<![\d.,])\d+(?:[.,]\d+)*(?![.,]?\d)")
 _NAME = regex.compile(r"(?<=\s)\p{Lu}\p{L}{2,}")
 _UNSPACED_END = regex.compile(rf"[{UNSPACED}]\W*$")
+_UNSPACED_START = regex.compile(rf"^\W*[{UNSPACED}]")
+_FULL_STOPS = {
+    **dict.fromkeys(("HAN", "HIRAGANA", "KATAKANA"), "。"),
+    **dict.fromkeys(("DEVANAGARI", "BENGALI", "GURMUKHI", "ORIYA"), "।"),
+    **dict(zip(("ARMENIAN", "ETHIOPIC", "MYANMAR", "KHMER", "TIBETAN"), "։።။។།", strict=True)),
+}
+"""Full stops by script. Thai and Lao have none, and other scripts have the Latin one."""
+_WITHOUT_FULL_STOP = ("THAI", "LAO")
+
+EMOJI = tuple(
+    [chr(code) for first, last in ((0x1F400, 0x1F4FC), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F950, 0x1F9FF))
+     for code in range(first, last + 1)]
+    + ["\u2764\ufe0f", "\u2b50", "\u2705", "\u2600\ufe0f", "\U0001f44d\U0001f3fd", "\U0001f469\u200d\U0001f680"]
+    + ["\U0001f1ea\U0001f1fa"]
+)  # fmt: skip
+"""Emoji of one code point, and some with a variation selector, a skin tone, a joiner, and a flag."""
+SYMBOLS = (
+    *((0x2190, 0x21FF), (0x2200, 0x22FF), (0x2500, 0x257F), (0x2580, 0x259F), (0x25A0, 0x25FF), (0x2701, 0x27BF)),
+    *((0x2010, 0x2027), (0x20A0, 0x20BF), (0x2460, 0x24FF)),
+)
+"""Ranges of arrows, mathematical operators, box drawing, blocks, shapes, dingbats, dashes, currencies, numbers."""
+LETTERS = (
+    *((0x3B1, 0x3C9), (0x430, 0x44F), (0x561, 0x586), (0x5D0, 0x5EA), (0x627, 0x63A), (0x915, 0x939), (0xE01, 0xE2E)),
+    *((0x10D0, 0x10F0), (0x3041, 0x3096), (0x30A1, 0x30FA), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3)),
+)
+"""Ranges of letters: Greek, Cyrillic, Armenian, Hebrew, Arabic, Devanagari, Thai, Georgian, kana, Han, Hangul."""
 
 
-def choose_case(config: ModifierConfig, value: float) -> Callable[[str], str] | None:
-    """Return the change of case that a random number from 0 to 1 selects, or None."""
-    for probability, change in ((config.upper, str.upper), (config.title, title_case), (config.lower, str.lower)):
+# --- letter case ------------------------------------------------------------------------------------------------------
+
+
+Change = Callable[[str], str]
+
+
+def choose_case(config: ModifierConfig, value: float) -> tuple[Change, Change]:
+    """Return the changes of case of source and target that a random number from 0 to 1 selects."""
+    for probability, src, tgt in (
+        (config.upper, to_upper_case, to_upper_case),
+        (config.title, to_title_case, to_title_case),
+        (config.lower, to_lower_case, to_lower_case),
+        (config.lower_source / 2, to_lower_case, str),
+        (config.lower_source / 2, to_sentence_case, str),
+    ):
         if value < probability:
-            return change
+            return src, tgt
         value -= probability
-    return None
+    return str, str
 
 
-def title_case(text: str) -> str:
-    """Return a text in which each word starts with a capital."""
-    return _WORD_START.sub(lambda match: match[0].upper(), text)
+# --- single pairs -----------------------------------------------------------------------------------------------------
 
 
 def join_sentences(first: str, second: str) -> str:
@@ -55,16 +94,24 @@ def drop_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
     return left if all(left) and left[0] != src and left[1] != tgt else (src, tgt)
 
 
+def add_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
+    """Add a full stop to both sides, if both end in a letter or a digit of a script that has one."""
+    scripts = [find_script(side[-1]) if side and side[-1].isalnum() else "THAI" for side in (src, tgt)]
+    if any(script in _WITHOUT_FULL_STOP for script in scripts):
+        return src, tgt
+    return src + _FULL_STOPS.get(scripts[0], "."), tgt + _FULL_STOPS.get(scripts[1], ".")
+
+
 def add_typos(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Exchange, drop or double letters of the source: one for each `LETTERS_PER_TYPO`, and at least one."""
+    """Exchange, drop, double or replace letters of the source: one for each `LETTERS_PER_TYPO`, and at least one."""
     graphemes: list[str] = _GRAPHEME.findall(src)
     letters = [i for i, grapheme in enumerate(graphemes) if unicodedata.category(grapheme[0]).startswith("L")]
     for i in rng.sample(letters, min(len(letters), max(1, len(letters) // LETTERS_PER_TYPO))):
-        kind = rng.randrange(3)
+        kind = rng.randrange(4)
         if kind == 0 and i + 1 in letters:
             graphemes[i], graphemes[i + 1] = graphemes[i + 1], graphemes[i]
         else:
-            graphemes[i] = "" if kind == 1 else 2 * graphemes[i]
+            graphemes[i] = ["", 2 * graphemes[i], graphemes[rng.choice(letters)]][max(0, kind - 1)]
     changed = "".join(graphemes)
     return (changed if changed.strip() else src), tgt
 
@@ -78,19 +125,30 @@ def disturb_punctuation(src: str, tgt: str, rng: random.Random) -> Pair:
     return _INNER_PUNCTUATION.sub(disturb, src), tgt
 
 
+def add_spaces(src: str, tgt: str, _rng: random.Random) -> Pair:
+    """Put a space before each punctuation mark of the source that follows a word."""
+    return _SPACED_PUNCTUATION.sub(r" \g<0>", src), tgt
+
+
 def replace_numbers(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Replace each number that occurs exactly once on each side by a random one of the same length."""
-    common = [n for n in _NUMBER.findall(src) if _NUMBER.findall(src).count(n) == 1 == _NUMBER.findall(tgt).count(n)]
-    new = {
-        number: str(rng.randrange(10 ** (len(number) - 1) if len(number) > 1 else 0, 10 ** len(number)))
-        for number in common
-        if number.isascii()
-    }
+    """Replace each number that occurs exactly once on each side by random digits.
+
+    The separators of each side stay, so 2,500.5 and 2.500,5 are the same number.
+    """
+    digits = [[regex.sub(r"\D", "", number) for number in _NUMBER.findall(side)] for side in (src, tgt)]
+    common = [number for number in digits[0] if digits[0].count(number) == 1 == digits[1].count(number)]
+    new = {number: _random_digits(len(number), rng) for number in common if number.isascii()}
 
     def replace(match: regex.Match[str]) -> str:
-        return new.get(match[0], match[0])
+        replacement = iter(new.get(regex.sub(r"\D", "", match[0]), match[0]))
+        return "".join(next(replacement) if sign.isdigit() else sign for sign in match[0])
 
     return _NUMBER.sub(replace, src), _NUMBER.sub(replace, tgt)
+
+
+def _random_digits(length: int, rng: random.Random) -> str:
+    """Return a random number. It starts with 0 only if it has one digit."""
+    return str(rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length))
 
 
 def replace_names(src: str, tgt: str, rng: random.Random) -> Pair:
@@ -107,12 +165,71 @@ def replace_names(src: str, tgt: str, rng: random.Random) -> Pair:
     return src.replace(name, invented), tgt.replace(name, invented)
 
 
+def insert_text(src: str, tgt: str, text: str, glue: str, rng: random.Random) -> Pair:
+    """Insert a text at corresponding places: the start, the end, or after a mark that both sides have in common.
+
+    Marks correspond if both sides have the same ones in the same order.
+    """
+    marks = [[*_PLACE_AFTER.finditer(side)] for side in (src, tgt)]
+    places = [(0, 0), (len(src), len(tgt))]
+    if [mark[0] for mark in marks[0]] == [mark[0] for mark in marks[1]]:
+        places += [(a.end(), b.end()) for a, b in zip(*marks, strict=True)]
+    place = rng.choice(places)
+    return _insert(src, place[0], text, glue), _insert(tgt, place[1], text, glue)
+
+
+def _insert(side: str, place: int, text: str, glue: str) -> str:
+    """Insert a text into one side, with `glue` after a word, but none in scripts without spaces between words."""
+    before, after = side[:place].rstrip(), side[place:].lstrip()
+    first = "" if not before or _UNSPACED_END.search(before) else glue
+    last = "" if not after or _UNSPACED_START.search(after) else " "
+    return f"{before}{first}{text}{last}{after}"
+
+
+def insert_number(src: str, tgt: str, rng: random.Random) -> Pair:
+    """Insert the same number into both sides."""
+    return insert_text(src, tgt, _random_digits(rng.randint(1, MAX_DIGITS), rng), " ", rng)
+
+
+def insert_emoji(src: str, tgt: str, rng: random.Random) -> Pair:
+    """Insert the same emoji into both sides."""
+    return insert_text(src, tgt, rng.choice(EMOJI), rng.choice((" ", "")), rng)
+
+
+def add_noise(src: str, tgt: str, rng: random.Random) -> Pair:
+    """Replace a pair by noise that is the same on both sides, or insert noise into both sides.
+
+    The letters of noise are of scripts that neither side has.
+    """
+    used = {*src, *tgt}
+    scripts = [each for each in LETTERS if not any(each[0] <= ord(letter) <= each[1] for letter in used)]
+    words = [_random_word(rng.choice(scripts), rng), *(_random_word(rng.choice(SYMBOLS), rng) for _ in range(2))]
+    rng.shuffle(words)
+    if rng.random() < 0.5:
+        return insert_text(src, tgt, words[0], " ", rng)
+    line = " ".join(words)
+    return line, line
+
+
+def _random_word(characters: tuple[int, int], rng: random.Random) -> str:
+    """Return up to 8 random characters out of a range, or up to 8 times the same."""
+    length = rng.randint(1, 8)
+    if rng.random() < 0.25:
+        return chr(rng.randint(*characters)) * length
+    return "".join(chr(rng.randint(*characters)) for _ in range(length))
+
+
 PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
     "replace_numbers": replace_numbers,
     "replace_names": replace_names,
     "drop_end_punctuation": drop_end_punctuation,
+    "add_end_punctuation": add_end_punctuation,
     "typos": add_typos,
     "punctuation": disturb_punctuation,
+    "spaces": add_spaces,
+    "insert_numbers": insert_number,
+    "emoji": insert_emoji,
+    "noise": add_noise,
 }
 """Modifiers of single pairs, by key of the configuration, in the order in which they are applied."""
 
@@ -123,16 +240,14 @@ def make_modify(config: ModifierConfig) -> Modify | None:
 
 
 def _modify(config: ModifierConfig, pairs: Sequence[Pair], rng: random.Random) -> list[ModifiedPair]:
-    change_case = choose_case(config, rng.random())
     is_joined = rng.random() < config.join
     modified: list[ModifiedPair] = []
     for i, (src, tgt) in enumerate(pairs):
         for name, change in PAIR_MODIFIERS.items():
             if rng.random() < getattr(config, name):
                 src, tgt = change(src, tgt, rng)
-        if change_case is not None:
-            src, tgt = change_case(src), change_case(tgt)
-        modified.append(ModifiedPair(src, tgt, (i,)))
+        change_src, change_tgt = choose_case(config, rng.random())
+        modified.append(ModifiedPair(change_src(src), change_tgt(tgt), (i,)))
     return [_join(modified[i : i + 2]) for i in range(0, len(modified), 2)] if is_joined else modified
 
 
@@ -163,5 +278,5 @@ class TokenizerTrainingPairs:
         """Yield the pairs in order."""
         rng = random.Random(f"{self._seed} {RNG_STREAM}")
         for src, tgt in self._pairs:
-            change_case = choose_case(self._config, rng.random())
-            yield (change_case(src), change_case(tgt)) if change_case else (src, tgt)
+            change_src, change_tgt = choose_case(self._config, rng.random())
+            yield change_src(src), change_tgt(tgt)
