@@ -37,7 +37,7 @@ def test_shifted_lines_give_a_warning(pairs: list[Pair], tmp_path: Path) -> None
     src, tgt = zip(*pairs, strict=True)
     shifted = [*zip(src, [*tgt[:2000], "Es regnet.", *tgt[2000:-1]], strict=True)]
     (line,) = check_sample(load(tmp_path, shifted), ("en", "de"), tmp_path)
-    assert line.startswith("warning: ") and "are not translations" in line
+    assert line.startswith("warning: ")
     assert 2000 < int(line.split("train.en:")[1].split(";")[0]) <= 3000
 
 

@@ -25,7 +25,7 @@ from transformer_mt.system.log import Severity
 from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDetector, has_exchanged_sides
 from transformer_mt.tools.languages.scripts import language_scripts, split_units
 from transformer_mt.tools.quality import signals
-from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS
+from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
     Block,
@@ -90,7 +90,13 @@ _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 CONTENT_CHECKS = [
     CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, filter=_in_sides(_is_blank)),
     CorpusCheck(
-        "unrelated", "have sides that are not translations of each other", "unrelated", 0.02, 0.2, compares_sides=True
+        # a statistic: of correct pairs, it finds 0.1 to 1 % in European languages, and 6 % in Japanese
+        "unrelated",
+        "have sides that may not be translations of each other",
+        "unrelated",
+        0.1,
+        0.3,
+        compares_sides=True,
     ),
     CorpusCheck("language", "have a side in another language", "language", 0.005, 0.2),
     CorpusCheck("script", "have a side in another script", "script", 0.005, 0.2),
@@ -361,12 +367,12 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 5  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 6  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
 LEARNED_LENGTH = 80  # lines after each window from which the lexicon is learned
-MAX_UNRELATED = 0.05  # share of the compared pairs
+MAX_UNRELATED = 0.1  # share of the compared pairs; correct pairs reach 0.02, and 0.045 if there are few
 
 
 def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
@@ -414,12 +420,12 @@ def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
         learned += corpus.rows(start + CHECK_WINDOW, min(end, start + CHECK_WINDOW + LEARNED_LENGTH))
     lexicon = Lexicon.learn(learned)
     ratios = [
-        [lexicon.log_likelihood_ratio_of_texts(*pair) for pair in corpus.rows(start, start + CHECK_WINDOW)]
+        [lexicon.log_likelihood_ratio_per_word(*pair) for pair in corpus.rows(start, start + CHECK_WINDOW)]
         for start in starts
     ]
-    is_related = np.array(ratios) > 0  # [windows, lines]
+    is_related = np.array(ratios) >= UnrelatedFilter().min  # [windows, lines]
     share = 1 - float(is_related.mean())
     if share > MAX_UNRELATED:
         worst = starts[int(is_related.mean(1).argmin())]
         where = corpus.describe_line(worst)
-        yield f"warning: {share:.1%} of the sampled pairs are not translations, for example near {where}; run tmt check"
+        yield f"warning: {share:.1%} of the sampled pairs may not be translations, such as near {where}; run tmt check"

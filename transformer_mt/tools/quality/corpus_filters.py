@@ -214,16 +214,10 @@ class UnrelatedFilter(PairFilter, name="unrelated"):
         lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2])]
 
         def find_reason(src: str, tgt: str) -> str | None:
-            ratio = min(_ratio_per_word(lexicon, src, tgt) for lexicon in lexicons)
+            ratio = min(lexicon.log_likelihood_ratio_per_word(src, tgt) for lexicon in lexicons)
             return f"log-likelihood ratio {ratio:.1f} per word" if ratio < self.min else None
 
         return find_reason
-
-
-def _ratio_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:
-    target = lexicon.encode(tgt, is_src=False)
-    n_words = max(1, len(target.ids) + len(target.rare_or_number))
-    return lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), target) / n_words
 
 
 OVERLAP_VERSION = 3  # of the cached counts; part of their key

@@ -79,6 +79,12 @@ class Lexicon:
         """Return the log-likelihood ratio of two sentences."""
         return self.log_likelihood_ratio(self.encode(src, is_src=True), self.encode(tgt, is_src=False))
 
+    def log_likelihood_ratio_per_word(self, src: str, tgt: str) -> float:
+        """Return the log-likelihood ratio of two sentences, divided by the words of the target."""
+        target = self.encode(tgt, is_src=False)
+        n_words = max(1, len(target.ids) + len(target.rare_or_number))
+        return self.log_likelihood_ratio(self.encode(src, is_src=True), target) / n_words
+
     def log_likelihood_ratio(self, src: EncodedSentence, tgt: EncodedSentence) -> float:
         """Return how much more probable the target is given the source than without it, as a logarithm in nats.
 

@@ -148,9 +148,9 @@ def store_pairs(files: Sequence[FilePair], rows: NDArray[np.int64], path: Path) 
 CHANGES = "changes.tsv"
 MIN_KEPT = 0.5  # of the pairs; a repair that leaves fewer is refused
 
-DROPPING = "length ratio language script copy overlap unrelated numbers urls repetition"
+DROPPING = "length ratio language script copy overlap numbers urls repetition"
 REPAIR_FILTERS = (make_filter("normalize", mojibake=True), *map(make_filter, DROPPING.split()))
-"""Filters that clean or drop pairs. Duplicates stay: they are correct."""
+"""Filters that clean or drop pairs. Duplicates stay: they are correct. `unrelated` also finds correct pairs."""
 
 
 def repair_sources(
