@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from transformer_mt.data.letter_case import to_sentence_case
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
@@ -25,6 +26,7 @@ from transformer_mt.decoding.translator import (
     Translator,
     TruncatedSourceWarning,
     UnknownWordWarning,
+    UpperCaseStage,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
@@ -470,3 +472,29 @@ def test_unknown_options_are_refused(translator: Translator, tiny_run: Path) -> 
         Translator.load(tiny_run, **wrong)
     with pytest.raises(UserError, match="prefix: unknown key"):
         translator.n_best(["The dog"], prefix=["Der"])
+
+
+# --- text in capitals -------------------------------------------------------------------------------------------------
+
+
+def test_text_in_capitals_is_translated_like_text_in_sentence_case(translator: Translator) -> None:
+    texts = [to_sentence_case(text) for text in SENTENCES]
+    expected = [text.upper() for text in translator.translate(texts)]
+    assert translator.translate([text.upper() for text in texts]) == expected
+    plain = translator.translate([text.upper() for text in texts], upper_case=False)
+    assert plain != expected
+    assert translator.translate(SENTENCES, upper_case=False) == translator.translate(SENTENCES)
+
+
+def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> None:
+    """Here all that it knows are capitals, as in a corpus of telegrams."""
+    pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]
+    stage = UpperCaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs), "en", "de")
+    assert [stage.prepare(src)[0] for src, _ in pairs] == [src for src, _ in pairs]
+
+
+def test_a_prefix_of_a_translation_in_capitals_stays_as_it_is(translator: Translator) -> None:
+    texts = [text.upper() for text in SENTENCES[:4]]
+    for prefix in ("Der Hund", "DER HUND"):
+        for found in translator.translate(texts, [prefix] * len(texts)):
+            assert found.startswith(prefix) and found[len(prefix) :].isupper()

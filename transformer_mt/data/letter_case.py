@@ -1,23 +1,18 @@
-"""Upper case, lower case and title case of texts in any script."""
+"""Upper case, lower case, sentence case and title case. Exported models have a copy, so nothing else is imported."""
 
-from __future__ import annotations
+import re
 
-import regex
-
-MAX_SMALL_SHARE = 0.1  # of the letters with case in a text that counts as upper case, such as "OPEN AT McDONALD'S"
+MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
-_CAPITAL = regex.compile(r"\p{Lu}")
-_SMALL = regex.compile(r"\p{Ll}")
-_WORD_START = regex.compile(r"(?<![\w'’])\w")
-_SENTENCE_START = regex.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)[^\p{L}\p{N}]*\K\p{Ll}")
+_WORD_START = re.compile(r"(?<![\w'’])\w")
+_SENTENCE_START = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)\W*[^\W\d_]")
 
 
 def is_upper_case(text: str) -> bool:
-    """Return whether nearly all letters of a text are capitals."""
-    n_small = len(_SMALL.findall(text))
-    n_cased = n_small + len(_CAPITAL.findall(text))
-    return n_cased > 1 and n_small <= MAX_SMALL_SHARE * n_cased
+    """Return whether a text has at least two letters with case, and nearly all of them are capitals."""
+    n_small, n_capital = sum(map(str.islower, text)), sum(map(str.isupper, text))
+    return n_small + n_capital > 1 and n_small <= MAX_SMALL_SHARE * (n_small + n_capital)
 
 
 def to_upper_case(text: str, language: str = "") -> str:
@@ -33,7 +28,7 @@ def to_lower_case(text: str, language: str = "") -> str:
 def to_sentence_case(text: str, language: str = "") -> str:
     """Return a text in small letters, with a capital at the start of each sentence."""
     lower = to_lower_case(text, language)
-    return _SENTENCE_START.sub(lambda match: to_upper_case(match[0], language), lower)
+    return _SENTENCE_START.sub(lambda match: match[0][:-1] + to_upper_case(match[0][-1], language), lower)
 
 
 def to_title_case(text: str) -> str:

@@ -9,12 +9,13 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from transformer_mt.data.batches import batch_by_length
+from transformer_mt.data.letter_case import is_upper_case, to_sentence_case, to_upper_case
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -100,6 +101,49 @@ class TextStage:
     def wrap_chunker(self, chunker: Any) -> Any:
         """Return a chunker of lines, which may know more about the lines than a given one."""
         return chunker
+
+
+@dataclass
+class UpperCaseState:
+    """Whether a text is in capitals, and the prefix of its translation that stays as it is."""
+
+    is_upper: bool
+    prefix: str = ""
+
+
+class UpperCaseStage(TextStage):
+    """Translates text in capitals in sentence case, and writes its translation in capitals.
+
+    Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
+    has no fewer tokens in sentence case, such as "USA", may be known, and does not change.
+    """
+
+    def __init__(self, tokenizers: TokenizerPair, src_lang: str, tgt_lang: str) -> None:
+        self.tokenizers, self.src_lang, self.tgt_lang = tokenizers, src_lang, tgt_lang
+
+    def prepare(self, text: str) -> tuple[str, UpperCaseState]:
+        """Return a text in capitals in sentence case."""
+        if is_upper_case(text):
+            changed = to_sentence_case(text, self.src_lang)
+            ids, changed_ids = self.tokenizers.src.encode([text, changed])
+            if len(changed_ids) < len(ids):
+                return changed, UpperCaseState(is_upper=True)
+        return text, UpperCaseState(is_upper=False)
+
+    def prepare_prefix(self, prefix: str, state: UpperCaseState) -> str:
+        """Return the prefix of a translation, in sentence case if it is in capitals."""
+        if state.is_upper and is_upper_case(prefix):
+            return to_sentence_case(prefix, self.tgt_lang)
+        state.prefix = prefix
+        return prefix
+
+    def finish(self, translation: Translation, state: UpperCaseState) -> Translation:
+        """Write the translation of a text in capitals in capitals."""
+        if not state.is_upper:
+            return translation
+        n_kept = len(state.prefix)
+        text = translation.text[:n_kept] + to_upper_case(translation.text[n_kept:], self.tgt_lang)
+        return replace(translation, text=text)
 
 
 MakeStages = Callable[[DecodingConfig, TokenizerPair], Sequence[TextStage]]
@@ -235,6 +279,14 @@ class Translator:
     @cached_property
     def stages(self) -> Sequence[TextStage]:
         """The stages for the options. Raises `UserError` if a glossary is invalid, or if there are none."""
+        return [*self._made_stages(), *self._own_stages()]
+
+    def _own_stages(self) -> Sequence[TextStage]:
+        """Return the stages that no caller has to make. They come last, because they change the text for the model."""
+        languages = (self.runs[0].data.src_lang, self.runs[0].data.tgt_lang) if self.runs else ("", "")
+        return [UpperCaseStage(self.tokenizers, *languages)] if self.config.upper_case else []
+
+    def _made_stages(self) -> Sequence[TextStage]:
         if not self.config.needs_stages:
             return ()
         if self.make_stages is None:

@@ -31,6 +31,7 @@ LINES = [
     " 12.5 % [3]",
     "one two three",
     "three two one\r",
+    "ONE TWO, THREE. FOUR",
     "",
     "   ",
     "</s> <pad> <s> <unk> eight",
@@ -83,7 +84,7 @@ def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path:
     assert compared["score_difference"] < 1e-3
     assert "8 of 8 translations identical" in output
     assert f"{compared['score_difference']:.1e}" in output
-    names = "model.bin config.json shared_vocabulary.json export.json translate.py"
+    names = "model.bin config.json shared_vocabulary.json export.json translate.py letter_case.py"
     assert {path.name for path in out.iterdir()} == {*names.split(), "src_tokenizer.json", "tgt_tokenizer.json"}
     assert [path.name for path in out.parent.iterdir()] == ["engine"]
     assert read_folder(run) == before
@@ -127,6 +128,7 @@ def test_the_script_imports_only_ctranslate2_and_tokenizers() -> None:
         "pathlib",
         "ctranslate2",
         "tokenizers",
+        "letter_case",  # a copy of a module that imports only `re`
     }
 
 

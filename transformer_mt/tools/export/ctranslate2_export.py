@@ -4,7 +4,7 @@ DIR/
   model.bin  config.json  *vocabulary.json   read by CTranslate2
   src_tokenizer.json  tgt_tokenizer.json     read by the tokenizers library
   export.json                                source run, decoding settings and parity check
-  translate.py                               translates text; needs only ctranslate2 and tokenizers
+  translate.py, letter_case.py               translate text; need only ctranslate2 and tokenizers
 
 Keys and values that several heads share are repeated for each head. All positions except rotary ones become a table.
 The pad token gets an output bias of minus infinity, which removes it from the softmax.
@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt import __version__
+from transformer_mt.data import letter_case
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BOS, EOS, PAD
 from transformer_mt.decoding.translator import Translator
@@ -75,6 +76,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
         for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt)):
             files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
         shutil.copyfile(SCRIPT, folder / "translate.py")
+        shutil.copyfile(letter_case.__file__, folder / "letter_case.py")
         parity = check_parity(translator, folder, texts)
         if parity is not None and math.isnan(parity.score_difference):
             raise UserError(
