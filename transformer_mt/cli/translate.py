@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from transformer_mt.tools.markup.translation_memory import TranslationMemory
 
 
-ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "numbers"]
+ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
@@ -111,8 +111,8 @@ class MarkupOptions(OptionGroup):
         "align: elements are placed by word alignment; auto: the same; none (default): elements are text"
     )
     protect: tuple[ElementKind, ...] | None = option(
-        "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, numbers (default: not "
-        "numbers)",
+        "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, versions (v0.85.x, "
+        "RTX-4090), mentions (@name, #tag), symbols (emoji, :smile:), numbers (default: all but numbers)",
         metavar="KIND",
         takes_list=True,
     )

@@ -65,9 +65,14 @@ class DecodingConfig(Section):
     markup: Annotated[Literal["none", "auto", "align"], MAY_CHANGE] = "none"
     """how to protect elements: align (place them by word alignment), auto (the same), none"""
     protect: Annotated[
-        tuple[Literal["tags", "placeholders", "urls", "emails", "files", "numbers"], ...], MAY_CHANGE
-    ] = ("tags", "placeholders", "urls", "emails", "files")
-    """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
+        tuple[
+            Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"],
+            ...,
+        ],
+        MAY_CHANGE,
+    ] = ("tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols")
+    """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, versions (v0.85.x, X-90),
+    mentions (@name, #tag), symbols (emoji, :smile:), numbers (with units)"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timeit
 from typing import Any
 
 import html5lib
@@ -69,12 +68,6 @@ def test_a_translated_page_differs_only_in_the_text_that_a_browser_shows(page: s
     assert expected is None or read_page(translated, translate=False) == expected
 
 
-@pytest.mark.parametrize("fragment", ["<a ", "<a <", "<!--", "<![x[", "<%", "<a b='>\" ", "<code><b>", "<code></i>"])
-def test_the_time_of_parsing_is_proportional_to_the_length(fragment: str) -> None:
-    seconds = [min(timeit.repeat(lambda n=n: parse(n * fragment, "html"), number=1, repeat=3)) for n in (1500, 12_000)]
-    assert seconds[1] < 30 * max(seconds[0], 0.002)  # 8 times the length; if quadratic, 64 times the time
-
-
 def test_block_tags_separate_segments_and_inline_tags_belong_to_them() -> None:
     page = "<h1>A dog</h1><ul><li>The <b>old</b> cat<li>x<br>y</ul>text<table><td>cell"
     assert sources(parse(page, "html")) == ["A dog", "The <b>old</b> cat", "x", "y", "text", "cell"]
@@ -114,6 +107,14 @@ def test_an_element_that_is_not_translated_ends_with_its_parent_if_its_tag_is_no
 def test_code_in_a_sentence_is_one_element_that_moves_with_it() -> None:
     page = "<p>call <code>f(<b>x</b>)</code></p>"
     assert fill(parse(page, "html"), rotate) == "<p><code>f(<b>x</b>)</code> CALL </p>"
+
+
+def test_inline_tags_without_letters_are_one_element() -> None:
+    document = parse("<p>The <b>12</b> dogs <i><b>!</b></i> <a>sleep</a>.<sup>1</sup></p><p><b>*</b> old</p>", "html")
+    assert [each.surface for each in document.segments[0].source.elements] == [
+        "<b>12</b>", "<i><b>!</b></i>", "<a>", "</a>",
+    ]  # fmt: skip
+    assert sources(document)[0].endswith("</a>.") and sources(document)[1] == "old"
 
 
 def test_annotations_of_ruby_are_kept_and_code_of_templates_is_one_element() -> None:

@@ -14,7 +14,7 @@ FRAGMENTS = (
     "*", "**", "_", "`", "~~", "[", "](url)", "]", "![", "<b>", "</b>", "<http://x.y>", "\\", "\\*", "&amp;", "&copy;",
     "old ", "dog", " ", "  \n", "\n", "\n\n", "\r\n", "# ", "- ", "1. ", "> ", "    ", "\t", "```\n",
     "| a | b |\n|-|-|\n", "| x \\| y |\n", "===\n", "---\n", "[r]: /u\n", "[r]", "<div>\n", "[ ] ", "[^1]", "ß",
-    "\0", "!", "|",
+    "\0", "!", "|", "$", "$$\n", ":::\n", ":::a\n", "{{", "}}", "{%", "%}", "<rt>", "</ruby>",
 )  # fmt: skip
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
 
@@ -94,6 +94,19 @@ def test_text_of_all_blocks_is_translated_and_code_is_not() -> None:
         "`d \\| e` y",
         "Last 3 < 4 & 5 * x_y",
     ]
+
+
+def test_maths_templates_and_containers_are_kept() -> None:
+    text = (
+        ":::note\nThe dog is {}.\n:::\n\n$x_1 * y_2$ is the {} {{{{ a * b * c }}}} dog.\n$$\na word\n$$\n"
+        "from $5 to $6 {}\n"
+    )
+    document = parse(text.format("old", "small", "each"), "markdown")
+    assert [segment.source.text_only for segment in document.segments] == [
+        "The dog is old.", " is the small  dog.", "from $5 to $6 each",
+    ]  # fmt: skip
+    expected = text.format("OLD", "SMALL", "EACH").replace("The dog is", "THE DOG IS").replace("is the", "IS THE")
+    assert fill(document, upper) == expected.replace("dog.", "DOG.").replace("from $5 to", "FROM $5 TO")
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

@@ -208,6 +208,19 @@ def test_values_of_json_are_translated_and_names_are_not() -> None:
     assert sources(parse(JSON, "json")) == ['The "old" dog', "a", "b", "x / y"]
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{n, plural, one {# dog} other {# dogs}}", "{n, plural, one {# DOG} other {# DOGS}}"),
+        ("{g, select, a {{n, plural, =1 {x} other {y}}} b {z {t} {n, plural, other {q}}}}",
+         "{g, select, a {{n, plural, =1 {X} other {Y}}} b {Z {T} {N, PLURAL, OTHER {Q}}}}"),
+        ("See {n, plural,\\n other {# dogs}}", "See {n, plural,\\n other {# dogs}}"),
+    ],
+)  # fmt: skip
+def test_only_branches_of_a_message_of_icu_are_translated(value: str, expected: str) -> None:
+    assert fill(parse(f'{{"a": "{value}"}}', "json"), upper) == f'{{"a": "{expected}"}}'
+
+
 def test_json_in_ascii_stays_ascii() -> None:
     assert fill(parse(r'{"a": "caf\u00e9"}', "json"), upper) == r'{"a": "CAF\u00c9"}'
     assert fill(parse('{"a": "café"}', "json"), upper) == '{"a": "CAFÉ"}'

@@ -35,6 +35,8 @@ def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> st
         ("un<b>believ</b>able", "unglaublich", [(0, 0)], "<b>unglaublich</b>"),
         ("<b>a</b> <i>b</i>", "x y", [(0, 0), (0, 1), (1, 0)], "<i>x</i> <b>y</b>"),
         ("<b>a</b>", "", [], "<b></b>"),
+        ("<b>a dog.</b> {n}", "ein Hund.", [(0, 0), (1, 1)], "<b>ein Hund.</b> {n}"),
+        ("a dog.<sup>1</sup>", "ein Hund.", [(0, 0), (1, 1)], "ein Hund.<sup>1</sup>"),
         ("a b <b>c</b>", "x y z", [(0, 0), (1, 1)], "x y <b>z</b>"),
     ],
 )

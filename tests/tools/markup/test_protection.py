@@ -32,6 +32,35 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
             ["{name}", "{0}", "{}", "%s", "%s", "%(n)d", "%1$s", "${HOME}", "{{ user.name }}"],
         ),
         (
+            "placeholders",
+            "{% if x %}a{% endif %} <%= x > 1 %> [[name]] {{#if a}}b{{/if}} {n, plural, one {# dog} other {# dogs}} {n",
+            [
+                "{% if x %}",
+                "{% endif %}",
+                "<%= x > 1 %>",
+                "[[name]]",
+                "{{#if a}}",
+                "{{/if}}",
+                "{n, plural, one {# dog} other {# dogs}}",
+            ],
+        ),
+        (
+            "versions",
+            "v0.85.x and 0.85.x, RTX-4090 or Qwen2.5-7B. 使用GPT-4o显卡 x86_64 user_name 1.2.3-rc1 0x1F",
+            ["v0.85.x", "0.85.x", "RTX-4090", "Qwen2.5-7B", "GPT-4o", "x86_64", "user_name", "1.2.3-rc1", "0x1F"],
+        ),
+        (
+            "versions",
+            "3pm, 20th, 1990s, mid-1990s, 5km, 24-hour, 10h30, 2.5kg, post-1990, 第3章, 1.000.000, G20-Gipfel",
+            [],
+        ),
+        ("mentions", "Ask @jane.doe. See #tag, not a@b.org, C# or &#38;", ["@jane.doe", "#tag"]),
+        (
+            "symbols",
+            "Old 😆😆 dog 👨‍👩‍👧 👍🏽 🇩🇪 1️⃣ → • © :smile: 20 °C 3 × 4 a < b 10:30:45",
+            ["😆😆", "👨‍👩‍👧", "👍🏽", "🇩🇪", "1️⃣", "→", "•", "©", ":smile:"],
+        ),
+        (
             "urls",
             "See https://a.org/b?c=d (or http://x.y/(z)). www.example.com!",
             ["https://a.org/b?c=d", "http://x.y/(z)", "www.example.com"],
@@ -55,6 +84,12 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
 )
 def test_each_kind_finds_its_elements(kind: ElementKind, text: str, expected: list[str]) -> None:
     assert surfaces(text, kind) == expected
+
+
+def test_controls_of_templates_are_pairs_and_tags_without_letters_are_one_element() -> None:
+    marked = Protector(["placeholders"]).mark("{% if x %}a {% else %}b{% endif %} {{#each}}c{{/each}}")
+    assert [element.partner for element in marked.elements] == [2, None, 0, 4, 3]
+    assert surfaces("old.<sup>1</sup> <b>a <i>*</i></b>", "tags") == ["<sup>1</sup>", "<b>", "<i>*</i>", "</b>"]
 
 
 def test_void_tags_have_no_partner() -> None:

@@ -15,7 +15,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, mark, pair_tags
+from transformer_mt.data.text_files import has_letters
+from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, find_wordless_pairs, mark, pair_tags
+from transformer_mt.tools.markup.protection import find_branches, find_messages
 
 
 class DocumentError(Exception):
@@ -229,6 +231,7 @@ def add_text(document: str, elements: Iterable[InlineToken], start: int, end: in
 
 def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) -> Iterator[Segment]:
     """Yield the segments of consecutive tokens: one, or one for each link if no text is between them."""
+    tokens = _join_wordless_pairs(tokens)
     if _has_letters(tokens):
         for part in _split_links(_drop_outer_tags(tokens)):
             if (segment := make_segment(document, part, render)) is not None:
@@ -240,6 +243,7 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
 
     It excludes tags and white space at its ends, and pairs of tags that enclose all of it.
     """
+    tokens = _join_wordless_pairs(tokens)
     if not _has_letters(tokens):
         return None
     tokens = _strip_outer_spaces(document, _drop_outer_tags(tokens))
@@ -258,11 +262,20 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
 
 
 def _has_letters(tokens: Sequence[InlineToken]) -> bool:
-    return any(token.text is not None and _has_letter(token.text) for token in tokens)
+    return any(token.text is not None and has_letters(token.text) for token in tokens)
 
 
-def _has_letter(text: str) -> bool:
-    return any(map(str.isalpha, text))
+def _join_wordless_pairs(tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
+    """Return the tokens with one element for each pair of tags without a letter inside, such as a footnote mark."""
+    n_words_before = [0, *accumulate(_has_letters([token]) for token in tokens)][:-1]
+    joined: list[InlineToken] = []
+    end = 0
+    for first, last in find_wordless_pairs(_pair(tokens), n_words_before):
+        is_content = any(token.is_content for token in tokens[first:last])
+        joined += tokens[end:first]
+        joined.append(InlineToken(tokens[first].start, tokens[last].end, is_content=is_content))
+        end = last + 1
+    return [*joined, *tokens[end:]]
 
 
 def _drop_outer_tags(tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
@@ -320,15 +333,24 @@ _LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*|\A\s+|(?<!\s)\s+\Z)")
 def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> list[str | Segment]:
     """Return the parts of a text without markup, such as a string in JSON. Each line with a letter is a segment.
 
-    `offset` is that of the text in the document. `escape` writes text in the syntax of the document.
+    `offset` is that of the text in the document. `escape` writes text in the syntax of the document. The branches of a
+    message of ICU are segments; a text with such a message in several lines is kept.
     """
+    branches = find_branches(value)
+    if not branches and any("\n" in value[span.start : span.end] for span in find_messages(value)):
+        return [escape(value)]
     parts: list[str | Segment] = []
-    for line in _LINE_BREAKS.split(value):
-        if _has_letter(line):
-            parts.append(Segment(MarkedText.from_text(line), offset, offset, render_text(escape), protects_tags=True))
-        elif line:
-            parts.append(escape(line))
-    return parts
+    position = 0
+    for start, end in branches or [(0, len(value))]:
+        parts += [escape(value[position:start])] if position < start else []
+        for line in _LINE_BREAKS.split(value[start:end]):
+            if has_letters(line):
+                source = MarkedText.from_text(line)
+                parts.append(Segment(source, offset, offset, render_text(escape), protects_tags=True))
+            elif line:
+                parts.append(escape(line))
+        position = end
+    return [*parts, escape(value[position:])] if position < len(value) else parts
 
 
 def render_text(escape: Callable[[str], str]) -> Render:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import regex
 from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as MarkdownToken
 
@@ -29,8 +31,8 @@ from transformer_mt.tools.documents.html import (
     OpenHtmlElement,
     split_references,
 )
-from transformer_mt.tools.markup.elements import Role
-from transformer_mt.tools.markup.protection import VOID_TAGS
+from transformer_mt.tools.markup.elements import Role, Span
+from transformer_mt.tools.markup.protection import TEMPLATE, VOID_TAGS, find_placeholders
 
 _RANGE = "range"  # key of the offsets in the metadata of a token
 _LABEL = "label"
@@ -40,15 +42,63 @@ _TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
 _EXTENSIONS = re.compile(r"\A\[[ xX]\](?=\s)|\[\^[^\]\s]+\]:?")  # check boxes of task lists, and footnotes
 
 
+_MATHS = regex.compile(
+    r"\$\$[^$`]+\$\$|(?<![$\w])\$(?![\s$])(?!\d[^$]*(?<![\\\w])[^\W\d_]{2})[^$`]*(?<![\s\\])\$(?![\d$])"
+)  # $x$, but not prices: $5 or 5$
+_NOT_MATHS = re.compile(r"\]\(|<[A-Za-z/!?]")  # a link or a tag that is cut
+
+
 def make_markdown() -> MarkdownIt:
-    """Return a parser of CommonMark with tables and strikethrough, whose inline tokens have offsets."""
+    """Return a parser of CommonMark with tables, strikethrough, maths, templates and containers.
+
+    Its inline tokens have offsets.
+    """
     markdown = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    markdown.block.ruler.before("fence", "verbatim", _read_verbatim_block, {"alt": ["paragraph", "blockquote", "list"]})
+    markdown.inline.ruler.before("escape", "verbatim", _read_verbatim)
     rules = zip(markdown.inline.ruler.get_active_rules(), [*markdown.inline.ruler.getRules("")], strict=True)
     for name, rule in [*rules]:
         markdown.inline.ruler.at(name, _record_offsets(name, rule))
     markdown.inline.ruler2.disable("fragments_join")  # it would join text with different offsets
     markdown.core.ruler.disable("text_join")
     return markdown
+
+
+def _read_verbatim_block(state: StateBlock, first: int, end: int, silent: bool) -> bool:
+    """Read a line that starts or ends a container (:::), or maths between lines with `$$`."""
+
+    def read_line(number: int) -> str:
+        return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip()
+
+    line, last = read_line(first), first
+    is_maths = line.startswith("$$") and line.endswith("$$")
+    if state.is_code_block(first) or not (is_maths or line.startswith(":::")):
+        return False
+    if line == "$$":
+        last = next((i for i in range(first + 1, end) if read_line(i) in ("$$", "")), end)
+        if last == end or not read_line(last):
+            return False
+    if not silent:
+        state.line = last + 1
+        token = state.push("verbatim_block", "", 0)
+        token.content = state.src[state.bMarks[first] : state.eMarks[last]]
+    return True
+
+
+def _read_verbatim(state: StateInline, silent: bool) -> bool:
+    """Read maths, or a value or control of a template."""
+    if state.src[state.pos] not in "$[{<":
+        return False
+    match = _MATHS.match(state.src, state.pos)
+    if match and (_NOT_MATHS.search(match[0]) or match[0].count("[") != match[0].count("]")):
+        return False
+    match = match or TEMPLATE.match(state.src, state.pos)
+    if match is None or (match[0].startswith("[[") and state.src[match.end() : match.end() + 1] in ("(", "[", ":")):
+        return False
+    if not silent:
+        state.push("verbatim", "", 0).content = match[0]
+    state.pos = match.end()
+    return True
 
 
 def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:
@@ -122,6 +172,9 @@ def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Itera
         is_single = match is None or tag in VOID_TAGS or content.endswith("/>", start, stop)
         role = Role.SINGLE if is_single else Role.CLOSING if content.startswith("</", start) else Role.OPENING
         yield InlineToken(start, stop, role=role, name=f"<{tag}")
+    elif token.type == "verbatim":
+        span = next(iter(find_placeholders(token.content)), Span(0, 0))
+        yield InlineToken(start, stop, role=span.role, name=span.name, is_content=True)
     elif token.type == HARD_BREAK:
         yield InlineToken(start, stop, name=HARD_BREAK)
     else:
@@ -153,18 +206,20 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     result: list[InlineToken] = []
     for token in tokens:
         tag = token.name.removeprefix("<") if token.name.startswith("<") else ""
-        if html_element is None:
-            if tag in UNTRANSLATED & INLINE and token.role is Role.OPENING:
-                html_element = OpenHtmlElement(tag, token.start)
-            else:
-                result.append(token)
-            continue
-        if not tag:
-            continue
-        kind = "closing" if token.role is Role.CLOSING else "opening"
-        if html_element.read(kind, tag, token.role is Role.SINGLE) == "after":
-            result.append(InlineToken(html_element.start, token.end, is_content=True))
+        if html_element is not None:
+            kind = "closing" if token.role is Role.CLOSING else "opening"
+            where = html_element.read(kind, tag, token.role is Role.SINGLE) if tag else "later"
+            if where == "later":
+                continue
+            end = token.end if where == "after" else token.start
+            result.append(InlineToken(html_element.start, end, is_content=True))
             html_element = None
+            if where == "after":
+                continue
+        if tag in UNTRANSLATED & INLINE and token.role is Role.OPENING:
+            html_element = OpenHtmlElement(tag, token.start)
+        else:
+            result.append(token)
     if html_element is not None:
         result.append(InlineToken(html_element.start, tokens[-1].end, is_content=True))
     return result
@@ -172,11 +227,11 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _LINE_BREAK = re.compile(r"\r\n?|\n")
-_SPECIAL = re.compile(r"[\\`*_\[\]<>&~|!#]")
+_SPECIAL = re.compile(r"[\\`*_\[\]<>&~|!#${]")
 _NEEDS_ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|&(?=#?\w+;)|<(?=[A-Za-z/!?])|(?<!\s)\*|\*(?!\s)")
 _NEEDS_ESCAPE_IN_CELL = re.compile(rf"{_NEEDS_ESCAPE.pattern}|\|")
 _BLOCK_START = re.compile(
-    r"\s*(?:\d{1,9}(?=[.)](?:\s|\Z))|(?=[-+](?:\s|\Z)|#{1,6}(?:\s|\Z)|>|[-=]+\s*\Z))"
+    r"\s*(?:\d{1,9}(?=[.)](?:\s|\Z))|(?=[-+](?:\s|\Z)|#{1,6}(?:\s|\Z)|>|[-=]+\s*\Z|:::|\$\$))"
 )  # up to the character that makes a line the start of a list, heading, quotation or ruler
 _OUTER_BAR = re.compile(r"\A\\?\||(?<!\\)\\?\|\Z")  # even with a backslash it makes a table if a ruler follows
 _LINE_START = re.compile(r"\n[ \t>]*\Z")

@@ -10,13 +10,14 @@ would prevent any division, so they are stripped before and restored after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import accumulate
 from typing import Literal, get_args
 
-ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "numbers"]
+ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 ELEMENT_KINDS: tuple[ElementKind, ...] = get_args(ElementKind)
 
 
@@ -129,18 +130,14 @@ def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
 
     Elements without a counterpart become text.
     """
-    unused = [*range(len(source.elements))]
+    unused: dict[str, list[int]] = {}
+    for index, element in reversed([*enumerate(source.elements)]):
+        unused.setdefault(element.surface, []).append(index)
     parts: list[Part] = []
     for part in text.parts:
-        if isinstance(part, int):
-            surface = text.elements[part].surface
-            same = next((index for index in unused if source.elements[index].surface == surface), None)
-            if same is None:
-                parts.append(surface)
-                continue
-            unused.remove(same)
-            part = same
-        parts.append(part)
+        surface = part if isinstance(part, str) else text.elements[part].surface
+        same = unused.get(surface) if isinstance(part, int) else None
+        parts.append(same.pop() if same else surface)
     return MarkedText.make(parts, source.elements)
 
 
@@ -200,6 +197,17 @@ def pair_tags(tags: Iterable[tuple[Role, str]]) -> Iterator[tuple[int, int]]:
             del open_tags[depth:]
 
 
+def find_wordless_pairs(partners: Mapping[int, int], n_words_before: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the outermost pairs of tags without words inside. `n_words_before` counts them before each tag."""
+    i = 0
+    while i < len(n_words_before):
+        end = partners.get(i, i)
+        if end > i and n_words_before[end] == n_words_before[i]:
+            yield i, end
+            i = end
+        i += 1
+
+
 # --- chunks -----------------------------------------------------------------------------------------------------------
 
 
@@ -230,23 +238,24 @@ def split_into_chunks(text: MarkedText, text_chunks: Sequence[str]) -> list[Mark
     ends = [*accumulate(map(len, text_chunks))][:-1]
     chunks: list[list[Part]] = [[]]
     depth = offset = 0
+    n_passed = 0  # ends before the offset
     for part in text.parts:
         if isinstance(part, int):
             role = text.elements[part].role
-            if role is not Role.CLOSING and ends and offset == ends[0] and depth == 0:
+            if role is not Role.CLOSING and ends[n_passed : n_passed + 1] == [offset] and depth == 0:
                 chunks.append([])
-                ends = [end for end in ends if end > offset]
+                n_passed = bisect_right(ends, offset)
             depth += {Role.OPENING: 1, Role.CLOSING: -1, Role.SINGLE: 0}[role]
             chunks[-1].append(part)
             continue
         start = 0
-        for end in ends:
-            if depth == 0 and offset <= end < offset + len(part) and (end > offset or chunks[-1]):
+        n_before, n_passed = n_passed, bisect_left(ends, offset + len(part))
+        for end in ends[n_before:n_passed]:
+            if depth == 0 and (end > offset or chunks[-1]):
                 chunks[-1].append(part[start : end - offset])
                 chunks.append([])
                 start = end - offset
         offset += len(part)
-        ends = [end for end in ends if end >= offset]
         chunks[-1].append(part[start:])
     return [text.extract(chunk) for chunk in chunks]
 

@@ -9,10 +9,11 @@ counterpart encloses the word at the same relative position.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import regex
 
@@ -24,19 +25,40 @@ _WORD_START = re.compile(rf"[^\W{UNSPACED}]")
 _LEADING, _TRAILING = re.compile(r"\A[^\w\s]+"), re.compile(r"[^\w\s]+\Z")
 
 
+_STOPS = re.compile(r"[.,;:!?…。，！？]+")
+_LOOSE_SPACE = re.compile(r"\A\s+|\s+(?=[\s.,;:!?)\]]|\Z)")
+
+
 def remove_elements(text: MarkedText) -> str:
     """Return readable text without elements, as input of the model and for word alignment.
 
     A single element between words becomes a space; spaces before punctuation are dropped. So offsets may differ from
     those in `MarkedText.text_only`.
     """
-    joined = ""
+    return _remove_elements(text)[0]
+
+
+def _remove_elements(text: MarkedText) -> tuple[str, dict[int, int]]:
+    """Return also the end of the text before each element, without white space."""
+    pieces: list[str] = []
+    visible_ends: dict[int, int] = {}
+    length = visible_end = 0
     for part in text.parts:
-        if isinstance(part, str):
-            joined += part
-        elif text.elements[part].role is Role.SINGLE and joined and not joined[-1].isspace():
-            joined += " "
-    return re.sub(r"\s+(?=[\s.,;:!?)\]]|\Z)", "", joined).lstrip()
+        if isinstance(part, int):
+            visible_ends[part] = visible_end
+            if text.elements[part].role is not Role.SINGLE or not pieces or pieces[-1][-1].isspace():
+                continue
+            part = " "
+        pieces.append(part)
+        visible_end = length + len(part.rstrip()) if part.strip() else visible_end
+        length += len(part)
+    joined = "".join(pieces)
+    spaces = [match.span() for match in _LOOSE_SPACE.finditer(joined)]
+    n_dropped = [0, *accumulate(end - start for start, end in spaces)]
+    ends = [end for _, end in spaces]
+    return _LOOSE_SPACE.sub("", joined), {
+        element: end - n_dropped[bisect_right(ends, end)] for element, end in visible_ends.items()
+    }
 
 
 def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> MarkedText:
@@ -46,7 +68,7 @@ def place_elements(source: MarkedText, translation: str, alignment: Sequence[tup
     """
     placer = _Placer(source, translation, alignment)
     elements_at: dict[int, list[int]] = {}  # elements to insert at each offset of the translation
-    for element, offset in placer.place_inside(None, 0, len(translation)):
+    for element, offset in placer.place():
         elements_at.setdefault(offset, []).append(element)
     parts: list[Part] = []
     start = 0
@@ -54,7 +76,7 @@ def place_elements(source: MarkedText, translation: str, alignment: Sequence[tup
         parts += [translation[start:offset], *elements_at[offset]]
         start = offset
         has_single = any(source.elements[element].role is Role.SINGLE for element in elements_at[offset])
-        if has_single and _WORD_START.match(translation, offset) and translation[:offset][-1:] in ("", " "):
+        if has_single and _WORD_START.match(translation, offset) and translation[offset - 1 : offset] in ("", " "):
             parts.append(" ")  # the space before the word is now before the element
     return arrange_spaces(MarkedText.make([*parts, translation[start:]], source.elements).parts, source)
 
@@ -80,9 +102,14 @@ class _Placer:
         return spans
 
     @cached_property
+    def source_text(self) -> tuple[str, dict[int, int]]:
+        """The source without its elements, and the end of the text before each."""
+        return _remove_elements(self.source)
+
+    @cached_property
     def source_word_starts(self) -> list[int]:
         """Start of each word of the source without its elements."""
-        return [match.start() for match in _WORD.finditer(remove_elements(self.source))]
+        return [match.start() for match in _WORD.finditer(self.source_text[0])]
 
     @cached_property
     def n_words_before(self) -> dict[int, int]:
@@ -91,71 +118,118 @@ class _Placer:
         The count treats an opening tag inside a word as before the word.
         """
         counts: dict[int, int] = {}
-        text, starts = remove_elements(self.source), self.source_word_starts
-        for index, part in enumerate(self.source.parts):
-            if isinstance(part, int):
-                before = remove_elements(MarkedText(self.source.parts[:index], self.source.elements))
-                is_inside_word = bool(before) and not text[len(before) :][:1].isspace() and len(before) not in starts
-                is_opening = self.source.elements[part].role is Role.OPENING
-                counts[part] = bisect_left(starts, len(before)) - (is_opening and is_inside_word)
+        (text, ends), starts = self.source_text, self.source_word_starts
+        for element, end in ends.items():
+            n_before = bisect_left(starts, end)
+            is_word_start = starts[n_before : n_before + 1] == [end]
+            is_inside_word = end > 0 and not text[end : end + 1].isspace() and not is_word_start
+            is_opening = self.source.elements[element].role is Role.OPENING
+            counts[element] = n_before - (is_opening and is_inside_word)
         return counts
 
     @cached_property
-    def aligned_words(self) -> dict[int, list[int]]:
-        """Target words that are aligned with each source word."""
-        targets: dict[int, list[int]] = {}
-        for src, tgt in self.alignment:
+    def aligned_words(self) -> dict[int, tuple[int, int]]:
+        """First and last target word that is aligned with each source word, in the order of the source."""
+        targets: dict[int, tuple[int, int]] = {}
+        for src, tgt in sorted(self.alignment):
             if tgt < len(self.target_words):
-                targets.setdefault(src, []).append(tgt)
+                targets[src] = (targets.get(src, (tgt, tgt))[0], tgt)
         return targets
 
-    def place_inside(self, parent: int | None, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield all elements inside a pair with their offsets, in the order of the translation.
+    @cached_property
+    def aligned_sources(self) -> list[int]:
+        """The source words that have an aligned one, in order."""
+        return [*self.aligned_words]
 
-        `parent` is the opening tag of the pair; None: the whole text. `start` and `end` are the offsets of its tags.
-        """
+    @cached_property
+    def pair_words(self) -> dict[int, tuple[int, int]]:
+        """First and last target word that is aligned with a source word inside each pair that has one."""
+        found: dict[int, tuple[int, int]] = {}
+        open_pairs: list[list[tuple[int, int]]] = [[]]  # ranges of target words inside each open pair
+        position = 0  # source words before this one have been added to the innermost pair
+        for index in self.source.order:
+            element, n_before = self.source.elements[index], self.n_words_before[index]
+            words = range(position, n_before)
+            open_pairs[-1] += [self.aligned_words[word] for word in words if word in self.aligned_words]
+            position = max(position, n_before)
+            if element.role is Role.OPENING:
+                open_pairs.append([])
+                position = n_before  # a word that surrounds the tag is outside and inside
+            elif element.partner is not None and (ranges := open_pairs.pop()):
+                first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
+                found[element.partner] = first, last
+                open_pairs[-1].append((first, last))
+        return found
+
+    def place(self) -> Iterator[tuple[int, int]]:
+        """Yield all elements with their offsets, in the order of the translation."""
         elements = self.source.elements
-        is_child = [each.parent == parent and each.role is not Role.CLOSING for each in elements]
-        children = [index for index in self.source.order if is_child[index]]
-        spans = {index: self._span(index, start, end) for index in children}
-        offset = start
-        for index in sorted(children, key=lambda index: spans[index]):
-            first = max(offset, spans[index][0])
-            last = max(first, spans[index][1])
+        children: dict[int | None, list[int]] = {}
+        for index in self.source.order:
+            if elements[index].role is not Role.CLOSING:
+                children.setdefault(elements[index].parent, []).append(index)
+
+        def sort_children(parent: int | None, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+            spans = {index: self._span(index, start, end) for index in children.get(parent, ())}
+            return iter([(index, *spans[index]) for index in sorted(spans, key=lambda index: spans[index])])
+
+        end = len(self.translation)
+        open_pairs: list[tuple[Iterator[tuple[int, int, int]], int | None, int]]
+        open_pairs = [(sort_children(None, 0, end), None, end)]
+        offsets = [0]  # inside each open pair, the end of its last element
+        while open_pairs:
+            remaining, partner, end = open_pairs[-1]
+            if (child := next(remaining, None)) is None:
+                open_pairs.pop()
+                offsets.pop()
+                if partner is not None:
+                    yield partner, end
+                continue
+            index, first, last = child
+            first = max(offsets[-1], first)
+            last = max(first, last)
             yield index, first
-            partner = elements[index].partner
-            if partner is not None:
-                yield from self.place_inside(index, first, last)
-                yield partner, last
-            offset = last
+            offsets[-1] = last
+            if (partner := elements[index].partner) is not None:
+                open_pairs.append((sort_children(index, first, last), partner, last))
+                offsets.append(first)
 
     def _span(self, index: int, start: int, end: int) -> tuple[int, int]:
         """Return the first and last offset of a single element or a pair, clipped to those of its parent."""
         element = self.source.elements[index]
         first = self.n_words_before[index]
         last = first if element.partner is None else self.n_words_before[element.partner]
-        aligned = sorted(tgt for src in range(first, last) for tgt in self.aligned_words.get(src, ()))
-        if not aligned and last > first and self.target_words:
+        aligned = self.pair_words.get(index)
+        if aligned is None and last > first and self.target_words:
             relative = (first + last) / 2 / len(self.source_word_starts)
-            aligned = [min(int(relative * len(self.target_words)), len(self.target_words) - 1)]
-        if aligned:
-            low, high = self.target_words[aligned[0]][0], self.target_words[aligned[-1]][1]
+            word = min(int(relative * len(self.target_words)), len(self.target_words) - 1)
+            aligned = word, word
+        if aligned is not None:
+            low, high = self.target_words[aligned[0]][0], self.target_words[aligned[1]][1]
+            text, ends = self.source_text
+            closing_end = ends[index if element.partner is None else element.partner]
+            if _STOPS.match(text, closing_end - 1) and (stops := _STOPS.match(self.translation, high)):
+                high = stops.end()
         else:
-            low = high = self._offset(first)
+            low = high = self._offset(index, first)
         return min(max(low, start), end), min(max(high, start), end)
 
-    def _offset(self, word: int) -> int:
+    def _offset(self, index: int, word: int) -> int:
         """Return the offset of an element before a source word.
 
         If target words are aligned with this word, it is the start of the first of them. Otherwise it is the end of the
         last target word aligned with the nearest earlier source word that has one. If there is none, it is the start of
-        the translation for the first source word, and the end for others.
+        the translation for the first source word, and the end for others. It is the end, too, for an element after the
+        final punctuation, such as the mark of a footnote.
         """
+        text, ends = self.source_text
+        if 0 < ends[index] == len(text) and not text[-1].isalnum():
+            return len(self.translation)
         if following := self.aligned_words.get(word):
-            return self.target_words[min(following)][0]
-        before = max((aligned for aligned in self.aligned_words if aligned < word), default=None)
-        if before is not None:
-            return self.target_words[max(self.aligned_words[before])][1]
+            return self.target_words[following[0]][0]
+        position = bisect_left(self.aligned_sources, word)
+        if position:
+            return self.target_words[self.aligned_words[self.aligned_sources[position - 1]][1]][1]
         return 0 if word == 0 else len(self.translation)
 
 
@@ -169,6 +243,32 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
     `parts` are texts, each with the space before it if there is one, and indices of elements of the source.
     """
     elements = source.elements
+    index_of = {part: index for index, part in enumerate(source.parts) if isinstance(part, int)}
+
+    def last_character(part: Part) -> str:
+        return (part if isinstance(part, str) else elements[part].surface)[-1]
+
+    def starts_word_after(text: str, before: Sequence[Part]) -> bool:
+        """Return whether text would continue the word of the single element before it, unlike in the source."""
+        if not before or isinstance(before[-1], str) or elements[before[-1]].role is not Role.SINGLE:
+            return False
+        position = index_of[before[-1]] + 1
+        following = source.parts[position] if position < len(source.parts) else " "
+        is_continued = isinstance(following, str) and _WORD_START.match(following)
+        return bool(_WORD_START.match(text)) and not is_continued
+
+    def needs_space_before(single: int, previous: Part | None) -> bool:
+        """Return whether a space belongs between the last part of the output and a single element."""
+        if previous is None:
+            return False
+        source_previous = source.parts[index_of[single] - 1] if index_of[single] else " "
+        if isinstance(source_previous, int) and source_previous == previous:
+            return False  # two elements that follow each other without a space
+        last, source_last = last_character(previous), last_character(source_previous)
+        if not source_last.isspace() and source_last == last and not _UNSPACED_LETTER.match(last):
+            return False  # the same character precedes the element in the source, without a space
+        return not _NO_SPACE_AFTER.search(last)
+
     output: list[Part] = []
     n_openings = 0  # opening tags at the end of the output: a space goes before them
     has_space = False  # text before the last tags ended with a space
@@ -179,42 +279,17 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
             continue
         position = len(output) - n_openings
         if isinstance(part, str):
-            needs_space = has_space or part[0].isspace() or _starts_word_after(part, output, source)
+            needs_space = has_space or part[0].isspace() or starts_word_after(part, output)
             has_space = part[-1].isspace()
             part = part.strip()
             if not part:
                 has_space = True
                 continue
         else:
-            needs_space = has_space or _needs_space(part, output[:position], source)
+            needs_space = has_space or needs_space_before(part, output[position - 1] if position else None)
             has_space = False
         if needs_space and position:
             output.insert(position, " ")
         output.append(part)
         n_openings = 0
     return MarkedText.make(output, elements)
-
-
-def _starts_word_after(text: str, before: Sequence[Part], source: MarkedText) -> bool:
-    """Return whether text would continue the word of the single element before it, unlike in the source."""
-    if not before or isinstance(before[-1], str) or source.elements[before[-1]].role is not Role.SINGLE:
-        return False
-    following = [*source.parts, " "][source.parts.index(before[-1]) + 1]
-    is_continued = isinstance(following, str) and _WORD_START.match(following)
-    return bool(_WORD_START.match(text)) and not is_continued
-
-
-def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> bool:
-    """Return whether a space belongs between the output so far and a single element."""
-    if not before:
-        return False
-    position = source.parts.index(single)
-    previous_part = source.parts[position - 1] if position else " "
-    if isinstance(previous_part, int) and previous_part == before[-1]:
-        return False  # two elements that follow each other without a space
-    text = MarkedText(tuple(before), source.elements).surface
-    source_text = MarkedText(source.parts[:position], source.elements).surface
-    is_attached = bool(source_text) and not source_text[-1].isspace()
-    if is_attached and source_text[-1] == text[-1] and not _UNSPACED_LETTER.match(text[-1]):
-        return False  # the same character precedes the element in the source, without a space
-    return not _NO_SPACE_AFTER.search(text)

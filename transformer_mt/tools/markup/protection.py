@@ -3,44 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from typing import Literal
 
 import regex
 
+from transformer_mt.data.text_files import has_letters
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import (
     ElementKind,
     MarkedText,
     Role,
     Span,
+    find_wordless_pairs,
     mark,
+    pair_tags,
 )
 
 MATCH_SECONDS = 2.0  # for one pattern of the user and one text
 VOID_TAGS = frozenset(
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"]
 )  # HTML tags without a closing tag
-FILE_SUFFIXES = (
+_FILE_SUFFIXES = (
     "bat bmp c cfg conf cpp css csv doc docx exe gif gz h htm html ini ipynb jpeg jpg js json log md mp3 mp4 odt pdf "
     "php png po ppt pptx py rar rb rs rst rtf sh sql svg tar tex tgz toml ts tsv txt wav webp xls xlsx xml yaml yml zip"
 )
+FILE_SUFFIXES = frozenset(_FILE_SUFFIXES.split())
 
 _TAG = regex.compile(
-    r"""<!--.*?-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>""",
+    r"""<!--(?:(?!-->|<!--).)*+-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>""",
     regex.DOTALL,
 )
+_TEMPLATE = (
+    r"\{\{(?:[#^]\s*(?P<opens>[\w.-]++)|/\s*(?P<closes>[\w.-]++))?[^{}]*\}\}"  # {{name}} {{#if x}} {{/if}}
+    r"|\{%-?+\s*+(?:end(?P<ends>\w++)|(?P<starts>\w++))?(?:[^{%]|%(?!\})|\{(?!%))*+%\}"  # {% if x %} {% endif %}
+    r"|<%(?:[^<%]|%(?!>)|<(?!%))*+%>|<\?(?:php\b|=)(?:[^<?]|\?(?!>)|<(?!\?))*+\?>|\[\[[^][]++\]\]"
+)
+TEMPLATE = regex.compile(_TEMPLATE)
+"""Values and controls of template languages."""
 _PLACEHOLDER = regex.compile(
-    r"\$?\{\{[^{}]*\}\}|\$?\{[\w.:!,# -]*\}"  # {{name}} {name} {0} {} ${name}
-    r"|(?<!\d)%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa@](?![A-Za-z]{3})"  # %s %(x)d %1$s
+    rf"{_TEMPLATE}|"
+    r"\$?\{\{[^{}]*\}\}|\$?\{[\w.:!,# -]*\}"  # {name} {0} {} ${name}
+    r"|(?<!\d)%(?:\(\w+\)|\d++\$)?[-+#0]*+\d*+(?:\.\d+)?[diouxXeEfFgGcrsa@](?![A-Za-z]{3})"  # %s %(x)d %1$s
     r"|%[A-Z_]{2,}%"
+)
+_MESSAGE = regex.compile(r"\{\s*[\w.]++\s*,\s*(?:plural|select|selectordinal)\s*,")
+"""Start of a message of ICU, whose text depends on a number or on a name."""
+_BRACE = regex.compile("[{}]")
+_ALPHABETS = r"\p{Latin}\p{Greek}\p{Cyrillic}\d_"
+_TOKEN = regex.compile(rf"(?<![{_ALPHABETS}.@#/\\-])[{_ALPHABETS}]++(?:[.+/-][{_ALPHABETS}]++)*+(?!-\w|:\d)")
+_MAX_VERSION = 80  # characters
+_VERSION = regex.compile(
+    r"[vV]\d[\w.+-]*|\d+(?:\.\d+)*(?:\.x|[.-]?(?:alpha|beta|rc|dev)[.-]?\d*|[ab]\d+)|0x[0-9A-Fa-f]+"  # v0.85.x 1.2rc1
+    r"|\w*[^\W_]_[^\W_]\w*"  # user_name
+    r"|(?=[\w.+/-]*\d)(?=\D|\d++(?!h\d\d\Z)[^\W\d]++\d)(?:(?:(?=\w*\d)|(?!\w*[[:lower:]]\w))\w+(?:[.+/-]|\Z))+"  # X-90
+)
+_MENTION = regex.compile(r"(?<![\w@#&/.])(?:@[\w.-]*\w|#\w+)")
+_SYMBOLS = r"[\p{So}\p{Sm}\p{Co}©®•‣]--[\x00-\xa8\xaa-\xad\xaf-\xff№]"
+_SYMBOL = regex.compile(
+    rf"[{_SYMBOLS}](?:[{_SYMBOLS}]|[\uFE0F\u20E3\u200D\U0001F3FB-\U0001F3FF\U000E0020-\U000E007F])*+"
+    r"|[0-9#*]\uFE0F?\u20E3|(?<!\S)\#(?!\S)|(?<![\w:]):[a-z+-][\w+-]*:(?![\w:])",
+    regex.VERSION1,
 )
 _URL = regex.compile(r"(?<!\w)(?:(?:https?|ftp)://|www\.)[^\s<>\"'`{}]++")
 _EMAIL = regex.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}(?!\w)")
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
-_FILE_NAME = regex.compile(
-    rf"[\w./\\:~-]*\w\.(?:{'|'.join(FILE_SUFFIXES.split())})|(?:~|\.{{1,2}})?/\w[\w.-]*(?:/[\w.-]*)+"
-)
+_PATH = regex.compile(r"(?:~|\.{1,2})?/\w[\w.-]*+(?:/[\w.-]*+)+")
 _NUMBER = regex.compile(
     r"(?<![\w.,])[-+]?\d+(?:[.,:]\d+)*(?:\s?(?:%|°[CF]?|€|\$|£|(?:[kKMGTmcµn]?(?:m|g|s|B|Hz|W|V|A|b)|km/h|kg|mph|dB|px)\b))?"
 )
@@ -57,6 +87,70 @@ def _find_tags(text: str) -> Iterator[Span]:
         yield Span(*match.span(), role, name or "")
 
 
+def find_placeholders(text: str) -> Iterator[Span]:
+    """Yield the placeholders, and the controls of templates, of which some are pairs."""
+    yield from find_messages(text)
+    for match in _PLACEHOLDER.finditer(text):
+        opening, closing = match["opens"] or match["starts"], match["closes"] or match["ends"]
+        role = Role.OPENING if opening else Role.CLOSING if closing else Role.SINGLE
+        yield Span(*match.span(), role, match[0][:2] + (opening or closing or ""))
+
+
+def find_messages(text: str) -> Iterator[Span]:
+    """Yield the messages of ICU, such as `{n, plural, one {# dog} other {# dogs}}`."""
+    starts = [match.start() for match in _MESSAGE.finditer(text)]
+    open_braces: list[int] = []
+    ends: dict[int, int] = {}
+    for match in _BRACE.finditer(text) if starts else ():
+        if match[0] == "{":
+            open_braces.append(match.start())
+        elif open_braces:
+            ends[open_braces.pop()] = match.end()
+    end = 0
+    for start in starts:
+        if start >= end and start in ends:
+            end = ends[start]
+            yield Span(start, end)
+
+
+def find_branches(text: str) -> list[tuple[int, int]]:
+    """Return the ranges of the branches, if a text is one message of ICU. Messages inside of a sentence have none."""
+
+    @dataclass
+    class Brace:
+        kind: Literal["message", "branch", "other"]
+        start: int  # of its content
+        n_before: int = 0  # branches that were found before it
+        message: tuple[int, int] = (0, 0)  # the last message directly inside
+
+        def is_message(self, end: int) -> bool:
+            first, last = self.message
+            return last > 0 and not text[self.start : first].strip() and not text[last:end].strip()
+
+    branches: list[tuple[int, int]] = []
+    open_braces = [Brace("other", 0)]
+    for match in _BRACE.finditer(text):
+        outer, (start, end) = open_braces[-1], match.span()
+        if match[0] == "{":
+            kind = "branch" if outer.kind == "message" else "message" if _MESSAGE.match(text, start) else "other"
+            open_braces.append(Brace(kind, start if kind == "message" else end, len(branches)))
+        elif len(open_braces) == 1:
+            return []
+        else:
+            open_braces.pop()
+            if outer.kind == "message":
+                open_braces[-1].message = outer.start, end
+            elif outer.kind == "branch" and not outer.is_message(start):
+                branches[outer.n_before :] = [(outer.start, start)]
+    return branches if len(open_braces) == 1 and open_braces[0].is_message(len(text)) else []
+
+
+def _find_versions(text: str) -> Iterator[Span]:
+    for match in _TOKEN.finditer(text):
+        if len(match[0]) <= _MAX_VERSION and _VERSION.fullmatch(match[0]):
+            yield Span(*match.span())
+
+
 def _find_urls(text: str) -> Iterator[Span]:
     for match in _URL.finditer(text):
         url = match[0].rstrip(_TRAILING_PUNCTUATION)
@@ -68,7 +162,8 @@ def _find_urls(text: str) -> Iterator[Span]:
 def _find_files(text: str) -> Iterator[Span]:
     for match in _FILE.finditer(text):
         name = match[0].rstrip(_TRAILING_PUNCTUATION)
-        if _FILE_NAME.fullmatch(name):
+        stem, _, suffix = name.rpartition(".")
+        if (suffix in FILE_SUFFIXES and (stem[-1:].isalnum() or stem.endswith("_"))) or _PATH.fullmatch(name):
             yield Span(match.start(), match.start() + len(name))
 
 
@@ -89,12 +184,28 @@ def _find_matches(pattern: regex.Pattern[str]) -> Callable[[str], Spans]:
     return find
 
 
+def _join_wordless_pairs(text: str, spans: Sequence[Span]) -> Sequence[Span]:
+    """Return the spans with one for each pair of tags without a letter inside, such as a footnote mark."""
+    ends = [0, *(span.end for span in spans)]
+    n_words = accumulate(has_letters(text[end : span.start]) for end, span in zip(ends, spans, strict=False))
+    partners = dict(pair_tags((span.role, span.name) for span in spans))
+    joined: list[Span] = []
+    end = 0
+    for first, last in find_wordless_pairs(partners, [*n_words]):
+        joined += [*spans[end:first], Span(spans[first].start, spans[last].end)]
+        end = last + 1
+    return [*joined, *spans[end:]]
+
+
 _FINDERS: dict[ElementKind, Callable[[str], Spans]] = {
     "tags": _find_tags,
     "urls": _find_urls,
     "emails": _find_matches(_EMAIL),
-    "placeholders": _find_matches(_PLACEHOLDER),
+    "placeholders": find_placeholders,
     "files": _find_files,
+    "versions": _find_versions,
+    "mentions": _find_matches(_MENTION),
+    "symbols": _find_matches(_SYMBOL),
     "numbers": _find_matches(_NUMBER),
 }
 """Functions that find the elements of each kind. If two kinds match at one position, the first is taken."""
@@ -115,14 +226,14 @@ class Protector:
         not for tags.
         """
         if isinstance(text, str):
-            return mark(text, self._find(text, self.kinds))
+            return mark(text, _join_wordless_pairs(text, self._find(text, self.kinds)))
         kinds: list[ElementKind] = [kind for kind in self.kinds if kind != "tags"]
         spans: list[Span] = []
         end = 0
         for part in text.parts:
             if isinstance(part, str):
                 found = self._find(part, kinds)
-                spans += [Span(end + span.start, end + span.end) for span in found]
+                spans += [replace(span, start=end + span.start, end=end + span.end) for span in found]
                 end += len(part)
                 continue
             element = text.elements[part]
