@@ -71,8 +71,7 @@ class DecodingConfig(Section):
         ],
         MAY_CHANGE,
     ] = ("tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols")
-    """kinds of elements: tags (HTML, XML), placeholders ({name}, %s), urls, emails, files, versions (v0.85.x, X-90),
-    mentions (@name, #tag), symbols (emoji, :smile:), numbers (with units)"""
+    """kinds of elements: tags, placeholders ({name}), urls, emails, files, versions, mentions (@x), symbols, numbers"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None
