@@ -53,6 +53,13 @@ def sign_run(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
 
+def forget_lengths(run: Path) -> None:
+    """Remove the recorded lengths of a run that was trained on few words, so that it translates longer texts whole."""
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert record.pop("lengths")
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+
+
 def read_folder(folder: Path) -> dict[str, bytes]:
     """Read every file below a folder. Keys are paths relative to the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -20,8 +20,8 @@ def words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-def make(when: Any, limit: int = 3) -> LineChunker:
-    return LineChunker("en", "de", words, limit, when)
+def make(when: Any, limit: int = 3, max_sentences: int = 1) -> LineChunker:
+    return LineChunker("en", "de", words, limit, when, max_sentences)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,26 @@ def make(when: Any, limit: int = 3) -> LineChunker:
 )
 def test_lines_are_split_according_to_option(when: str, pieces: list[list[str]]) -> None:
     assert make(when).split(LINES) == pieces
+
+
+@pytest.mark.parametrize(
+    ("max_sentences", "limit", "pieces"),
+    [
+        (1, 9, ["Up on. ", "So do. ", "Eat. ", "For he is."]),
+        (2, 9, ["Up on. So do. ", "Eat. For he is."]),
+        (3, 4, ["Up on. So do. ", "Eat. For he is."]),
+        (9, 9, ["Up on. So do. Eat. For he is."]),
+    ],
+)
+def test_auto_keeps_as_many_sentences_together_as_the_training_had(
+    max_sentences: int, limit: int, pieces: list[str]
+) -> None:
+    assert make("auto", limit, max_sentences).split(["Up on. So do. Eat. For he is."]) == [pieces]
+
+
+@pytest.mark.parametrize("line", ["12. 34! 5 6 7 8 9 10", "-" * 999, "1. 2. 3."])
+def test_a_line_without_letters_stays_whole(line: str) -> None:
+    assert [make(when).split([line]) for when in ("auto", "long", "always")] == [[[line]]] * 3
 
 
 def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None) -> Translation:

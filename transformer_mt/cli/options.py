@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 EngineName = Literal["auto", "torch", "ctranslate2"]
-SplitWhen = Literal["long", "always", "never"]
+SplitWhen = Literal["auto", "long", "always", "never"]
 
 
 def load_config(path: Path, overrides: Sequence[str]) -> Config:
@@ -165,10 +165,11 @@ def language(text: str) -> str:
 def split_sentences_option() -> SplitWhen:
     """Declare which lines are translated sentence by sentence."""
     help = (
-        "split lines into sentences and translate each: long (default): lines with more tokens than the training pairs "
-        "had, and all segments of documents; always: all lines; never: none, and lines too long are truncated"
+        "split lines, and segments of documents, into sentences and translate each: auto (default): those with more "
+        "sentences or tokens than the model was trained on; long: those with more tokens; always: all; never: none, "
+        "and lines too long are truncated"
     )
-    return option(help, default="long")
+    return option(help, default="auto")
 
 
 def overrides_argument() -> tuple[str, ...]:

@@ -287,11 +287,11 @@ def _load(args: MakePairs) -> tuple[CandidateMaker, Settings]:
     translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble, chooses_engine=True)
     args.sampling.check(args.search, args.NAME, translator.config.sample)
     provenance = ModelProvenance.of_translator(translator)
-    max_tokens = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
+    max_tokens = min(provenance.longest_source, translator.max_source_tokens)
     settings = {
         f"tmt {args.NAME}": __version__,
         **provenance.identity,
-        "data.max_length": str(provenance.max_length),
+        "longest source": str(max_tokens),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
     }
     back, min_chrf = None, MIN_CHRF if args.back.min_chrf is None else args.back.min_chrf

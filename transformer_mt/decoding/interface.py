@@ -14,7 +14,7 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import WEIGHTS, CheckpointInfo
+from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, RunRecord, TrainingLengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,12 +34,14 @@ class LoadedRun(NamedTuple):
     tokenizers: TokenizerPair
     step: int
     weights_hash: str  # a run in training may replace the checkpoint of a step
+    lengths: TrainingLengths | None  # None: an earlier version trained the run
 
     @classmethod
     def make(cls, folder: RunFolder, tokenizers: TokenizerPair, checkpoint: CheckpointInfo) -> LoadedRun:
         """Describe a checkpoint that is loaded. Raises `UserError` if section `data` is damaged."""
         data = folder.read_section("data", DataConfig)
-        return cls(folder, data, tokenizers, checkpoint.step, shorten_weights_hash(checkpoint))
+        lengths = RunRecord.model_validate(folder.read_metadata()).lengths
+        return cls(folder, data, tokenizers, checkpoint.step, shorten_weights_hash(checkpoint), lengths)
 
 
 def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:

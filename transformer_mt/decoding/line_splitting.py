@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from transformer_mt.data.languages import primary_language
+from transformer_mt.data.text_files import has_letters
 from transformer_mt.decoding.interface import WordAlignment
 from transformer_mt.decoding.translator import CHUNK_STRIDE, ModelProvenance, Translation, Translator
 
@@ -105,10 +106,10 @@ def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language:
 
 
 def split_long_sentences(chunks: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
-    """Return the chunks, with long ones halved repeatedly until each has at most `max_tokens` tokens."""
+    """Return the chunks, with long ones halved repeatedly until each has at most `max_tokens` tokens, or no letters."""
     short: list[str] = []
     for chunk, n_tokens in zip(chunks, count_tokens(chunks), strict=True):
-        fits = n_tokens <= max_tokens or len(chunk) < 2
+        fits = n_tokens <= max_tokens or len(chunk) < 2 or not has_letters(chunk)
         short += [chunk] if fits else split_long_sentences(_halves(chunk), count_tokens, max_tokens)
     return short
 
@@ -192,7 +193,9 @@ def _follows_name(before: str) -> bool:
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
-SplitWhen = Literal["long", "always", "never"]
+SplitWhen = Literal["auto", "long", "always", "never"]
+"""Lines that are split into sentences: auto: those with more sentences or tokens than the model was trained on; long:
+those with more tokens. A sentence with more tokens is split in any case, unless it is `never`."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,8 @@ class LineChunker:
     tgt_lang: str
     count_tokens: CountTokens
     max_tokens: int  # of a chunk
-    when: SplitWhen = "long"
+    when: SplitWhen = "auto"
+    max_sentences: int = 1  # of a chunk, if `when` is auto
 
     def read(self, line: Any) -> Any:
         """Return a line as the other methods need it."""
@@ -235,10 +239,30 @@ class LineChunker:
             return chunk_lists
         texts = [self.text_of_chunk(chunk) for (chunk,) in chunk_lists]
         for i, (text, n_tokens) in enumerate(zip(texts, self.count_tokens(texts), strict=True)):
-            if self.when == "always" or n_tokens > self.max_tokens:
-                short = split_long_sentences(split_sentences(text, self.src_lang), self.count_tokens, self.max_tokens)
-                chunk_lists[i] = self.divide(chunk_lists[i][0], short)
+            is_long = n_tokens > self.max_tokens
+            if not has_letters(text) or (not is_long and self.when == "long"):
+                continue
+            chunks = split_sentences(text, self.src_lang)
+            if is_long:
+                chunks = split_long_sentences(chunks, self.count_tokens, self.max_tokens)
+            if self.when == "auto" and self.max_sentences > 1:
+                chunks = self._group(chunks)
+            if len(chunks) > 1:
+                chunk_lists[i] = self.divide(chunk_lists[i][0], chunks)
         return chunk_lists
+
+    def _group(self, sentences: Sequence[str]) -> list[str]:
+        """Join consecutive sentences up to the maximum number of sentences and tokens of a chunk."""
+        groups: list[list[str]] = []
+        n_tokens = 0  # of the last group
+        for sentence, count in zip(sentences, self.count_tokens(sentences), strict=True):
+            if groups and len(groups[-1]) < self.max_sentences and n_tokens + count <= self.max_tokens:
+                groups[-1].append(sentence)
+                n_tokens += count
+            else:
+                groups.append([sentence])
+                n_tokens = count
+        return ["".join(group) for group in groups]
 
     def join(
         self, source: Any, chunks: Sequence[Any], translations: Sequence[Sequence[Translation]]
@@ -295,7 +319,7 @@ class TranslatedLine:
 
 @dataclass(frozen=True)
 class LineTranslator:
-    """Translates lines. A line that is longer than the training pairs is split into chunks."""
+    """Translates lines. A line with more sentences or tokens than the training sources is split into chunks."""
 
     text_translator: Translator
     chunker: LineChunker
@@ -307,18 +331,21 @@ class LineTranslator:
         cls,
         translator: Translator,
         provenance: ModelProvenance,
-        when: SplitWhen = "long",
+        when: SplitWhen = "auto",
         look_up: Callable[[str], str | None] | None = None,
     ) -> Self:
-        """Return a translator whose chunks are at most as long as the training pairs, and fit the model."""
+        """Return a translator whose chunks are at most as long as the training pairs, and fit the model.
+
+        A chunk has several sentences only if at least every twentieth source of the training had as many.
+        """
 
         def count_tokens(texts: Sequence[str]) -> list[int]:
             return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
 
-        limit = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
-        return cls.wrap(
-            translator, LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when), look_up
-        )
+        limit = min(provenance.longest_source, translator.max_source_tokens)
+        n_sentences = 1 if provenance.lengths is None else provenance.lengths.sentences.p95
+        chunker = LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when, n_sentences)
+        return cls.wrap(translator, chunker, look_up)
 
     @classmethod
     def wrap(

@@ -22,6 +22,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, IsCancelled, LoadedRun, WordAlignment
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.system.device import ResolvedPrecision, configure_process, resolve_machine
 
 if TYPE_CHECKING:
@@ -624,6 +625,8 @@ class ModelProvenance:
     tgt_lang: str
     max_length: int
     """Longest training sequence in tokens, including EOS."""
+    lengths: TrainingLengths | None = None
+    """Lengths of the training sources; None if they were not recorded."""
 
     @classmethod
     def of_translator(cls, translator: Translator) -> ModelProvenance:
@@ -636,4 +639,11 @@ class ModelProvenance:
             "run": ", ".join(run.folder.path.resolve().name for run in runs),
             "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in runs), translator.precision]),
         }
-        return cls(identity, src_lang, tgt_lang, min(run.data.max_length for run in runs))
+        lengths = min((run.lengths for run in runs if run.lengths), key=lambda one: one.tokens.p999, default=None)
+        return cls(identity, src_lang, tgt_lang, min(run.data.max_length for run in runs), lengths)
+
+    @property
+    def longest_source(self) -> int:
+        """Length of a source, in tokens, that the training pairs rarely exceed."""
+        longest = self.max_length - 1  # without EOS
+        return longest if self.lengths is None else min(longest, self.lengths.tokens.p999)

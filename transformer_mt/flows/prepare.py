@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream, PartitionedBatches, Shapes
@@ -30,15 +32,21 @@ from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers
+from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.flows.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import Percentiles, TrainingLengths
 from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import log_rank0
 
 SHAPES_VERSION = 3  # of cached shapes of batches; part of their key
 TOKENIZERS = "tokenizers.json"
+LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
+TEXT_SAMPLE = 2000  # pairs whose text is measured
+NORMAL_MEDIAN = 0.6745  # median of the absolute values of a normal distribution, in standard deviations
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",
@@ -298,6 +306,42 @@ def encode_validation(
         longest = min(longest, config.model.max_sequence_length - config.tokenizer.source_bos)
     limit = LengthLimit(longest, "truncate", keep_empty=True)
     return encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), runner)
+
+
+def measure_lengths(config: Config, corpus: EncodedCorpus) -> TrainingLengths:
+    """Measure the sources of evenly spread windows of the pairs, and the sentences and characters of fewer of them."""
+    join, limit = config.data.modifiers.join, config.data.max_length - 1  # without the end symbol
+    n_windows = min(LENGTH_WINDOWS, 1 + (len(corpus) - 1) // LENGTH_WINDOW)
+    starts = np.linspace(0, max(0, len(corpus) - LENGTH_WINDOW), n_windows, dtype=np.int64).tolist()
+    ends = [min(start + LENGTH_WINDOW, len(corpus)) for start in starts]
+    lengths = np.concatenate([*map(corpus.src.lengths_of, starts, ends)])
+    rows = np.unique(np.linspace(0, len(corpus) - 1, TEXT_SAMPLE, dtype=np.int64))
+    texts = corpus.text.take(corpus.find_text_rows(rows), ("src", "tgt"))
+    n_sentences = np.array([len(split_sentences(text, config.data.src_lang)) for text in texts["src"]])
+    src, tgt = (np.array([max(1, len(text)) for text in texts[side]]) for side in ("src", "tgt"))
+    ratio = np.median(tgt / src)
+    deviations = np.abs(tgt - ratio * src) / np.sqrt(src)
+    return TrainingLengths(
+        tokens=_find_percentiles(lengths, join, limit),
+        sentences=_find_percentiles(n_sentences, join, int(2 * n_sentences.max())),
+        ratio=float(ratio),
+        spread=float(np.median(deviations) / NORMAL_MEDIAN),
+    )
+
+
+def _find_percentiles(values: NDArray[np.integer[Any]], join: float, limit: int) -> Percentiles:
+    """Return the percentiles of a count per line, if a share `join` of the lines is joined two by two up to `limit`.
+
+    Joined lines have similar lengths, because they are from one batch.
+    """
+    single = np.bincount(values, minlength=limit + 1).astype(float)
+    joined = np.zeros_like(single)
+    half = limit // 2 + 1
+    joined[: 2 * half : 2] = single[:half] * join / 2
+    single[:half] *= 1 - join
+    shares = np.cumsum(single + joined)
+    total = float(shares[-1])
+    return Percentiles(**{name: int(np.searchsorted(shares, q * total)) for name, q in PERCENTILES.items()})
 
 
 def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:

@@ -21,7 +21,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.flows.evaluation import Validator, make_evaluation_set, translate_set
-from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, prepare_data
+from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, measure_lengths, prepare_data
 from transformer_mt.flows.resolve import (
     can_pack,
     check_graphs,
@@ -258,6 +258,7 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
         report=parts.report,
         fingerprints=parts.data.fingerprints(),
         sizes=parts.data.sizes(),
+        lengths=measure_lengths(config, parts.data.train).model_dump(),
         warm_start=warm_start and warm_start.provenance(),
         max_steps=config.train.max_steps,
     )

@@ -57,6 +57,7 @@ def write_description(
     report: list[str],
     fingerprints: Mapping[str, str],
     sizes: Mapping[str, int],
+    lengths: Mapping[str, Any],
     warm_start: Mapping[str, Any] | None,
     max_steps: int | None,
 ) -> None:
@@ -65,8 +66,8 @@ def write_description(
     Keys of an earlier end of training are kept; `record_job` clears them.
 
     `parameters` is the number of model parameters, `report` has the lines of the data report, and `sizes` the number
-    of pairs of each corpus. `max_steps` is the length of the training; that of the first start is kept, because stages
-    are shares of it.
+    of pairs of each corpus. `lengths` are the `TrainingLengths`. `max_steps` is the length of the training; that of the
+    first start is kept, because stages are shares of it.
     """
     earlier = run.read_metadata() if run.exists() else {}
     origin = earlier.get("provenance") or collect_provenance(hardware)
@@ -80,6 +81,7 @@ def write_description(
         "report": report,
         "sha256": {**fingerprints},
         "sizes": {**sizes},
+        "lengths": {**lengths},
     }
     write_text(run.config, config_yaml)
     if signature := sign_settings(read_yaml(run.config).values):

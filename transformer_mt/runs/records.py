@@ -141,6 +141,26 @@ class _Score(Record):
     signature: str
 
 
+class Percentiles(Record):
+    """Percentiles of a distribution: the smallest value that at least this share of all does not exceed."""
+
+    p50: Count
+    p90: Count
+    p95: Count
+    p99: Count
+    p999: Count  # 99.9
+    max: Count
+
+
+class TrainingLengths(Record):
+    """Lengths of the sources that the model trains on, modifiers included, as measured at the start of the training."""
+
+    tokens: Percentiles  # without control symbols
+    sentences: Percentiles  # of a sample
+    ratio: Annotated[Number, Field(gt=0)]  # median ratio of the characters of a target to those of its source
+    spread: Annotated[Number, Field(ge=0)]  # deviation of target characters, per square root of a source character
+
+
 class RunRecord(Record):
     """Check of the keys of `run.json` that the program reads. A key with a default is optional."""
 
@@ -153,6 +173,7 @@ class RunRecord(Record):
     signature: str = ""
     job: str | None = None
     sizes: dict[str, Count] = {}
+    lengths: TrainingLengths | None = None
     initial_max_steps: Count | None = None
     exported: _Exported = _Exported(what="")
     failed: str = ""

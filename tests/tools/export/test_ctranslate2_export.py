@@ -95,7 +95,7 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
     out = tmp_path / "engine"
     assert_succeeded(tmt("export", noisy_run, "--to", "ctranslate2", "--output", out))
     stdin = "\n".join(LINES).encode()
-    ours = tmt("translate", noisy_run, stdin=stdin).stdout
+    ours = tmt("translate", noisy_run, "--split-sentences", "never", stdin=stdin).stdout
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     command = [sys.executable, "-W", "error", out / "translate.py"]
     done = subprocess.run(command, input=stdin, capture_output=True, check=True, cwd=tmp_path, env=environment)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import Tmt, assert_succeeded
+from helpers import Tmt, assert_succeeded, forget_lengths
 from serving_helpers import ENDLESS, GatedModel
 from starlette.testclient import TestClient
 
@@ -77,4 +77,5 @@ def tagged_run(tiny: Path, tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -
     del config["data"]["test"]
     (folder / "tagged.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     assert_succeeded(tmt("train", "--config", folder / "tagged.yaml", f"runs_dir={folder}", "name=run"))
+    forget_lengths(folder / "run")
     return folder / "run"

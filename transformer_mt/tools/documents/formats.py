@@ -72,19 +72,14 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
 
 
 def adapt_translator(line_translator: LineTranslator) -> LineTranslator:
-    """Return a translator that protects elements, and translates each sentence of a segment separately.
-
-    Sentences are not split if `line_translator` never splits them.
-    """
+    """Return a translator that protects elements."""
     from transformer_mt.tools.markup.stages import make_stages
 
-    translator, chunker = line_translator.text_translator, line_translator.chunker
+    translator = line_translator.text_translator
     if translator.config.markup == "none":
         translator = copy(translator.with_options({"markup": "auto"}))
         translator.make_stages = make_stages
-    if chunker.when == "long":
-        chunker = replace(chunker, when="always")
-    return LineTranslator.wrap(translator, chunker, line_translator.look_up)
+    return LineTranslator.wrap(translator, line_translator.chunker, line_translator.look_up)
 
 
 def make_lines(document: Document) -> list[str | MarkedText]:

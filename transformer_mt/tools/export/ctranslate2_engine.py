@@ -29,6 +29,7 @@ from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, Wo
 from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.system.device import keep_freed_memory, resolve_threads
 from transformer_mt.system.files import refuse_special_files
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
@@ -40,11 +41,12 @@ COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class TrainingDataMetadata(BaseModel):
-    """Languages and maximum length of the training pairs."""
+    """Languages and lengths of the training pairs."""
 
     src_lang: str
     tgt_lang: str
     max_length: PositiveInt
+    lengths: TrainingLengths | None = None
 
 
 class ExportMetadata(BaseModel):
@@ -88,7 +90,7 @@ def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
         "exported": folder.resolve().name,
         "checkpoint": f"{metadata.step} ({checksum[:12]}), {compute_type}",
     }
-    return ModelProvenance(identity, **metadata.data.model_dump())
+    return ModelProvenance(identity, **vars(metadata.data))
 
 
 def list_vocabulary(tokenizer: Tokenizer) -> list[str]:

@@ -90,7 +90,10 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {"transformer-mt": __version__, **{package: version(package) for package in packages}},
             "quantization": quantization,
-            "data": {key: getattr(run.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
+            "data": {
+                **{key: getattr(run.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
+                "lengths": run.lengths and run.lengths.model_dump(),
+            },
             "source_bos": tokenizers.source_bos,
             "joint": tokenizers.joint,
             "tags": [*tokenizers.src.tags],

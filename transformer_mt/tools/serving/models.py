@@ -31,7 +31,7 @@ class ModelOptions:
     """Checkpoint, device, threads and precision, as far as they are given."""
     decoding: Mapping[str, Any]
     """Keys of the section `decoding`."""
-    split_sentences: SplitWhen = "long"
+    split_sentences: SplitWhen = "auto"
 
 
 @dataclass(frozen=True)
