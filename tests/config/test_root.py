@@ -497,6 +497,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "threads": 3,
     "export": "ctranslate2",
     "data.cache_dir": "elsewhere",
+    "data.max_bad_rows": 3,
     "train.max_steps": 7,
     "train.max_epochs": 7,
     "train.save_every": "7 steps",

@@ -286,7 +286,7 @@ def test_a_truncated_or_damaged_gzip_is_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.tsv", "en\tfr\na\tb\n", "t.tsv:2: no column de; it has en, fr: set src_column and tgt_column"),
+        ("t.tsv", "en\tfr\na\tb\n", "t.tsv: no column de; it has en, fr: set src_column and tgt_column"),
         ("t.tsv", "en\tde\na\tb\tc\n", "t.tsv:2: 3 columns, but line 1 names 2"),
         ("t.tsv", "en\tde\tde\na\tb\tc\n", 't.tsv:1: two columns are named "de"; rename one'),
         ("t.csv", "en,de,en\na,b,c\n", 't.csv:1: two columns are named "en"'),
@@ -301,7 +301,7 @@ def test_a_truncated_or_damaged_gzip_is_refused(content: bytes) -> None:
         ("t.jsonl", '{"en": "a", "de": "\\ud800"}\n', "t.jsonl:1: column de holds half a character"),
         ("t.jsonl", "[" * 100_000, "t.jsonl:1: not valid JSON: "),
         ("t.parquet", "PAR1", "t.parquet: not a readable Parquet file: "),
-        ("t.xlsx", "", "t.xlsx: a table ends in .tsv, .csv, .jsonl (each also compressed) or .parquet"),
+        ("t.xlsx", "", "t.xlsx: a table ends in .tsv, .csv, .jsonl, "),
         ("table", "", "table: a table ends in "),
         ("t.tsv", "", "t.tsv: holds no sentence pairs; is it the right file?"),
         ("t.csv", "en,de\n", "t.csv: holds no sentence pairs"),

@@ -65,6 +65,7 @@ KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "split": ("dataset", "builtin"),
     "src_column": ("dataset", "table"),
     "tgt_column": ("dataset", "table"),
+    "columns": ("table",),
 }
 
 
@@ -78,7 +79,7 @@ class Source(Section):
     tgt: Files = ()
     """text file with the translations, line by line; or a list of files"""
     table: Files = ()
-    """.tsv, .csv, .jsonl (each also compressed) or .parquet file with a column for each language; or a list"""
+    """file with both languages: .tsv, .csv, .jsonl, .tmx (each also compressed), .parquet, Moses .zip; or a list"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
     subset: str | None = None
@@ -86,9 +87,11 @@ class Source(Section):
     split: str | None = None
     """split of a data set or the built-in corpus: train (the default for data.train), validation, test, ..."""
     src_column: str | None = None
-    """column of the source sentences (default: data.src_lang)"""
+    """column of the source sentences, in a .tmx a language, in a .zip the end of a name (default: data.src_lang)"""
     tgt_column: str | None = None
     """column of the translations (default: data.tgt_lang)"""
+    columns: Files = ()
+    """columns of a .tsv or .csv without a header, in order, such as [src, tgt] or [en, _, de]; _ is not read"""
     reverse: bool = False
     """exchange both sides: the pairs train, or test, the other direction"""
     src_lang: Language | None = None
@@ -113,6 +116,15 @@ class Source(Section):
         """Return the languages of both sides. The arguments are those of the configuration."""
         default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
         return self.src_lang or default[0], self.tgt_lang or default[1]
+
+    def find_columns(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
+        """Return the columns of both sides before `reverse`. The arguments are those of the configuration."""
+        src, tgt = self.languages(src_lang, tgt_lang)
+        if self.reverse:
+            src, tgt = tgt, src
+        if {"src", "tgt"} <= {*self.columns}:
+            src, tgt = "src", "tgt"
+        return self.src_column or src, self.tgt_column or tgt
 
     @property
     def files(self) -> Sequence[str]:
@@ -142,10 +154,13 @@ class Source(Section):
                 "tgt", f"src and tgt must name equally many files, and name {len(self.src)} and {len(self.tgt)}"
             )
         for key, kinds in KINDS_WITH_KEY.items():
-            if getattr(self, key) is not None and found[0] not in kinds:
+            if getattr(self, key) not in (None, ()) and found[0] not in kinds:
                 raise section_error(
                     key, f"belongs to {' or '.join(kinds)}, not to {found[0]}: remove it (null removes a key)"
                 )
+        for number, name in enumerate(self.columns):
+            if name != "_" and name in self.columns[:number]:
+                raise section_error("columns", f'two columns are named "{name}": rename one, or write _ to skip it')
         return self
 
 
@@ -286,6 +301,8 @@ class DataConfig(Section):
     """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
+    max_bad_rows: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
+    """rows of a training source that may be unreadable; they are listed and left out (0: the first one is an error)"""
     max_length: int = Field(default=256, ge=2)
     """maximum tokens of either side of a training pair, end symbol included"""
     too_long: Literal["drop", "truncate"] = "drop"

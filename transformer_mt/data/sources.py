@@ -11,11 +11,13 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,36 +28,67 @@ from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.text_files import (
+    BAD_LINE,
     MAX_LINE_BYTES,
     PAIRS_REMEDY,
     LineStart,
+    OnBad,
     SentencePair,
+    UnpairedError,
+    check_is_file,
     is_compressed,
+    iterate_lines,
+    pair_lines,
     read_file_state,
     read_lines,
     read_pairs,
+    refuse,
     remove_compressed_suffix,
     unequal_length_error,
+    zip_iterators,
 )
+from transformer_mt.data.tmx import read_units
 from transformer_mt.errors import UserError
+from transformer_mt.system.log import log_rank0
 
-PARQUET_BLOCK = 10_000  # rows of a Parquet file in memory at a time
+BLOCK_ROWS = 10_000  # rows of a Parquet file or a data set in memory at a time
 MAX_CSV_FIELD = 10_000_000  # characters; a longer field means that a quote was never closed
 MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a text file
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+UNNAMED_KINDS = ("tsv", "csv")  # of tables that may lack a header
+TABLE_NAMES = ".tsv, .csv, .jsonl, .tmx (each also compressed), .parquet or .zip"
 
 
 def is_table(path: Path) -> bool:
     """Return whether the name of a file is that of a table."""
-    return _table_kind(path) in ("parquet", *_ROW_READERS)
+    return table_kind(path) in ("parquet", "jsonl", "tmx", "zip", *UNNAMED_KINDS)
+
+
+def table_kind(path: Path) -> str:
+    """Return the last part of the name of a table, without that of its compression."""
+    return remove_compressed_suffix(path).suffix[1:].lower()
 
 
 def read_column_names(path: Path) -> list[str]:
-    """Return the columns of a table, or the keys of its column `translation`. Raises `UserError` if it has no row."""
-    row = next(_read_table_rows(path), None)
-    if row is None:
+    """Return the columns of a table, the keys of its column `translation`, or the languages of its first units.
+
+    Raises `UserError` if it has no row.
+    """
+    names: dict[str, None] = {}
+    if table_kind(path) == "tmx":
+        for unit in islice(read_units(path), BLOCK_ROWS):
+            names |= dict.fromkeys(unit.segments)
+    elif table_kind(path) == "zip":
+        with _open_archive(path) as archive:
+            names |= dict.fromkeys(_list_members(archive))
+    elif row := next(_read_rows(path, (), None, refuse), None):
+        nested = row.values.get("translation")
+        names |= dict.fromkeys(cast(Mapping[str, object], nested) if isinstance(nested, Mapping) else row.values)
+    if not names:
         raise UserError(f"{path}: holds no sentence pairs; is it the right file?")
-    nested = row.values.get("translation")
-    return list(cast(Mapping[str, object], nested) if isinstance(nested, Mapping) else row.values)
+    return [*names]
 
 
 class Row(NamedTuple):
@@ -65,23 +98,40 @@ class Row(NamedTuple):
     values: Mapping[str, object]
 
 
-def read_table(path: Path, columns: tuple[str, str]) -> Iterator[SentencePair]:
-    """Yield the pairs of a table. Raises `UserError` with file and line if it cannot be read."""
-    for row in _read_table_rows(path, columns):
-        yield SentencePair(*get_pair(row.values, columns, f"{path}:{row.line}"), str(path), row.line)
+def read_table(
+    path: Path, columns: tuple[str, str], names: Sequence[str] = (), on_bad: OnBad = refuse
+) -> Iterator[SentencePair]:
+    """Yield the pairs of a table. `names` are the columns of a table without a header.
+
+    Raises `UserError` with file and line if it cannot be read.
+    """
+    kind = table_kind(path)
+    if names and kind not in UNNAMED_KINDS:
+        raise UserError(f"{path}: only .tsv and .csv lack a header; remove columns, or set src_column and tgt_column")
+    if kind == "tmx":
+        yield from _read_tmx(path, columns, on_bad)
+    elif kind == "zip":
+        yield from _read_archive(path, columns, on_bad)
+    else:
+        for row in _read_rows(path, names, columns, on_bad):
+            try:
+                pair = get_pair(row.values, columns, f"{path}:{row.line}")
+            except UserError as error:
+                on_bad(error)
+            else:
+                yield SentencePair(*pair, str(path), row.line)
 
 
-def _read_table_rows(path: Path, columns: tuple[str, str] | None = None) -> Iterator[Row]:
-    kind = _table_kind(path)
-    if kind == "parquet":
-        return _read_parquet(path, columns)
-    if kind not in _ROW_READERS:
-        raise UserError(f"{path}: a table ends in .tsv, .csv, .jsonl (each also compressed) or .parquet")
-    return _ROW_READERS[kind](path)
-
-
-def _table_kind(path: Path) -> str:
-    return remove_compressed_suffix(path).name.rpartition(".")[2]
+def _read_rows(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
+    match table_kind(path):
+        case "tsv" | "csv":
+            return _name_cells(path, names, columns, on_bad)
+        case "jsonl":
+            return _read_jsonl(path, on_bad)
+        case "parquet":
+            return _read_parquet(path, columns)
+        case _:
+            raise UserError(f"{path}: a table ends in {TABLE_NAMES}")
 
 
 def get_pair(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tuple[str, str]:
@@ -93,11 +143,18 @@ def get_pair(row: Mapping[str, object], columns: tuple[str, str], where: str) ->
     for column in columns:
         if not isinstance(row[column], str):
             raise UserError(f"{where}: column {column} holds {json.dumps(row[column], default=str)} instead of text")
-        if re.search("[\ud800-\udfff]", str(row[column])):
-            raise UserError(f"{where}: column {column} holds half a character (a lone surrogate); repair or drop it")
-        if len(str(row[column])) > MAX_LINE_BYTES:
-            raise UserError(f"{where}: column {column} has more than {MAX_LINE_BYTES:,} characters; split or remove it")
+        check_text(cast(str, row[column]), f"{where}: column {column}")
     return cast(str, row[columns[0]]), cast(str, row[columns[1]])
+
+
+def check_text(text: str, where: str) -> None:
+    """Raise `UserError` for a text that no line of a text file could hold."""
+    if re.search("[\ud800-\udfff]", text):
+        raise UserError(f"{where} holds half a character (a lone surrogate); repair or drop it")
+    if "\0" in text:
+        raise UserError(f"{where} holds a zero byte; repair or drop it")
+    if len(text) > MAX_LINE_BYTES:
+        raise UserError(f"{where} has more than {MAX_LINE_BYTES:,} characters; split or remove it")
 
 
 def _check_columns(names: Sequence[str], columns: tuple[str, str], where: str) -> None:
@@ -120,45 +177,74 @@ def select_text_columns(names: list[str], columns: tuple[str, str], where: str) 
     return [name for name in names if name in ("translation", *columns)]
 
 
-def _read_tsv(path: Path) -> Iterator[Row]:
-    lines = read_lines(path, limit=MAX_ROW_BYTES)
-    header = _check_header(next(lines, "").split("\t"), f"{path}:1")
-    for number, line in enumerate(lines, start=2):
-        if not line:
-            continue
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise UserError(f"{path}:{number}: {len(fields)} columns, but line 1 names {len(header)}")
-        yield Row(number, dict(zip(header, fields, strict=True)))
+class Cells(NamedTuple):
+    """The cells of one row of a .tsv or .csv file, and the line of its start."""
+
+    line: int
+    cells: list[str]
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def read_cells(path: Path, on_bad: OnBad = refuse) -> Iterator[Cells]:
+    """Yield the rows of a .tsv or .csv file, also its header, without blank lines."""
+    if table_kind(path) == "csv":
+        yield from _read_csv(path, on_bad)
+        return
+    for number, line in enumerate(read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad), start=1):
+        if line and line != BAD_LINE:
+            yield Cells(number, line.split("\t"))
+
+
+def _read_csv(path: Path, on_bad: OnBad) -> Iterator[Cells]:
     csv.field_size_limit(MAX_CSV_FIELD)
-    reader = csv.reader((line + "\n" for line in read_lines(path, limit=MAX_ROW_BYTES)), strict=True)
-    try:
-        header = _check_header(next(reader, list[str]()), f"{path}:1")
+    lines = read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad)
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    while True:
         first_line = reader.line_num + 1
-        for fields in reader:
-            if fields and len(fields) != len(header):
-                raise UserError(f"{path}:{reader.line_num}: {len(fields)} columns, but line 1 names {len(header)}")
-            if fields:  # a blank line has none
-                yield Row(first_line, dict(zip(header, fields, strict=True)))
-            first_line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not valid CSV: {error}") from None
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            problem = UserError(f"{path}:{reader.line_num}: not valid CSV: {error}")
+            if reader.line_num > first_line:  # an open quote, after which the ends of rows are unknown
+                raise problem from None
+            on_bad(problem)
+            continue
+        if fields is None:
+            return
+        if fields and not any(BAD_LINE in field for field in fields):  # a blank line has none
+            yield Cells(first_line, fields)
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path, limit=MAX_ROW_BYTES), start=1):
-        if not line.strip():
+def _name_cells(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
+    rows = read_cells(path, on_bad)
+    source = "columns"
+    if not names:
+        header = next(rows, None)
+        if header is None:
+            return
+        source = f"line {header.line}"
+        names = _check_header(header.cells, f"{path}:{header.line}")
+    if columns:
+        _check_columns(names, columns, str(path))
+    for line, cells in rows:
+        if len(cells) == len(names):
+            yield Row(line, dict(zip(names, cells, strict=True)))
+        else:
+            on_bad(UserError(f"{path}:{line}: {len(cells)} columns, but {source} names {len(names)}"))
+
+
+def _read_jsonl(path: Path, on_bad: OnBad) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad), start=1):
+        if not line.strip() or line == BAD_LINE:
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}:{number}: not valid JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise UserError(f'{path}:{number}: not a JSON object such as {{"en": "...", "de": "..."}}')
-        yield Row(number, cast(dict[str, object], row))
+            on_bad(UserError(f"{path}:{number}: not valid JSON: {error}"))
+            continue
+        if isinstance(row, dict):
+            yield Row(number, cast(dict[str, object], row))
+        else:
+            on_bad(UserError(f'{path}:{number}: not a JSON object such as {{"en": "...", "de": "..."}}'))
 
 
 def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
@@ -172,14 +258,74 @@ def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
         file = cast(Any, pyarrow.parquet).ParquetFile(path)
         names = _check_header(file.schema_arrow.names, str(path))
         selected = names if columns is None else select_text_columns(names, columns, str(path))
-        rows = (row for block in file.iter_batches(PARQUET_BLOCK, columns=selected) for row in block.to_pylist())
+        rows = (row for block in file.iter_batches(BLOCK_ROWS, columns=selected) for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
     except unreadable as error:
         raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
 
 
-_ROW_READERS = {"tsv": _read_tsv, "csv": _read_csv, "jsonl": _read_jsonl}
+def _read_tmx(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
+    n_pairs, found = 0, dict[str, None]()
+    for unit in read_units(path):
+        src, tgt = map(unit.find, languages)
+        where = f"{path}:{unit.line}"
+        if src is None or tgt is None or src == tgt:
+            found |= dict.fromkeys(unit.segments)
+            on_bad(UnpairedError(f"{where}: has no {' and '.join(languages)}"))
+            continue
+        pair = unit.segments[src], unit.segments[tgt]
+        try:
+            for text, language in zip(pair, languages, strict=True):
+                check_text(text, f"{where}: the segment in {language}")
+        except UserError as error:
+            on_bad(error)
+        else:
+            yield SentencePair(*pair, str(path), unit.line)
+        n_pairs += 1
+    if not n_pairs and found:
+        raise UserError(
+            f"{path}: no unit is in {' and '.join(languages)}; its languages are {', '.join(found)}: "
+            "set src_column and tgt_column"
+        )
 
+
+@contextmanager
+def _open_archive(path: Path) -> Generator[ZipFile]:
+    check_is_file(path)
+    try:
+        with ZipFile(path) as archive:
+            yield archive
+    except (BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{path}: not a readable ZIP archive: {error}; fetch it again") from None
+
+
+def _list_members(archive: ZipFile) -> dict[str, str]:
+    """Return the text files of an archive by the last part of their names, as OPUS names them by languages."""
+    members: dict[str, list[str]] = {}
+    for name in archive.namelist():
+        stem, _, suffix = Path(name).name.rpartition(".")
+        if stem and suffix not in ("xml", "ids", "scores", "md", "html"):
+            members.setdefault(suffix, []).append(name)
+    return {suffix: names[0] for suffix, names in members.items() if len(names) == 1}
+
+
+def _read_archive(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
+    """Yield the pairs of lines of two members of an archive, which end in their languages."""
+    with _open_archive(path) as archive:
+        members = _list_members(archive)
+        for language in languages:
+            if language not in members:
+                raise UserError(
+                    f"{path}: has no file that ends in .{language}, only in {', '.join(members) or 'other suffixes'}: "
+                    "set src_column and tgt_column"
+                )
+        names = [f"{path}/{members[language]}" for language in languages]
+        with archive.open(members[languages[0]]) as src, archive.open(members[languages[1]]) as tgt:
+            files = [iterate_lines(file, name, on_bad=on_bad) for file, name in zip((src, tgt), names, strict=True)]
+            yield from pair_lines(zip_iterators(files, [*map(Path, names)], PAIRS_REMEDY), names[0])
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
 
 SPLITS = ("train", "validation", "test", "combinations")
 QUICKSTART_FILE = Path(__file__).with_name("quickstart.tsv.gz")
@@ -194,38 +340,76 @@ def load_pairs(split: str) -> list[tuple[str, str]]:
         return [(en, de) for _, en, de in rows]
 
 
-def read_source(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
+_DOCUMENTS = {
+    ".srt .vtt .ass .ssa .sub .sbv": "subtitles; pair the sentences by their times, and write one a line",
+    ".xlf .xliff .po .pot .sdlxliff": "messages of a program; export them as TMX or TSV",
+    ".html .htm .xhtml .xml": "a document with tags; write one sentence a line",
+    ".json": "JSON; write one object with both languages a line, as .jsonl",
+    ".docx .doc .odt .rtf .pptx .xlsx .ods .epub .pdf": "a document; save its text with one sentence a line",
+    ".tmx": "a table of both languages; write {table: F.tmx}, or tmt init F.tmx",
+    ".zip": "an archive; if it holds both languages, write {table: F.zip}, or tmt init F.zip",
+}
+DOCUMENTS = {suffix: problem for suffixes, problem in _DOCUMENTS.items() for suffix in suffixes.split()}
+"""Suffixes of files that hold no lines of text, what they are, and what to do."""
+_DOCUMENT_HEADS = {
+    ".srt": re.compile(r"\s*\d+\n\d+:\d\d:\d\d,\d+ --> "),
+    ".vtt": re.compile(r"WEBVTT\b"),
+    ".html": re.compile(r"\s*(<\?xml\b|<!doctype html|<html\b)", re.IGNORECASE),
+}
+"""Beginnings of such files."""
+
+
+def check_is_text(path: Path) -> None:
+    """Raise `UserError` for a document, whose lines are no sentences, by its name or its first lines."""
+    suffix = remove_compressed_suffix(path).suffix.lower()
+    if suffix in DOCUMENTS:
+        raise UserError(f"{path}: is {DOCUMENTS[suffix]}. If its lines are sentences, rename it to .txt")
+    if path.is_file():  # a pipe can be read only once
+        head = "\n".join(line[:200] for line in islice(read_lines(path, "replace", on_bad=lambda _: None), 3))
+        for kind, pattern in _DOCUMENT_HEADS.items():
+            if pattern.match(head):
+                raise UserError(f"{path}: is {DOCUMENTS[kind]}")
+
+
+def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = refuse) -> Iterator[SentencePair]:
     """Yield the pairs of a source in order. `columns` names the columns of tables and data sets, before `reverse`.
 
-    Raises `UserError` with file and line if the source cannot be read.
+    Bad rows are left out if `on_bad` returns. Raises `UserError` with file and line if the source cannot be read.
     """
     for src, tgt in zip(*source.text_files(), strict=True):
-        yield from read_pairs(Path(src), Path(tgt))
-    for pair in _read_rows(source, columns):
+        yield from read_pairs(Path(src), Path(tgt), on_bad=on_bad)
+    for pair in _read_both_sides(source, columns, on_bad):
         yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
 
 
-def _read_rows(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
+def _read_both_sides(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
     """Yield the pairs of a source that has both sides in one place, before `reverse`."""
     if (source.table or source.dataset) and columns[0] == columns[1]:
         raise UserError(f"source and target would both be column {columns[0]}: set src_column and tgt_column")
     if source.builtin:
         yield from _read_builtin(source.split or "train", columns)
     elif source.dataset:
-        yield from _read_dataset(source, columns)
+        yield from _read_dataset(source, columns, on_bad)
     for name in source.table:
-        yield from read_table(Path(name), columns)
+        yield from read_table(Path(name), columns, source.columns, on_bad)
 
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
 
-def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
+def _read_dataset(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
     name = f"{source.dataset} ({source.split or 'train'})"
     rows = _load_dataset(cast(str, source.dataset), source.subset, source.split or "train")
     rows = rows.select_columns(select_text_columns(rows.column_names, columns, name))
-    for number, row in enumerate(rows, start=1):
-        yield SentencePair(*get_pair(row, columns, f"{name}:{number}"), name, number)
+    number = 0
+    for block in rows.iter(batch_size=BLOCK_ROWS):
+        for number, values in enumerate(zip(*block.values(), strict=True), number + 1):  # noqa: B020
+            try:
+                pair = get_pair(dict(zip(block, values, strict=True)), columns, f"{name}:{number}")
+            except UserError as error:
+                on_bad(error)
+            else:
+                yield SentencePair(*pair, name, number)
 
 
 def _load_dataset(name: str, subset: str | None, split: str) -> Any:
@@ -274,10 +458,13 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 # --- stages -----------------------------------------------------------------------------------------------------------
 
-FORMAT_VERSION = 3  # of the cached tables and of their division into tasks; part of their key
+FORMAT_VERSION = 4  # of the cached tables and of their division into tasks; part of their key
 MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
-TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
-"""Keys of a source that determine its pairs, in addition to the names of the columns."""
+TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "reverse"}
+TABLE_KEYS |= {"src_column", "tgt_column", "columns"}
+"""Keys of a source that determine its pairs, in addition to the languages."""
+MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
+N_SHOWN = 10  # bad rows in the message that there are too many
 
 PART_BYTES = 1 << 26
 """Bytes whose lines a task counts. Larger text files are divided by rows, and smaller files are grouped."""
@@ -285,37 +472,56 @@ PIECE_BYTES = 1 << 20  # maximum bytes that a task skips before its first row
 
 
 def load_corpus(
-    source: Source, src_lang: str, tgt_lang: str, cache_dir: Path, runner: Runner = IN_PROCESS_RUNNER
+    source: Source,
+    src_lang: str,
+    tgt_lang: str,
+    cache_dir: Path,
+    runner: Runner = IN_PROCESS_RUNNER,
+    max_bad_rows: int | None = None,
 ) -> ParallelCorpus:
     """Return the pairs of a source. Reads the source if it is not cached.
 
-    The languages are those of the configuration. A source may name other languages.
+    The languages are those of the configuration. A source may name other languages. Up to `max_bad_rows` rows that
+    cannot be read are left out and logged, none for None.
 
     Raises:
         UserError: The source cannot be read; with file and line.
     """
     source.check_may_be_read()
-    languages = source.languages(src_lang, tgt_lang)
-    if source.reverse:
-        languages = languages[::-1]
-    columns = (source.src_column or languages[0], source.tgt_column or languages[1])
+    columns = source.find_columns(src_lang, tgt_lang)
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states]
     parts = _divide(source, cache_dir, runner)
-    stage = Stage(
-        "read", cache_dir, key, len(parts), ReadTask(parts, columns, shards.SHARD_PAIRS), _min_text_bytes(source)
-    )
+    task = ReadTask(parts, columns, shards.SHARD_PAIRS, max_bad_rows)
+    stage = Stage("read", cache_dir, key, len(parts), task, _min_text_bytes(source))
     found: list[Shard] = []
     hashes: list[str] = []
-    for folder, metadata in runner(stage):
+    results = runner(stage)
+    for folder, metadata in results:
         for name, n_rows, text_hash in metadata["shards"]:
             found.append(Shard(folder / name, n_rows, metadata["files"]))
             hashes.append(text_hash)
     if _file_states(source) != states:
         raise UserError(f"{_source_name(source)}: has changed while it was read; run the same command again")
+    _report_bad_rows([metadata for _, metadata in results], max_bad_rows or 0)
     if not found:
         raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
     return ParallelCorpus(found, stage.folder.name, join_fingerprints(hashes))
+
+
+def _report_bad_rows(tasks: Sequence[TaskMetadata], max_bad_rows: int) -> None:
+    """Log the rows that are left out. Raises `UserError` if they are more than `max_bad_rows`."""
+    listed: list[str] = [problem for metadata in tasks for problem in metadata["bad_rows"]]
+    n_bad = sum(metadata["n_bad_rows"] for metadata in tasks)
+    if n_bad > max_bad_rows:
+        shown = "\n".join(listed[: min(N_SHOWN, max_bad_rows + 1)])
+        raise UserError(f"{shown}\nthese are {n_bad:,} bad rows, and data.max_bad_rows is {max_bad_rows:,}")
+    for problem in listed:
+        log_rank0(f"data: left out: {problem}")
+    if n_bad:
+        log_rank0(f"data: left out {n_bad:,} bad rows (data.max_bad_rows: {max_bad_rows:,})")
+    if n_unpaired := sum(metadata["n_unpaired"] for metadata in tasks):
+        log_rank0(f"data: left out {n_unpaired:,} units of TMX without both languages")
 
 
 def _source_name(source: Source) -> str:
@@ -365,6 +571,29 @@ Part = Source | RowRange
 """Input of a task: some files of a source, or a range of rows."""
 
 
+@dataclass
+class BadRows:
+    """Counts the rows that cannot be read, and keeps their problems, if any may be left out."""
+
+    maximum: int | None = None  # `data.max_bad_rows`; None: none may be left out
+    n_bad: int = 0
+    n_unpaired: int = 0
+    listed: list[str] = field(default_factory=list[str])
+
+    def __call__(self, error: UserError) -> None:
+        """Count a bad row. Raises its error if bad rows are not left out."""
+        if isinstance(error, UnpairedError):
+            self.n_unpaired += 1
+            return
+        if self.maximum is None:
+            raise error
+        if self.maximum == 0:
+            raise UserError(f"{error}\n(data.max_bad_rows: N leaves out up to N such rows)")
+        self.n_bad += 1
+        if len(self.listed) < MAX_LISTED:
+            self.listed.append(str(error).partition("\n")[0].rstrip(";"))
+
+
 @dataclass(frozen=True)
 class ReadTask:
     """Task: read a part of a source, and write its pairs as shards."""
@@ -372,11 +601,12 @@ class ReadTask:
     parts: Sequence[Part]
     columns: tuple[str, str]
     shard_pairs: int
+    max_bad_rows: int | None
 
     def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return name, number of rows and hash of each shard, and the names of its files."""
-        part = self.parts[task]
-        pairs = _read_range(part) if isinstance(part, RowRange) else read_source(part, self.columns)
+        """Return name, number of rows and hash of each shard, the names of its files, and the bad rows."""
+        part, bad = self.parts[task], BadRows(self.max_bad_rows)
+        pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, self.columns, bad)
         files = dict[str, int]()
         written: list[tuple[str, int, str]] = []
         while block := [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs))]:
@@ -387,13 +617,14 @@ class ReadTask:
                     table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
                     block = [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs - table.n_pairs))]
             written.append((name, table.n_pairs, table.text_hash()))
-        return {"shards": written, "files": [*files]}
+        counts = {"bad_rows": bad.listed, "n_bad_rows": bad.n_bad, "n_unpaired": bad.n_unpaired}
+        return {"shards": written, "files": [*files], **counts}
 
 
-def _read_range(part: RowRange) -> Iterator[SentencePair]:
-    src, tgt = read_lines(Path(part.src), start=part.src_start), read_lines(Path(part.tgt), start=part.tgt_start)
-    for number, pair in enumerate(islice(zip(src, tgt, strict=False), part.n_rows), part.src_start.number):
-        yield SentencePair(*pair, part.src, number)
+def _read_range(part: RowRange, on_bad: OnBad) -> Iterator[SentencePair]:
+    src = read_lines(Path(part.src), start=part.src_start, on_bad=on_bad)
+    tgt = read_lines(Path(part.tgt), start=part.tgt_start, on_bad=on_bad)
+    return pair_lines(islice(zip(src, tgt, strict=False), part.n_rows), part.src, part.src_start.number)
 
 
 # --- division into tasks ----------------------------------------------------------------------------------------------
@@ -410,6 +641,8 @@ def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
         return [source.model_copy(update={"table": source.table[files]}) for files in _group(sizes)]
     if not source.src:
         return [source]
+    for name in source.files:
+        check_is_text(Path(name))
     src_files, tgt_files = source.text_files()
     pairs = [*zip(src_files, tgt_files, strict=True)]
     are_large = [all(map(_is_large, pair)) for pair in pairs]

@@ -209,9 +209,14 @@ OnBad = Callable[[UserError], None]
 """Called with the error of a bad line or row, which is then left out."""
 
 
+class UnpairedError(UserError):
+    """A row lacks one of both languages. It is left out, because it is not damaged."""
+
+
 def refuse(error: UserError) -> None:
-    """Raise the error of a bad line."""
-    raise error
+    """Raise the error of a bad line or row."""
+    if not isinstance(error, UnpairedError):
+        raise error
 
 
 def read_lines(
@@ -266,7 +271,13 @@ def zip_lines(
 
     The default `remedy` is a configuration with which `tmt check` finds the first shifted line.
     """
-    files = [read_lines(path, errors, on_bad=on_bad) for path in paths]
+    return zip_iterators([read_lines(path, errors, on_bad=on_bad) for path in paths], paths, remedy)
+
+
+def zip_iterators(
+    files: Sequence[Iterator[str]], paths: Sequence[Path], remedy: str | None = None
+) -> Iterator[tuple[str, ...]]:
+    """Yield line N of every file like `zip_lines`."""
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]

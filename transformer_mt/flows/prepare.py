@@ -163,8 +163,10 @@ def load_split(config: Config, name: str, runner: Runner = IN_PROCESS_RUNNER) ->
 
 
 def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
-    """Return the text of a source, unfiltered."""
-    return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir), runner)
+    """Return the text of a source, unfiltered. Held-out text has no bad rows, so that scores are comparable."""
+    data = config.data
+    max_bad_rows = data.max_bad_rows if source in data.train_sources else None
+    return load_corpus(source, data.src_lang, data.tgt_lang, Path(data.cache_dir), runner, max_bad_rows)
 
 
 def load_sources(

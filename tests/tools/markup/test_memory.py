@@ -66,10 +66,10 @@ def test_tags_in_a_segment_are_text(tmp_path: Path) -> None:
         ("m.tsv", "A dog\t\n", "m.tsv:1: "),
         ("m.tsv", "\n", "has no translations"),
         ("m.txt", "A dog\tEin Hund\n", "is a .tsv or .tmx file"),
-        ("m.tmx", "<tmx><body>", "is not a TMX file"),
+        ("m.tmx", "<tmx><body>", "m.tmx:1: not valid XML"),
         ("m.tmx", tmx(PAIRS, ("en", "fr")), "no pair of en and de, only en, fr"),
-        ("m.tmx", "<!DOCTYPE t [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><tmx>&x;</tmx>", "is not a TMX file"),
-        ("m.tmx.gz", b"\x1f\x8bbroken", "is not a TMX file"),
+        ("m.tmx", "<!DOCTYPE t [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><tmx>&x;</tmx>", "m.tmx:1: uses the entity x"),
+        ("m.tmx.gz", b"\x1f\x8bbroken", "truncated or damaged"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, name: str, content: str | bytes, problem: str) -> None:

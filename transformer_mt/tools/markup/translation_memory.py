@@ -9,15 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from xml.etree import ElementTree
 
-from transformer_mt.data.text_files import DAMAGE, open_text, read_lines, remove_compressed_suffix
+from transformer_mt.data.text_files import read_lines, remove_compressed_suffix
+from transformer_mt.data.tmx import read_units
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.glossary import normalize
-
-CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
-"""XML elements of TMX that contain markup tags of the original document as text."""
-XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 @dataclass(frozen=True)
@@ -60,38 +56,14 @@ def _read_tsv(path: Path) -> dict[str, str]:
 
 
 def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
-    source, target = _main_language(src_lang), _main_language(tgt_lang)
     translations: dict[str, str] = {}
-    languages: set[str] = set()
-    try:
-        with open_text(path) as file:
-            for _, unit in ElementTree.iterparse(file):
-                unit.tag = unit.tag.rpartition("}")[2]  # without a namespace
-                if unit.tag != "tu":
-                    continue
-                texts: dict[str, str | None] = {}
-                for variant in unit.iter("tuv"):
-                    language = _main_language(variant.get(XML_LANGUAGE) or variant.get("lang", ""))
-                    texts.setdefault(language, _read_segment(variant.find("seg")))
-                languages |= texts.keys()
-                if (text := texts.get(source)) and (translation := texts.get(target)):
-                    translations[text] = translation
-                unit.clear()
-    except (ElementTree.ParseError, *DAMAGE, ValueError) as error:
-        raise UserError(f"{path}: is not a TMX file ({error}); export it again") from None
+    languages: dict[str, None] = {}
+    for unit in read_units(path, keep_codes=True):
+        src, tgt = unit.find(src_lang), unit.find(tgt_lang)
+        languages |= dict.fromkeys(unit.segments)
+        if src is not None and tgt is not None and unit.segments[src] and unit.segments[tgt]:
+            translations[normalize(unit.segments[src])] = normalize(unit.segments[tgt])
     if not translations and languages:
-        found = ", ".join(sorted(languages))
+        found = ", ".join(languages)
         raise UserError(f"{path}: has no pair of {src_lang} and {tgt_lang}, only {found}; is it the right file?")
     return translations
-
-
-def _read_segment(segment: ElementTree.Element | None) -> str | None:
-    """Return the text of a segment, or None if an inline XML element is empty, because its tag is then unknown."""
-    if segment is None or any(child.tag in CODES and not "".join(child.itertext()) for child in segment.iter()):
-        return None
-    return normalize("".join(segment.itertext()))
-
-
-def _main_language(code: str) -> str:
-    """Return a language code without region and script."""
-    return code.lower().replace("_", "-").split("-")[0]

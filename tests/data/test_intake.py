@@ -1,0 +1,258 @@
+"""Corpora as they are distributed: tables without a header, Moses archives and TMX; bad rows; and documents."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from transformer_mt.data import corpus as shards
+from transformer_mt.data import sources
+from transformer_mt.data.data_config import Source
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.stages import LocalRunner
+from transformer_mt.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+PAIRS = [("the dog", "der Hund"), ("the cat", "die Katze")]
+
+
+def load(max_bad_rows: int | None = None, languages: tuple[str, str] = ("en", "de"), **source: Any) -> list[Any]:
+    """Return the pairs of a source with the `file:line` of each."""
+    found = load_corpus(Source(**source), *languages, Path("cache"), max_bad_rows=max_bad_rows)
+    return [(*pair, found.describe_line(row)) for row, pair in enumerate(found)]
+
+
+def error_of(max_bad_rows: int | None = None, **source: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        load(max_bad_rows, **source)
+    return str(caught.value)
+
+
+def write(name: str, content: str | bytes) -> str:
+    Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return name
+
+
+# --- tables without a header ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [["en", "_", "de", "_"], ["src", "id", "tgt", "_"]])
+@pytest.mark.parametrize(("name", "separator"), [("t.tsv", "\t"), ("t.csv", ",")])
+def test_columns_name_those_of_a_table_without_header(columns: list[str], name: str, separator: str) -> None:
+    write(name, "".join(separator.join([src, str(n), tgt, "0.5"]) + "\n" for n, (src, tgt) in enumerate(PAIRS)))
+    expected = [(*pair, f"{name}:{line}") for line, pair in enumerate(PAIRS, start=1)]
+    assert load(table=name, columns=columns) == expected
+    reversed_pairs = [(tgt, src, line) for src, tgt, line in expected]
+    assert load(table=name, columns=columns, reverse=True) == reversed_pairs
+
+
+def test_wrong_columns_are_refused() -> None:
+    table = write("t.tsv", "a\tb\n")
+    assert error_of(table=table, columns=["en", "_", "de"]).startswith("t.tsv:1: 2 columns, but columns names 3")
+    assert error_of(table=table, columns=["en", "fr"]).startswith("t.tsv: no column de; it has en, fr")
+    assert error_of(table=write("t.jsonl", "{}\n"), columns=["en", "de"]).startswith("t.jsonl: only .tsv and .csv")
+    for wrong in ({"table": "t.tsv", "columns": ["en", "en"]}, {"src": "a", "tgt": "b", "columns": ["en", "de"]}):
+        with pytest.raises(ValueError, match="columns"):
+            Source.model_validate(wrong)
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
+
+
+def make_archive(members: dict[str, str]) -> str:
+    with ZipFile("a.zip", "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return "a.zip"
+
+
+MOSES = {
+    "README": "x",
+    "LICENSE": "x",
+    "T.de-en.xml": "<x/>",
+    "T.de-en.de": "Hund\nKatze\n",
+    "T.de-en.en": "dog\ncat\n",
+}
+
+
+def test_a_moses_archive_is_read() -> None:
+    found = load(table=make_archive(MOSES))
+    assert found == [("dog", "Hund", "a.zip/T.de-en.en:1"), ("cat", "Katze", "a.zip/T.de-en.en:2")]
+    make_archive({"T.de-pt_br.de": "Hund\n", "T.de-pt_br.pt_br": "cão\n"})
+    assert load(table="a.zip", src_column="pt_br", languages=("pt", "de"))[0][:2] == ("cão", "Hund")
+
+
+def test_a_wrong_archive_is_refused() -> None:
+    assert error_of(table=make_archive(MOSES), src_column="fr").startswith(
+        "a.zip: has no file that ends in .fr, only in"
+    )
+    unequal = error_of(table=make_archive({**MOSES, "T.de-en.en": "dog\n"}))
+    assert unequal.startswith("a.zip/T.de-en.en has 1 lines, a.zip/T.de-en.de has 2 lines")
+    assert error_of(table=make_archive({**MOSES, "T.de-en.en": "dog\n\0\n"})).startswith("a.zip/T.de-en.en:2: ")
+    whole = Path(make_archive(MOSES)).read_bytes()
+    for damaged in (whole[:-30], whole.replace(b"dog", b"dag"), b"PK\x03\x04"):
+        assert error_of(table=write("a.zip", damaged)).startswith("a.zip: not a readable ZIP archive")
+
+
+# --- TMX --------------------------------------------------------------------------------------------------------------
+
+
+def tmx(*units: str) -> str:
+    body = "\n".join(units)
+    return f"<tmx version='1.4'><header srclang='en'/><body>\n{body}\n</body></tmx>"
+
+
+def unit(*variants: tuple[str, str]) -> str:
+    texts = "".join(f"<tuv xml:lang='{language}'><seg>{text}</seg></tuv>" for language, text in variants)
+    return f"<tu><note>n</note>{texts}</tu>"
+
+
+def test_tmx_is_read_without_its_markup() -> None:
+    markup = "A <bpt i='1'>&lt;b&gt;</bpt><hi>big</hi><ept i='1'>&lt;/b&gt;</ept>\n  dog<ph x='1'/> &amp; cat"
+    content = tmx(
+        unit(("en", "one"), ("de", "eins")),
+        unit(("DE-AT", "zwei"), ("fr", "deux"), ("en-US", "two")),
+        unit(("en", "no German"), ("fr", "x")),
+        unit(("en-GB", markup), ("de", "x")),
+    )
+    expected = [("one", "eins", 2), ("two", "zwei", 3), ("A big dog & cat", "x", 5)]
+    utf16 = ("<?xml version='1.0' encoding='utf-16'?>" + content).encode("utf-16")
+    for name, data in {"t.tmx": content, "u.tmx": utf16, "t.tmx.gz": gzip.compress(content.encode())}.items():
+        assert load(table=write(name, data)) == [(src, tgt, f"{name}:{line}") for src, tgt, line in expected]
+    assert load(table="t.tmx", tgt_column="fr", languages=("en", "fr"))[0][:2] == ("two", "deux")
+
+
+def test_the_same_code_precedes_a_similar_one() -> None:
+    write("t.tmx", tmx(unit(("en-GB", "colour"), ("en", "color"), ("en-US", "hue"), ("de", "Farbe"))))
+    assert [load(table="t.tmx", src_column=code)[0][0] for code in ("en", "en_us", "eng")] == ["color", "hue", "colour"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (tmx(unit(("en", "a"), ("de", "b")))[:-20], "t.tmx:2: not valid XML: "),
+        (tmx(unit(("en", "a"), ("fr", "b"))), "t.tmx: no unit is in en and de; its languages are en, fr"),
+        ("<html></html>", "t.tmx:1: is not a TMX file"),
+        ("", "t.tmx:1: not valid XML"),
+        ("<!DOCTYPE tmx [<!ENTITY x 'y'>]>" + tmx(), "t.tmx:1: uses the entity x"),
+        ("<!DOCTYPE tmx [\n<!ENTITY x SYSTEM 'file:///etc/hostname'>]>" + tmx(), "t.tmx:2: uses the entity x"),
+        ("<!DOCTYPE tmx SYSTEM 'tmx14.dtd'>" + tmx(unit(("en", "&x;"))), "t.tmx:2: uses the entity x"),
+        ("<?xml version='1.0' encoding='no'?>" + tmx(), "t.tmx:1: cannot be decoded"),
+        (gzip.compress(tmx(unit(("en", "a"), ("de", "b"))).encode())[:-9], "t.tmx:"),
+        (tmx(), "t.tmx: holds no sentence pairs"),
+    ],
+)
+def test_a_wrong_tmx_file_is_refused(content: str | bytes, message: str) -> None:
+    assert error_of(table=write("t.tmx", content)).startswith(message)
+
+
+# --- bad rows ---------------------------------------------------------------------------------------------------------
+
+BAD_LINES = {3: b"a\xff", 7: b"a\0", 8: b"x" * 1_000_001, 11: b"\xc3"}
+PLACES = ["t.de:3", "t.de:7", "u.en:1", "u.de:4"]
+KEPT = [line for line in range(1, 15) if line not in BAD_LINES]
+
+
+def bad_text() -> Source:
+    """Return a source of 14 pairs in two files. Four pairs are bad on one side."""
+    for side in ("en", "de"):
+        bad = {line: text for line, text in BAD_LINES.items() if (line % 2 == 0) == (side == "en")}
+        lines = [bad.get(line, f"{side} {line}".encode()) + b"\n" for line in range(1, 15)]
+        write(f"t.{side}", b"".join(lines[:7]))
+        write(f"u.{side}", b"".join(lines[7:]))
+    return Source(src=("t.en", "u.en"), tgt=("t.de", "u.de"))
+
+
+@pytest.mark.parametrize(("part_bytes", "workers"), [(1 << 26, 1), (1_001_000, 1), (1_000_100, 2)])
+def test_bad_lines_are_left_out_and_listed(
+    part_bytes: int, workers: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = bad_text()
+    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+    found = load_corpus(source, "en", "de", Path("cache"), LocalRunner(workers), max_bad_rows=4)
+    assert list(found) == [(f"en {line}", f"de {line}") for line in KEPT]
+    log = capfd.readouterr().err
+    positions = [log.index(f"{place}: ") for place in PLACES]
+    assert positions == sorted(positions)
+    assert "4 bad rows" in log
+    for maximum in (3, 0):  # from the cache
+        with pytest.raises(UserError, match=r"^t.de:3: (.|\n)*data.max_bad_rows is"):
+            load_corpus(source, "en", "de", Path("cache"), max_bad_rows=maximum)
+    assert list(load_corpus(source, "en", "de", Path("cache"), max_bad_rows=9)) == list(found)
+
+
+def test_bad_lines_of_ranges_of_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [BAD_LINES.get(line, b"%d" % line) if line != 8 else b"" for line in range(1, 15)]
+    write("t.en", b"\n".join(lines))
+    monkeypatch.setattr(sources, "PART_BYTES", 12)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 4)
+    monkeypatch.setattr(shards, "SHARD_PAIRS", 3)
+    kept = [(str(line), str(line), f"t.en:{line}") if line != 8 else ("", "", "t.en:8") for line in sorted({*KEPT, 8})]
+    assert load(6, src="t.en", tgt="t.en") == kept
+
+
+def test_the_first_bad_line_is_an_error_by_default() -> None:
+    source = bad_text().model_dump(include={"src", "tgt"})
+    assert error_of(0, **source).startswith("t.de:3: not UTF-8")
+    assert "max_bad_rows" not in error_of(**source)  # of held-out text
+    assert not list(Path("cache").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "n_good", "places"),
+    [
+        ("t.tsv", b"en\tde\n1\tx\n2\n3\tz\tz\n4\t\xff\n5\tv\n", 2, ["t.tsv:3", "t.tsv:4", "t.tsv:5"]),
+        ("t.csv", b'en,de\n1,x\n2\n"a"b,c\n4,"a\n\xff\nb"\n5,v\n', 2, ["t.csv:3", "t.csv:4", "t.csv:6"]),
+        ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en"\n[]\n{"en": 1, "de": "b"}\n{"en": ""}\n' * 1, 1, ["t.jsonl:2"]),
+        ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "\\u0000", "de": "\\ud800"}\n', 1, ["t.jsonl:2"]),
+        ("t.tmx", tmx(unit(("en", "a"), ("de", "b")), unit(("en", "a"), ("de", "b" * 1_000_001))), 1, ["t.tmx:3"]),
+    ],
+)
+def test_bad_rows_of_tables_are_left_out(
+    name: str, content: bytes, n_good: int, places: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(name, content)
+    assert error_of(0, table=name).startswith(f"{places[0]}: ")
+    assert len(load(9, table=name)) == n_good
+    log = capfd.readouterr().err
+    assert all(f"left out: {place}: " in log for place in places)
+
+
+def test_units_without_both_languages_are_counted_but_not_bad(capfd: pytest.CaptureFixture[str]) -> None:
+    write("t.tmx", tmx(unit(("en", "a"), ("de", "b")), unit(("en", "a")), unit(("fr", "c"), ("de", "b"))))
+    assert len(load(0, table="t.tmx")) == 1
+    assert "2 units" in capfd.readouterr().err
+
+
+def test_a_quote_that_is_never_closed_is_an_error_also_with_bad_rows() -> None:
+    write("t.csv", 'en,de\n1,x\n2,"y\n3,z\n4,v\n')
+    assert error_of(9, table="t.csv").startswith("t.csv:5: not valid CSV")
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.srt", "a.VTT", "a.xlf", "a.po", "a.html", "a.xml.gz", "a.pdf", "a.docx", "a.tmx"])
+def test_documents_are_refused_as_text_by_their_names(name: str) -> None:
+    write(name, "x\n")
+    assert error_of(src=name, tgt=write("b.de", "y\n")).startswith(f"{name}: is ")
+    assert error_of(src="b.de", tgt=name).startswith(f"{name}: is ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "1\r\n00:00:01,000 --> 00:00:02,000\r\nHi\r\n",
+        "\ufeffWEBVTT\n\n",
+        "<?xml version='1.0'?>\n",
+        "<!doctype html>\n",
+    ],
+)
+def test_documents_are_refused_as_text_by_their_beginning(content: str) -> None:
+    write("a.en", content)
+    assert error_of(src="a.en", tgt=write("b.de", "y\n")).startswith("a.en: is ")
