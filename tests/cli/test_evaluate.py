@@ -131,6 +131,19 @@ def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> Non
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
 
 
+def test_robustness_is_scored_on_changed_copies_of_the_test_set(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
+    found = in_json(tmt, tiny_run, *FILES, "--robustness")["test_sets"]["valid.en"]
+    scores = {each["name"]: each for each in found["robustness"]}
+    assert scores["unchanged"]["bleu"] == pytest.approx(found["metrics"]["bleu"]["value"])
+    translator = Translator.load(tiny_run)
+    hypotheses = translator.translate([line.upper() for line in lines_of("valid.en")])
+    references = [line.upper() for line in lines_of("valid.de")]
+    assert scores["upper case"]["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score)
+    assert 0 <= scores["emoji"]["kept"] <= 1 and scores["upper case"]["kept"] is None
+    done = tmt("evaluate", tiny_run, *FILES, "--robustness")
+    assert re.search(r"^upper case +8 ", done.stdout, re.MULTILINE)
+
+
 def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: Path, texts: Path, tmt: Tmt) -> None:
     """Translations and references are detokenized, and case is ignored."""
     config = (run_copy / "config.yaml").read_text(encoding="utf-8")

@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
-from transformer_mt.cli.command import Command, group, list_given_flags, option, positional
+from transformer_mt.cli.command import Command, flag, group, list_given_flags, option, positional
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from transformer_mt.evaluation.behaviour_tests import BehaviourResult
     from transformer_mt.evaluation.degenerate import Sample
     from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, Scorer
+    from transformer_mt.evaluation.robustness import RobustnessScore
     from transformer_mt.runs.folder import RunFolder
 
 
@@ -68,6 +70,9 @@ class Evaluate(Command):
     set: str | None = option("one test set of the run (default: all)", metavar="NAME")
     expect: str | None = option(
         "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails", metavar="F"
+    )
+    robustness: bool = flag(
+        "also score copies of each test set that are changed as users write: capitals, typing errors, emoji and others"
     )
     json: bool = json_flag()
     show: int | None = option("print the first N translations", metavar="N", parse=number(0))
@@ -145,6 +150,7 @@ class Evaluation:
     method: str = ""
     seconds: float | None = None
     """Time to translate the test set."""
+    robustness: Sequence[RobustnessScore] = ()
 
     def show(self, n_samples: int) -> None:
         """Print the first translations, then a table of the scores."""
@@ -161,11 +167,17 @@ class Evaluation:
             from transformer_mt.evaluation.metrics import NO_TER
 
             print(NO_TER)
+        if self.robustness:
+            from transformer_mt.evaluation.robustness import HEADER
+
+            robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in self.robustness]
+            print_table(HEADER, robustness, numbers=(1, 2, 3, 4))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         metrics = {name.lower(): asdict(score) for name, score in self.scores.items()}
-        return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics}
+        robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
+        return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
 
 
 def _evaluate_file(args: Evaluate) -> tuple[dict[str, Any], list[Evaluation]]:
@@ -251,6 +263,7 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
     """Translate and score a test set."""
     from transformer_mt.evaluation.degenerate import Sample
     from transformer_mt.evaluation.metrics import score_with_intervals
+    from transformer_mt.evaluation.robustness import measure_robustness
     from transformer_mt.flows.evaluation import translate_set
 
     sources, references = test_set.sources, test_set.references
@@ -264,4 +277,5 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
     samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
     steps = " + ".join(f"{run.step:,}" for run in translator.runs)
     method = f"{translator.config.method}, step {steps}"
-    return Evaluation(test_set.name, len(sources), scores, samples, method, seconds)
+    robustness = [*measure_robustness(test_set, partial(translate_set, translator))] if args.robustness else []
+    return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, robustness)

@@ -23,6 +23,7 @@ from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, mark_differences
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, Texts, compare_systems
+from transformer_mt.evaluation.robustness import measure_robustness
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import PACKAGES
@@ -59,6 +60,7 @@ N_ATTENTION = 3  # sentences whose attention is shown
 ATTENTION_LENGTHS = range(4, 31)  # tokens of such a sentence, if possible
 MAX_TOKENS = 40  # rows and columns of attention weights
 N_EXAMPLES = 3  # best, typical and worst translations each
+MAX_ROBUSTNESS = 200  # sentences of the first test set whose changed copies are translated
 N_DIFFERENT = 5  # sentences whose translations differ most between runs
 
 
@@ -123,6 +125,8 @@ def render_report(
         outputs=outputs,
         no_ter=NO_TER,
         breakdown=table,
+        robustness=_list_facts([output.robustness for output in outputs]),
+        max_robustness=MAX_ROBUSTNESS,
         examples=_find_examples(*systems[0]) if systems else {},
         own_tests={run.name for run in runs if run.checkpoint.tests},
         notes=[note.replace("\n", " ") for note in notes],
@@ -292,6 +296,8 @@ class ModelOutput:
     method: str
     tests: Sequence[Mapping[str, str | None]]
     """Title, source, translation and problem of each behaviour test. The problem is None if the test passes."""
+    robustness: Mapping[str, str]
+    """The scores of changed copies of the first test set."""
     attention: Sequence[Mapping[str, object]]
     """Title, rows, columns and weights of some sentences."""
     reliability: Mapping[str, object] | None
@@ -320,9 +326,24 @@ def _run_model(
         seconds,
         f"{translator.config.method}, {translator.precision}",
         run.checkpoint.tests or _run_starter_tests(translator),
+        _measure_robustness(translator, sets[0]) if sets else {},
         _show_attention(translator, sets[0]) if has_details else [],
         _measure_reliability(run, translator, sets[0], translations[0], warn) if has_details else None,
     )
+
+
+def _measure_robustness(translator: Translator, data: EvaluationSet) -> dict[str, str]:
+    """Translate changed copies of the first sentences of a set. Return their scores by name."""
+
+    def translate(changed: EvaluationSet) -> list[str]:
+        return translator.translate(changed.sources, tags=changed.tags)
+
+    first = data.select(range(min(MAX_ROBUSTNESS, len(data.sources))))
+    labels = ("BLEU {}", "{} of unchanged text", "inserted text kept in {}")
+    return {
+        score.name: ", ".join(label.format(cell) for label, cell in zip(labels, score.cells(), strict=True) if cell)
+        for score in measure_robustness(first, translate)
+    }
 
 
 def _run_starter_tests(translator: Translator) -> list[Mapping[str, str | None]]:
