@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from transformer_mt.tools.documents.document import Document
 from transformer_mt.tools.documents.formats import DocumentFormat, DocumentOptions, parse_document
@@ -11,9 +11,17 @@ from transformer_mt.tools.markup.elements import MarkedText, Part, Role
 Translate = Callable[[MarkedText], MarkedText]
 
 
-def parse(text: str, document_format: DocumentFormat, *attributes: str, retranslate: bool = False) -> Document:
+def parse(
+    text: str,
+    document_format: DocumentFormat,
+    *attributes: str,
+    retranslate: bool = False,
+    exclude_keys: Sequence[str] = (),
+) -> Document:
     """Return a document that is translated to German."""
-    return parse_document(text, document_format, DocumentOptions("de", attributes, retranslate))
+    return parse_document(
+        text, document_format, DocumentOptions("de", "en", attributes, retranslate, frozenset(exclude_keys))
+    )
 
 
 def sources(document: Document) -> list[str]:

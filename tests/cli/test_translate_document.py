@@ -58,11 +58,19 @@ def test_a_document_may_be_translated_line_by_line(page: Path, tiny_run: Path, t
     assert done.stdout.count("\n") == 3 and "is translated line by line; with --output" in done.stderr
 
 
+def test_a_structured_file_is_refused_unless_the_user_insists(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
+    (tmp_path / "a.tsv").write_text("one\ttwo\n")
+    assert_user_error(tmt("translate", tiny_run, "--input", tmp_path / "a.tsv"), "a.tsv")
+    done = tmt("translate", tiny_run, "--input", tmp_path / "a.tsv", "--document-format", "text")
+    assert assert_succeeded(done).count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ("--n-best", "2"), ("--resume",), ("--scores",), ("--alignments",), ("--confidence",),
         ("--prefix", "page.html"), ("--format", "json"), ("--errors", "replace"), ("--markup", "none"),
+        ("--exclude-keys", "a"),
         ("--engine", "ctranslate2"), ("--retranslate",), ("--document-format", "json"), ("--top-k", "3"),
     ],
 )  # fmt: skip
@@ -90,6 +98,7 @@ def test_a_document_may_be_written_to_a_pipe_or_through_a_link(page: Path, tiny_
     [
         (("--document-format", "html"), "needs --input and --output"),
         (("--retranslate",), "is for documents"),
+        (("--exclude-keys", "a"), "is for documents"),
         (("--attributes", "alt"), "is for documents"),
     ],
 )

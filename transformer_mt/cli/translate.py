@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
-DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
+DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,11 @@ class DocumentFileOptions(OptionGroup):
     TITLE: ClassVar[str] = "documents"
     DESCRIPTION: ClassVar[str | None] = (
         "With --input page.html --output page.de.html, the text of the page is translated, and all else is kept. "
-        "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), SRT or JSON."
+        "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), TMX, JSON, SRT, VTT or ASS."
     )
 
-    document_format: Literal["html", "json", "markdown", "po", "srt", "xliff", "text"] | None = option(
-        "format of --input, if its suffix does not say it; text: lines, whatever its suffix"
+    document_format: Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff", "text"] | None = (
+        option("format of --input, if its suffix does not say it; text: lines, whatever its suffix")
     )
     attributes: tuple[Attribute, ...] = option(
         "HTML: also translate these attributes: alt, aria-label, placeholder, title",
@@ -95,7 +95,10 @@ class DocumentFileOptions(OptionGroup):
         metavar="NAME",
         takes_list=True,
     )
-    retranslate: bool = flag("PO, XLIFF: also translate messages that have a translation")
+    retranslate: bool = flag("PO, TMX, XLIFF: also translate messages that have a translation")
+    exclude_keys: tuple[str, ...] = option(
+        "JSON: do not translate the values of these keys, at any depth", default=(), metavar="KEY", takes_list=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,18 +384,21 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
     Raises:
         UserError: Options do not fit a document, or options of documents do not fit lines.
     """
-    if args.documents.document_format and not (args.lines.input and args.lines.output):
+    is_named = args.documents.document_format != LINES
+    if args.documents.document_format and not (args.lines.input and (args.lines.output or not is_named)):
         raise UserError("--document-format: a document needs --input and --output; add them")
     document_format = None
     if args.lines.input and args.documents.document_format != LINES:
-        from transformer_mt.tools.documents.formats import find_format
+        from transformer_mt.tools.documents.formats import check_is_plain, find_format
 
         document_format = args.documents.document_format or find_format(args.lines.input)
+        if document_format is None:
+            check_is_plain(args.lines.input)
     if document_format and args.lines.output:
         _check_document_options(args, document_format)
         return document_format
-    for name, value in (("--attributes", args.documents.attributes), ("--retranslate", args.documents.retranslate)):
-        if value:
+    for name in list_given_flags(args.documents):
+        if name != "--document-format":
             raise UserError(f"{name}: is for documents; pass --input and --output with names such as page.html")
     if document_format:
         log(f"tmt: warning: {args.lines.input} is translated line by line; with --output, its markup is kept")
@@ -413,9 +419,13 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
         raise UserError(
             f"--attributes: only HTML has attributes, and {args.lines.input} is {document_format}; leave it out"
         )
-    if args.documents.retranslate and document_format not in ("po", "xliff"):
+    if args.documents.retranslate and document_format not in ("po", "tmx", "xliff"):
         raise UserError(
-            f"--retranslate: only PO and XLIFF have translations already; {args.lines.input} has not: leave it out"
+            f"--retranslate: only PO, TMX and XLIFF have translations already; {args.lines.input} has not: leave it out"
+        )
+    if args.documents.exclude_keys and document_format != "json":
+        raise UserError(
+            f"--exclude-keys: only JSON has keys, and {args.lines.input} is {document_format}; leave it out"
         )
 
 
@@ -432,7 +442,13 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
 
     provenance, translator = _load_run(args, few_texts=False, document_format=document_format)
     args.sampling.check(args.search, "translate", translator.config.sample)
-    options = DocumentOptions(provenance.tgt_lang, args.documents.attributes, args.documents.retranslate)
+    options = DocumentOptions(
+        provenance.tgt_lang,
+        provenance.src_lang,
+        args.documents.attributes,
+        args.documents.retranslate,
+        frozenset(args.documents.exclude_keys),
+    )
     document = read_document(source, document_format, options)
     memory = _load_memory(args.terminology.memory, provenance)
     translator = translator.with_options({"n_best": 1})

@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.documents.formats import DocumentOptions, find_format, read_document
+from transformer_mt.tools.documents.formats import DocumentOptions, check_is_plain, find_format, read_document
 
 OPTIONS = DocumentOptions("de")
 
 
 def test_formats_are_found_by_suffix() -> None:
-    names = ["a.HTML", "a.de.md", "a.po", "a.pot", "a.xlf", "a.srt", "a.json", "a.txt", "a.html.gz", "md"]
+    names = [
+        "a.HTML",
+        "a.de.md",
+        "a.po",
+        "a.pot",
+        "a.xlf",
+        "a.srt",
+        "a.vtt",
+        "a.ass",
+        "a.tmx",
+        "a.json",
+        "a.txt",
+        "a.html.gz",
+        "md",
+    ]
     assert [find_format(Path(name)) for name in names] == [
-        "html", "markdown", "po", "po", "xliff", "srt", "json", None, None, None,
+        "html", "markdown", "po", "po", "xliff", "srt", "vtt", "ass", "tmx", "json", None, None, None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.rst", "Dogs\n====\n"), ("a.CSV", "a,b\n"), ("a.csv.gz", "a,b\n"), ("a.html.gz", "<p>x"), ("a.docx", "PK"),
+        ("a.txt", "1\r\n00:00:01,000 --> 00:00:02,000\r\nA dog\r\n"), ("a", "\ufeffWEBVTT\n\n"),
+        ("a.en", "<?xml version='1.0'?>\n<tmx version='1.4'>"), ("a", "<!doctype html>\n<p>x"),
+        ("a", "[Script Info]\n"),
+        ("a.txt", '{\n "a": "b"}'), ("a.txt", '[{"a": 1}]'), ("a", '# c\nmsgid ""\nmsgstr ""\n'),
+        ("a", "a\tb\nc\td\ne\tf\n"),
+        ("a", "% c\n\\documentclass{article}"), ("a.yaml", "a: b"),
+    ],
+)  # fmt: skip
+def test_structured_files_are_no_plain_text(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(UserError, match=f"{name}: .*--document-format text"):
+        check_is_plain(path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "A dog.\n", "<b>A dog</b>\n", "{name} is here\n", '"Hi"\n', "1\n2\n", "[1] A\n", "a\tb\n"]
+)
+def test_lines_of_text_are_plain(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    check_is_plain(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize(

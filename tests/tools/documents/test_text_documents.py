@@ -1,4 +1,4 @@
-"""PO, XLIFF, SRT and JSON: what is translated, and everything else is kept."""
+"""PO, XLIFF, TMX, JSON and subtitles: what is translated, and everything else is kept."""
 
 from __future__ import annotations
 
@@ -71,7 +71,48 @@ sofa</i>
 """
 
 JSON = '{"name": "The \\"old\\" dog", "n": 1, "list": ["a\\n b ", {"key": "x \\/ y"}, ""], "code" : "42"}\n'
-EXAMPLES: list[tuple[DocumentFormat, str]] = [("srt", SRT), ("json", JSON)]
+VTT = """WEBVTT - a title
+
+STYLE
+::cue { color: red }
+
+NOTE a note --
+in two lines
+
+intro
+00:02.830 --> 00:05.560 align:start
+<v Bob>The old dog <i>sleeps</i> &amp; x on the
+<ruby>sofa<rt>couch</rt></ruby></v>
+
+00:06.000 --> 01:00:07.000
+- Who?
+- The <00:06.500>dog &lt;b&gt;
+"""
+
+ASS = r"""[Script Info]
+Title: a dog
+
+[Events]
+Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+Comment: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,a comment
+Dialogue: 0,0:00:01.00,0:00:02.00,Default,Bob,0,0,0,,{\an8}The old dog, {\i1}here\N{\i0}sleeps\hon the sofa
+Dialogue: 0,0:00:03.00,0:00:04.00,Default,,0,0,0,,- Who?\N- The dog
+Dialogue: 0,0:00:05.00,0:00:06.00,Default,,0,0,0,,{\p1}m 0 0 l 10 10{\p0}
+""".replace("\\\\", "\\")
+
+TMX = """<?xml version="1.0"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+  <tu><note>a note</note>
+    <tuv xml:lang="en-GB"><seg>The <bpt i="1">&lt;b&gt;</bpt>old<ept i="1">&lt;/b&gt;</ept> dog &amp; x</seg></tuv>
+    <tuv xml:lang="fr"><seg>Le chien</seg></tuv>
+  </tu>
+  <tu><tuv xml:lang="en"><seg>Done</seg></tuv><tuv xml:lang="DE"><seg>Fertig</seg></tuv></tu>
+  <tu><tuv xml:lang="de"><seg/></tuv><tuv xml:lang="en"><seg>Empty</seg></tuv></tu>
+  <tu><tuv xml:lang="fr"><seg>Le chat</seg></tuv></tu>
+</body></tmx>
+"""
+EXAMPLES: list[tuple[DocumentFormat, str]] = [("srt", SRT), ("vtt", VTT), ("ass", ASS), ("json", JSON)]
 
 
 @pytest.mark.parametrize(("document_format", "text"), EXAMPLES)
@@ -197,6 +238,40 @@ def test_styles_of_subtitles_are_pairs() -> None:
     assert [element.partner for element in segment.source.elements] == [1, 0, 3, 2]
 
 
+# --- WebVTT, ASS ------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_text_of_cues_of_webvtt_is_translated() -> None:
+    assert sources(parse(VTT, "vtt")) == [
+        "The old dog <i>sleeps</i> & x on the <ruby>sofa<rt>couch</rt></ruby>",
+        "Who?", "The <00:06.500>dog <b>",
+    ]  # fmt: skip
+    translated = fill(parse(VTT, "vtt"), upper)
+    assert "\n<v Bob>THE OLD DOG <i>SLEEPS</i>\n&amp; X ON THE <ruby>SOFA<rt>couch</rt></ruby></v>\n\n" in translated
+    assert translated.endswith("\n- WHO?\n- THE <00:06.500>DOG &lt;B&gt;\n")
+    assert translated.partition("<v Bob>")[0] == VTT.partition("<v Bob>")[0]
+
+
+def test_only_the_text_of_dialogues_of_ass_is_translated() -> None:
+    translated = fill(parse(ASS, "ass"), upper)
+    assert r",{\an8}THE OLD DOG, {\i1}HERE\N{\i0}SLEEPS\hON THE SOFA" + "\n" in translated
+    assert r",- WHO?\N- THE DOG" + "\n" in translated
+    assert translated.lower() == ASS.lower() and "a comment" in translated and "m 0 0 l 10 10" in translated
+
+
+# --- TMX --------------------------------------------------------------------------------------------------------------
+
+
+def test_units_of_tmx_without_the_target_language_get_a_segment() -> None:
+    translated = fill(parse(TMX, "tmx"), upper)
+    new = '<tuv xml:lang="de"><seg>THE <bpt i="1">&lt;b&gt;</bpt>OLD<ept i="1">&lt;/b&gt;</ept> DOG &amp; X</seg></tuv>'
+    french = '<tuv xml:lang="fr"><seg>Le chien</seg></tuv>'
+    expected = TMX.replace(french, f"{french}\n    {new}").replace("<seg/>", "<seg>EMPTY</seg>")
+    assert translated == expected
+    assert fill(parse(translated, "tmx"), upper) == translated
+    assert "<seg>DONE</seg>" in fill(parse(TMX, "tmx", retranslate=True), upper)
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +294,17 @@ def test_values_of_json_are_translated_and_names_are_not() -> None:
 )  # fmt: skip
 def test_only_branches_of_a_message_of_icu_are_translated(value: str, expected: str) -> None:
     assert fill(parse(f'{{"a": "{value}"}}', "json"), upper) == f'{{"a": "{expected}"}}'
+
+
+def test_an_integer_of_json_may_have_any_number_of_digits() -> None:
+    text = f'{{"n": {"9" * 5000}, "a": "dog"}}'
+    assert fill(parse(text, "json"), upper) == text.replace("dog", "DOG")
+
+
+def test_values_of_excluded_keys_are_kept() -> None:
+    text = '{"id": "a b", "text": "dog", "meta": {"id": ["x", {"text": "y"}], "c": "cat"}, "d": ["id", "e"]}'
+    assert sources(parse(text, "json", exclude_keys=["id"])) == ["dog", "cat", "id", "e"]
+    assert sources(parse(text, "json", exclude_keys=["meta", "d"])) == ["a b", "dog"]
 
 
 def test_json_in_ascii_stays_ascii() -> None:
@@ -247,6 +333,12 @@ def test_a_json_string_with_half_a_character_is_not_translated() -> None:
         ("xliff", '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', 1, "DOCTYPE"),
         ("srt", "\nhello\n", 2, "expected a time"),
         ("srt", "1\n00:00:01,000 --> 00:00\nhello\n", 2, "expected a time"),
+        ("vtt", "hello\n", 1, "not WebVTT"),
+        ("vtt", "WEBVTT\n\n00:00 --> 1\nhello\n", 3, "expected a time"),
+        ("ass", "[Script Info]\nhello\n", 1, "not ASS"),
+        ("ass", "[Events]\nDialogue: 0,1,hello\n", 2, "expected 10 fields"),
+        ("tmx", "<xliff/>", 1, "not TMX"),
+        ("tmx", "<tmx><tu><tuv xml:lang='fr'><seg>x</seg></tuv></tu></tmx>", 1, "no segment is in en"),
         ("json", '{"a": 1,\n}', 2, "not JSON"),
         ("json", "[" * 100_000, 1, "nested too deeply"),
     ],

@@ -35,10 +35,14 @@ class DocumentOptions:
 
     language: str
     """Language code of the translation."""
+    source_language: str = ""
+    """Language code of the text. A translation memory may have several."""
     attributes: tuple[str, ...] = ()
     """Attributes of HTML that are translated, such as `alt`."""
     retranslate: bool = False
-    """Translate messages of PO and XLIFF again that have a translation."""
+    """Translate messages of PO, TMX and XLIFF again that have a translation."""
+    exclude_keys: frozenset[str] = frozenset()
+    """Keys of JSON whose values are not translated, at any depth."""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ The stages are imported inside the functions, because they import torch, and a f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from transformer_mt.data.text_files import open_text, remove_compressed_suffix
 from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import (
@@ -22,13 +24,16 @@ from transformer_mt.tools.documents.document import (
 )
 from transformer_mt.tools.markup.elements import MarkedText
 
-DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
+DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
+    "ass": (".ass", ".ssa"),
     "html": (".html", ".htm", ".xhtml"),
     "json": (".json",),
     "markdown": (".md", ".markdown"),
     "po": (".po", ".pot"),
     "srt": (".srt",),
+    "tmx": (".tmx",),
+    "vtt": (".vtt",),
     "xliff": (".xlf", ".xliff"),
 }
 """Suffixes of each format."""
@@ -39,10 +44,54 @@ def find_format(path: Path) -> DocumentFormat | None:
     return next((name for name, suffixes in FORMATS.items() if path.suffix.lower() in suffixes), None)
 
 
+_OTHER_FORMATS = (
+    "adoc asciidoc bib cfg css csv dfxp doc docx epub ini ipynb js jsonl mqxliff ndjson odp ods odt org pdf php ppt "
+    "pptx properties py resx rst rtf sbv sdlxliff sql stl strings sub svg tex toml ts tsv ttml vue xls xlsx xml yaml "
+    "yml zip"
+)
+_OTHER_SUFFIXES = frozenset(f".{name}" for name in _OTHER_FORMATS.split())
+_SIGNS: Mapping[str, re.Pattern[str]] = {
+    "rtf": re.compile(r"\{\\rtf"),
+    "tmx": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE[^>]*>\s*)?<tmx\b"),
+    "xliff": re.compile(r"(?:<\?xml[^>]*>\s*)?<xliff\b"),
+    "html": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE html|<html\b)", re.IGNORECASE),
+    "xml": re.compile(r"<\?xml\b|<!DOCTYPE\b"),
+    "vtt": re.compile(r"WEBVTT\s"),
+    "ass": re.compile(r"\[Script Info\]"),
+    "srt": re.compile(r"\d+\s*\n\s*\d+:\d\d:\d\d[,.]\d+\s*-->"),
+    "po": re.compile(r'(?:#.*\n|\s*\n)*(?:msgctxt ".*"\n)?msgid ".*"\n(?:".*"\n)*(?:msgstr|msgid_plural) ?"'),
+    "tex": re.compile(r"(?:%.*\n|\s*\n)*\\documentclass\b"),
+    "json": re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:|\[\s*\{\s*"'),
+    "tsv": re.compile(r"(?:[^\t\n]*(?:\t[^\t\n]*){1}\n){3}|(?:[^\t\n]*(?:\t[^\t\n]*){2}\n){3}"),
+}
+"""How the content of a file with structure starts. The names are formats, or suffixes."""
+_HEAD_BYTES = 4096
+
+
+def check_is_plain(path: Path) -> None:
+    """Raise `UserError` if the suffix or the content of a file tells that it has more than lines of text."""
+    suffix = remove_compressed_suffix(path).suffix.lower()
+    found = suffix.removeprefix(".") if suffix in _OTHER_SUFFIXES else ""
+    if not found and path.is_file():
+        with open_text(path) as file:
+            head = file.read(_HEAD_BYTES).decode(errors="ignore").removeprefix(BOM).lstrip().replace("\r\n", "\n")
+        found = next((name for name, sign in _SIGNS.items() if sign.match(head)), "")
+    name = next((name for name, suffixes in FORMATS.items() if name == found or suffix in suffixes), None)
+    insist = "--document-format text translates it line by line"
+    if name and remove_compressed_suffix(path) != path:
+        raise UserError(f"{path}: is a compressed document ({name}); unpack it, or {insist}")
+    if name:
+        raise UserError(f"{path}: looks like a document; pass --document-format {name} with --output, or {insist}")
+    if found:
+        raise UserError(
+            f"{path}: looks like {found.upper()}, which has more than lines of text; extract them, or {insist}"
+        )
+
+
 def read_document(path: Path, document_format: DocumentFormat, options: DocumentOptions) -> Document:
     """Read a document. Raises `UserError` if it does not follow its format, or is not UTF-8."""
     try:
-        text = decode(path.read_bytes(), may_declare=document_format in ("html", "xliff"))
+        text = decode(path.read_bytes(), may_declare=document_format in ("html", "tmx", "xliff"))
         return parse_document(text, document_format, options)
     except DocumentError as error:
         raise UserError(f"{path}, line {error.line}: {error.message}") from None
@@ -55,6 +104,8 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
     """
     body = text.removeprefix(BOM)
     match document_format:
+        case "ass":
+            from transformer_mt.tools.documents.subtitles import parse_ass as parse
         case "html":
             from transformer_mt.tools.documents.html import parse_html as parse
         case "json":
@@ -64,9 +115,13 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
         case "po":
             from transformer_mt.tools.documents.messages import parse_po as parse
         case "srt":
-            from transformer_mt.tools.documents.messages import parse_srt as parse
+            from transformer_mt.tools.documents.subtitles import parse_srt as parse
+        case "tmx":
+            from transformer_mt.tools.documents.bilingual import parse_tmx as parse
+        case "vtt":
+            from transformer_mt.tools.documents.subtitles import parse_vtt as parse
         case "xliff":
-            from transformer_mt.tools.documents.xliff import parse_xliff as parse
+            from transformer_mt.tools.documents.bilingual import parse_xliff as parse
     document = parse(body, options)
     return replace(document, byte_order_mark=text[: len(text) - len(body)])
 

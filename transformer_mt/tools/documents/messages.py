@@ -1,11 +1,10 @@
-"""Messages of programs and subtitles: PO files of gettext, JSON and SRT."""
+"""Messages of programs: PO files of gettext, and JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import polib
@@ -14,16 +13,10 @@ from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
     DocumentOptions,
-    InlineToken,
-    Piece,
     Replacement,
-    Segment,
-    add_text,
     check_encoding_name,
-    make_segment,
     make_text_parts,
 )
-from transformer_mt.tools.markup.elements import Role
 
 _OTHER_LINE_BREAKS = re.compile("[\v\f\x1c-\x1e\x85\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}]|\r(?!\n)")
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -111,15 +104,15 @@ def _escape(text: str) -> str:
     return text.translate(_CONTROLS | _ESCAPES)
 
 
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?P<is_name>[ \t\r\n]*:)?')
+_JSON_TOKEN = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")(?P<is_name>[ \t\r\n]*:)?|[][{}]')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, written as an escape. Its string is not text, and stays unchanged."""
 
 
-def parse_json(text: str, _: DocumentOptions) -> Document:
+def parse_json(text: str, options: DocumentOptions) -> Document:
     """Return the document of a JSON file. Raises `DocumentError` if it is not JSON."""
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # an integer may have any number of digits
     except json.JSONDecodeError as error:
         raise DocumentError(error.lineno, f"not JSON: {error.msg} (column {error.colno}); correct it") from None
     except RecursionError:
@@ -127,8 +120,17 @@ def parse_json(text: str, _: DocumentOptions) -> Document:
     # A file that is ASCII by escapes stays ASCII.
     escape = partial(_escape_json, ascii=text.isascii() and re.search(r"\\u0*[0-9a-fA-F]{3}", text) is not None)
     replacements: list[Replacement] = []
-    for match in _JSON_STRING.finditer(text):
-        if match["is_name"] is None:
+    excluded = [False]  # whether the key of each open object or list is excluded
+    is_excluded = False  # the next value
+    for match in _JSON_TOKEN.finditer(text):
+        if match[0] in ("{", "["):
+            excluded.append(is_excluded)
+        elif match[0] in ("}", "]"):
+            excluded.pop()
+            is_excluded = excluded[-1]
+        elif match["is_name"] is not None:
+            is_excluded = excluded[-1] or json.loads(match["string"]) in options.exclude_keys
+        elif not is_excluded:
             start, end = match.start() + 1, match.end() - 1
             value = json.loads(match[0])
             replacement = Replacement(start, end, make_text_parts(value, start, escape))
@@ -139,90 +141,3 @@ def parse_json(text: str, _: DocumentOptions) -> Document:
 
 def _escape_json(text: str, *, ascii: bool) -> str:
     return json.dumps(text, ensure_ascii=ascii)[1:-1]
-
-
-_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d+:\d\d:\d\d[,.]\d{1,3}(\s.*)?")
-_DASH = re.compile(r"\s*[-\N{EN DASH}\N{EM DASH}]\s*")
-_TAG = re.compile(
-    r"<(?P<closing>/?)(?P<name>[bius]|font)\b[^<>]*>"
-    r"|\{\\(?P<style>[bius])(?P<is_on>[01])\}|\{\\?/?[biusyc\\][^{}]*\}",  # {\i1}, {\an8}, {y:i}
-    re.IGNORECASE,
-)
-
-
-def parse_srt(text: str, _: DocumentOptions) -> Document:
-    """Return the document of a subtitle file. Raises `DocumentError` if it has text without a time."""
-    lines = [(match.start(), match.end(), match[0]) for match in re.finditer(r"[^\r\n]+|(?<=\n)(?=\r?\n)", text)]
-    replacements: list[Replacement] = []
-    cue: list[tuple[int, int]] = []  # lines of the current cue
-    has_time = False
-    for i, (start, end, line) in enumerate(lines):
-        following = lines[i + 1][2] if i + 1 < len(lines) else ""
-        if line.strip().isdecimal() and _TIMES.fullmatch(following):
-            continue  # the number of a cue
-        if _TIMES.fullmatch(line) or not line.strip():
-            has_time |= bool(line.strip())
-            replacements += _cue_replacements(text, cue)
-            cue = []
-        elif not has_time or "-->" in line:
-            number = 1 + text.count("\n", 0, start) + ("-->" in following)
-            raise DocumentError(number, "expected a time such as 00:00:01,000 --> 00:00:02,500; correct the file")
-        else:
-            cue.append((start, end))
-    return Document(text, [*replacements, *_cue_replacements(text, cue)])
-
-
-def _cue_replacements(text: str, lines: Sequence[tuple[int, int]]) -> Iterator[Replacement]:
-    """Yield the segments of a cue: one, or one for each line that starts with a dash."""
-    dashes = [_DASH.match(text, start, end) for start, end in lines]
-    is_dialogue = len(lines) > 0 and all(dashes)
-    tokens: list[InlineToken] = []
-    for (start, end), dash in zip(lines, dashes, strict=True):
-        if is_dialogue and dash is not None:
-            yield from _make_replacements(text, [*_tokenize(text, dash.end(), end)])
-            continue
-        if tokens:
-            tokens.append(InlineToken(tokens[-1].end, start, " "))
-        tokens += _tokenize(text, start, end)
-    yield from _make_replacements(text, tokens)
-
-
-def _tokenize(text: str, start: int, end: int) -> Iterator[InlineToken]:
-    tags: list[InlineToken] = []
-    for match in _TAG.finditer(text, start, end):
-        name = match["name"] or match["style"]
-        is_closing = match["closing"] or match["is_on"] == "0"
-        role = Role.SINGLE if name is None else Role.CLOSING if is_closing else Role.OPENING
-        tags.append(InlineToken(*match.span(), role=role, name=match[0][0] + (name or "").lower()))
-    return add_text(text, tags, start, end)
-
-
-def _make_replacements(text: str, tokens: Sequence[InlineToken]) -> Iterator[Replacement]:
-    segment = make_segment(text, tokens, _join)
-    if segment is not None:
-        raw = text[segment.start : segment.end]
-        newline = "\r\n" if "\r\n" in raw else "\n"
-        broken: Segment = replace(segment, render=partial(_break_lines, 1 + raw.count("\n"), newline))
-        yield Replacement(segment.start, segment.end, [broken])
-
-
-def _join(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.text for piece in pieces)
-
-
-def _break_lines(n_lines: int, newline: str, pieces: Sequence[Piece]) -> str:
-    """Break a translation into at most `n_lines` lines of similar length, at spaces outside tags."""
-    joined = _join(pieces)
-    spaces: list[tuple[int, int]] = []  # offset of each space, and the number of visible characters before it
-    offset = n_visible = 0
-    for piece in pieces:
-        if not piece.is_markup:
-            spaces += [(offset + i, n_visible + i) for i, character in enumerate(piece.text) if character == " "]
-            n_visible += len(piece.text)
-        offset += len(piece.text)
-    breaks: set[int] = set()
-    for line in range(1, n_lines):
-        free = [space for space in spaces if space[0] not in breaks]
-        if free:
-            breaks.add(min(free, key=lambda space: abs(space[1] - n_visible * line / n_lines))[0])
-    return "".join(newline if i in breaks else character for i, character in enumerate(joined))

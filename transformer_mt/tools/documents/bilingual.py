@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2.x: the source of each unit is translated into its target."""
+"""XLIFF 1.2 and 2.x, and TMX: the source of each unit is translated into its target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
+from transformer_mt.data.languages import primary_language
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
@@ -23,9 +24,9 @@ from transformer_mt.tools.documents.document import (
 )
 from transformer_mt.tools.markup.elements import Role
 
-_PAIRS = frozenset({"g", "pc", "mrk"})
+_PAIRS = frozenset({"g", "pc", "mrk", "hi"})
 """Tags around text that is translated."""
-_CODES = frozenset({"x", "ph", "bx", "ex", "bpt", "ept", "it", "sc", "ec", "cp", "sm", "em"})
+_CODES = frozenset({"x", "ph", "bx", "ex", "bpt", "ept", "it", "sc", "ec", "cp", "sm", "em", "ut"})
 """Tags that represent a tag or placeholder of the original file. Their content is not translated."""
 _OPENING_CODES, _CLOSING_CODES = frozenset({"bx", "bpt", "sc", "sm"}), frozenset({"ex", "ept", "ec", "em"})
 _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "originalData", "matches"})
@@ -33,7 +34,7 @@ _UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
 _MAX_INDENTATION = 200  # characters of white space that are repeated before a new target
 _LINE_BREAK = re.compile(r"(?<!\s)\s*\n\s*")
 _NODE = re.compile(
-    r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<text>[^<]+)"
+    r"<!--.*?-->|<\?.*?\?>|<!DOCTYPE[^>]*>|<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<text>[^<]+)"
     r"|<(?P<closing>/?)(?P<tag>[^\s/>]+)(?P<attributes>(?:[^>\"']|\"[^\"]*\"|'[^']*')*?)(?P<empty>/?)>",
     re.DOTALL,
 )
@@ -64,9 +65,12 @@ class _Node:
         return next((self.attributes[name] for name in names if name in self.attributes), "")
 
 
-def _parse(text: str) -> list[_Node]:
-    """Return tags and text with their ranges. A tag that has no content has no closing node."""
-    _check_xml(text)
+def _parse(text: str, root: str) -> list[_Node]:
+    """Return tags and text with their ranges. A tag that has no content has no closing node.
+
+    Raises `DocumentError` unless the text is well-formed XML with this root, without entities of its own.
+    """
+    _check_xml(text, may_have_type=root == "tmx")
     nodes: list[_Node] = []
     open_nodes: list[int] = []
     for match in _NODE.finditer(text):
@@ -83,15 +87,19 @@ def _parse(text: str) -> list[_Node]:
             nodes.append(_Node(start, end, "opening", index, index, name, attributes, is_empty=bool(match["empty"])))
             if not match["empty"]:
                 open_nodes.append(index)
+    if (found := next(node for node in nodes if node.kind == "opening").tag) != root:
+        problem = f"the root is <{found[:30]}>, not <{root}>; pass another --document-format"
+        raise DocumentError(1, f"not {root.upper()}: {problem}")
     return nodes
 
 
-def _check_xml(text: str) -> None:
-    """Raise `DocumentError` unless a text is well-formed XML without a document type."""
+def _check_xml(text: str, *, may_have_type: bool) -> None:
+    """Raise `DocumentError` unless a text is well-formed XML without a document type, or with one that is a name."""
     parser = expat.ParserCreate("UTF-8")
 
-    def refuse(*_: object) -> None:
-        raise DocumentError(parser.CurrentLineNumber, "has a document type (DOCTYPE); remove it")
+    def refuse(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:
+        if has_declarations or not may_have_type:
+            raise DocumentError(parser.CurrentLineNumber, "has a document type (DOCTYPE); remove it")
 
     parser.StartDoctypeDeclHandler = refuse
     try:
@@ -106,10 +114,8 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
 
     Raises `DocumentError` if it is not XLIFF, or has a document type.
     """
-    nodes = _parse(text)
+    nodes = _parse(text, "xliff")
     root = next(node for node in nodes if node.kind == "opening")
-    if root.tag != "xliff":
-        raise DocumentError(1, "not XLIFF: the root is not <xliff>; pass another --document-format")
     is_version_1 = root.get("version").startswith("1")
     holder, attribute = ("file", "target-language") if is_version_1 else ("xliff", "trgLang")
     replacements: list[Replacement] = []
@@ -132,31 +138,83 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
 def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool) -> Iterator[Replacement]:
     """Yield the replacement of the target of a unit, if it is translated."""
     children: dict[str, _Node] = {}
-    i = first + 1
-    while i < nodes[first].last:
-        if nodes[i].kind == "opening":
-            children.setdefault(nodes[i].tag, nodes[i])
-            i = nodes[i].last
-        i += 1
+    for child in _find_children(nodes, first):
+        children.setdefault(child.tag, child)
     source, target = children.get("source"), children.get("target")
     if source is None or source.is_empty:
         return
     if target is None:
         end = nodes[children.get("seg-source", source).last].end
-        before = text[max(0, source.start - _MAX_INDENTATION) : source.start]
         name = source.name.removesuffix("source") + "target"
-        parts = [before[len(before.rstrip()) :], f"<{name}>", *_target_parts(text, nodes, source), f"</{name}>"]
+        parts = [_indentation(text, source), f"<{name}>", *_target_parts(text, nodes, source), f"</{name}>"]
         yield Replacement(end, end, parts, always_replaces=True)
         return
+    yield from _fill_target(text, nodes, source, target, retranslate or target.get("state") in _UNTRANSLATED_STATES)
+
+
+def _find_children(nodes: Sequence[_Node], parent: int) -> Iterator[_Node]:
+    """Yield the opening nodes directly inside of a node."""
+    i = parent + 1
+    while i < nodes[parent].last:
+        if nodes[i].kind == "opening":
+            yield nodes[i]
+            i = nodes[i].last
+        i += 1
+
+
+def _indentation(text: str, node: _Node) -> str:
+    """Return the white space before a node."""
+    before = text[max(0, node.start - _MAX_INDENTATION) : node.start]
+    return before[len(before.rstrip()) :]
+
+
+def _fill_target(
+    text: str, nodes: Sequence[_Node], source: _Node, target: _Node, is_replaced: bool
+) -> Iterator[Replacement]:
+    """Yield the replacement of the content of a target, if it is blank or replaced."""
     closing = nodes[target.last]
-    is_blank = target.is_empty or not text[target.end : closing.start].strip()
-    if is_blank or retranslate or target.get("state") in _UNTRANSLATED_STATES:
-        parts = _target_parts(text, nodes, source)
-        if target.is_empty:
-            parts = [f"{text[target.start : target.end - 2].rstrip()}>", *parts, f"</{target.name}>"]
-            yield Replacement(target.start, target.end, parts, always_replaces=True)
-        else:
-            yield Replacement(target.end, closing.start, parts, always_replaces=True)
+    if not (is_replaced or target.is_empty or not text[target.end : closing.start].strip()):
+        return
+    parts = _target_parts(text, nodes, source)
+    if target.is_empty:
+        parts = [f"{text[target.start : target.end - 2].rstrip()}>", *parts, f"</{target.name}>"]
+        yield Replacement(target.start, target.end, parts, always_replaces=True)
+    else:
+        yield Replacement(target.end, closing.start, parts, always_replaces=True)
+
+
+def parse_tmx(text: str, options: DocumentOptions) -> Document:
+    """Return the document of a translation memory. Units without a segment in the target language get one.
+
+    Raises `DocumentError` if it is not TMX, or has no segment in the source language.
+    """
+    nodes = _parse(text, "tmx")
+    replacements: list[Replacement] = []
+    has_source = False
+    for unit in (node for node in nodes if node.kind == "opening" and node.tag == "tu"):
+        variants = [node for node in _find_children(nodes, unit.first) if node.tag == "tuv"]
+        languages = [primary_language(variant.get("xml:lang", "lang")) for variant in variants]
+        segments = [
+            next((each for each in _find_children(nodes, node.first) if each.tag == "seg"), None) for node in variants
+        ]
+        by_language = dict(reversed([*zip(languages, segments, strict=True)]))  # the first of each
+        source = by_language.get(primary_language(options.source_language))
+        if source is None or source.is_empty:
+            continue
+        has_source = True
+        target = by_language.get(primary_language(options.language))
+        if target is not None:
+            replacements += _fill_target(text, nodes, source, target, options.retranslate)
+        elif primary_language(options.language) not in languages:
+            variant, seg = next(node for node in variants if node.first < source.first < node.last), source.name
+            opening = f'<{variant.name} xml:lang="{options.language}"><{seg}>'
+            closing = f"</{seg}></{variant.name}>"
+            parts = [_indentation(text, variant), opening, *_target_parts(text, nodes, source), closing]
+            end = nodes[variants[-1].last].end
+            replacements.append(Replacement(end, end, parts, always_replaces=True))
+    if not has_source:
+        raise DocumentError(1, f"no segment is in {options.source_language}, the source language; pass another file")
+    return Document(text, sorted(replacements, key=lambda each: each.start))
 
 
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | Segment]:
@@ -181,7 +239,7 @@ def _tokenize(nodes: Sequence[_Node], first: int, last: int) -> Iterator[InlineT
             role = Role.SINGLE
             if node.tag in _OPENING_CODES or node.tag in _CLOSING_CODES:
                 role = Role.OPENING if node.tag in _OPENING_CODES else Role.CLOSING
-            name = node.get("rid", "startRef", "id") if role is not Role.SINGLE else ""
+            name = node.get("rid", "startRef", "i", "id") if role is not Role.SINGLE else ""
             is_content = role is Role.SINGLE  # a placeholder may be part of the sentence
             yield InlineToken(node.start, nodes[i].end, None, role, f"code {name}", is_content)
         else:

@@ -1,0 +1,235 @@
+"""Subtitles: SRT, WebVTT and ASS. The text of cues is translated, with its tags; times and styles are kept."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from transformer_mt.tools.documents.document import (
+    Document,
+    DocumentError,
+    DocumentOptions,
+    InlineToken,
+    Piece,
+    Replacement,
+    add_text,
+    make_segment,
+)
+from transformer_mt.tools.documents.html import escape_text, split_references
+from transformer_mt.tools.markup.elements import Role
+
+_LINE = re.compile(r"[^\r\n]+|(?<=\n)(?=\r?\n)")
+_DASH = re.compile(r"\s*[-\N{EN DASH}\N{EM DASH}]\s*")
+_STYLES = re.compile(
+    r"<(?P<closing>/?)(?P<name>[bius]|font)\b[^<>]*>"
+    r"|\{\\(?P<style>[bius])(?P<is_on>[01])\}|\{\\?/?[biusyc\\][^{}]*\}",  # {\i1}, {\an8}, {y:i}
+    re.IGNORECASE,
+)
+_Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Syntax:
+    """How a format writes the text of a cue."""
+
+    tokenize: Callable[[str, int, int], Iterator[InlineToken]]
+    escape: Callable[[str], str] = str
+    newline: str = "\n"
+
+    def read_cue(self, text: str, lines: Sequence[_Range]) -> Iterator[Replacement]:
+        """Yield the segments of a cue: one, or one for each line that starts with a dash."""
+        dashes = [_DASH.match(text, start, end) for start, end in lines]
+        is_dialogue = len(lines) > 0 and all(dashes)
+        tokens: list[InlineToken] = []
+        for (start, end), dash in zip(lines, dashes, strict=True):
+            if is_dialogue and dash is not None:
+                yield from self._make_replacements(text, [*self.tokenize(text, dash.end(), end)])
+                continue
+            if tokens:
+                tokens.append(InlineToken(tokens[-1].end, start, " "))
+            tokens += self.tokenize(text, start, end)
+        yield from self._make_replacements(text, tokens)
+
+    def _make_replacements(self, text: str, tokens: Sequence[InlineToken]) -> Iterator[Replacement]:
+        segment = make_segment(text, tokens, str)
+        if segment is not None:
+            raw = text[segment.start : segment.end]
+            newline = "\r\n" if "\r\n" in raw else self.newline
+            segment = replace(segment, render=partial(self._render, 1 + raw.count(newline), newline))
+            yield Replacement(segment.start, segment.end, [segment])
+
+    def _render(self, n_lines: int, newline: str, pieces: Sequence[Piece]) -> str:
+        """Break a translation into at most `n_lines` lines of similar length, at spaces outside tags."""
+        spaces: list[_Range] = []  # index of the piece, and offset in it
+        n_before: list[int] = []  # visible characters before each
+        n_visible = 0
+        for index, piece in enumerate(pieces):
+            if not piece.is_markup:
+                found = [offset for offset, character in enumerate(piece.text) if character == " "]
+                spaces += [(index, offset) for offset in found]
+                n_before += [n_visible + offset for offset in found]
+                n_visible += len(piece.text)
+        breaks: dict[int, list[int]] = {}  # offsets in each piece
+        first = 0  # space that may be the next break
+        for line in range(1, n_lines):
+            wanted = n_visible * line / n_lines
+            nearest = bisect_left(n_before, wanted, first)
+            if nearest > first and (
+                nearest == len(spaces) or wanted - n_before[nearest - 1] < n_before[nearest] - wanted
+            ):
+                nearest -= 1
+            if nearest >= len(spaces):
+                break
+            index, offset = spaces[nearest]
+            breaks.setdefault(index, []).append(offset)
+            first = nearest + 1
+        output: list[str] = []
+        for index, piece in enumerate(pieces):
+            lines: list[str] = []
+            start = 0
+            for offset in breaks.get(index, ()):
+                lines.append(piece.text[start:offset])
+                start = offset + 1
+            lines.append(piece.text[start:])
+            output.append(piece.text if piece.is_markup else newline.join(map(self.escape, lines)))
+        return "".join(output)
+
+
+# --- SRT --------------------------------------------------------------------------------------------------------------
+
+_SRT_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d+:\d\d:\d\d[,.]\d{1,3}(\s.*)?")
+
+
+def parse_srt(text: str, _: DocumentOptions) -> Document:
+    """Return the document of a subtitle file. Raises `DocumentError` if it has text without a time."""
+    syntax = _Syntax(_tokenize_styles)
+    lines = [(match.start(), match.end(), match[0]) for match in _LINE.finditer(text)]
+    replacements: list[Replacement] = []
+    cue: list[_Range] = []  # lines of the current cue
+    has_time = False
+    for i, (start, end, line) in enumerate(lines):
+        following = lines[i + 1][2] if i + 1 < len(lines) else ""
+        if line.strip().isdecimal() and _SRT_TIMES.fullmatch(following):
+            continue  # the number of a cue
+        if _SRT_TIMES.fullmatch(line) or not line.strip():
+            has_time |= bool(line.strip())
+            replacements += syntax.read_cue(text, cue)
+            cue = []
+        elif not has_time or "-->" in line:
+            number = 1 + text.count("\n", 0, start) + ("-->" in following)
+            raise DocumentError(number, "expected a time such as 00:00:01,000 --> 00:00:02,500; correct the file")
+        else:
+            cue.append((start, end))
+    return Document(text, [*replacements, *syntax.read_cue(text, cue)])
+
+
+def _tokenize_styles(text: str, start: int, end: int) -> Iterator[InlineToken]:
+    tags: list[InlineToken] = []
+    for match in _STYLES.finditer(text, start, end):
+        name = match["name"] or match["style"]
+        is_closing = match["closing"] or match["is_on"] == "0"
+        role = Role.SINGLE if name is None else Role.CLOSING if is_closing else Role.OPENING
+        tags.append(InlineToken(*match.span(), role=role, name=match[0][0] + (name or "").lower()))
+    return add_text(text, tags, start, end)
+
+
+# --- WebVTT -----------------------------------------------------------------------------------------------------------
+
+_VTT_TIMES = re.compile(r"\s*(?:\d+:)?\d\d:\d\d\.\d{3}\s*-->\s*(?:\d+:)?\d\d:\d\d\.\d{3}(\s.*)?")
+_VTT_TAG = re.compile(r"<rt\b[^<>]*>.*?(?:</rt>|(?=</ruby>)|\Z)|<(?P<closing>/?)(?P<name>[A-Za-z]*)[^<>]*>", re.DOTALL)
+
+
+def parse_vtt(text: str, _: DocumentOptions) -> Document:
+    """Return the document of a WebVTT file. Notes, styles and names of cues are kept.
+
+    Raises `DocumentError` if it does not start with WEBVTT, or if a time is not one.
+    """
+    if not re.match(r"WEBVTT(?:\s|\Z)", text):
+        raise DocumentError(1, "not WebVTT: the first line is not WEBVTT; correct the file")
+    syntax = _Syntax(_tokenize_vtt, escape_text)
+    replacements: list[Replacement] = []
+    cue: list[_Range] | None = None  # lines after a time; None in other blocks
+    for match in _LINE.finditer(text):
+        if not match[0].strip():
+            replacements += syntax.read_cue(text, cue or [])
+            cue = None
+        elif cue is not None and "-->" not in match[0]:
+            cue.append(match.span())
+        elif _VTT_TIMES.fullmatch(match[0]):
+            replacements += syntax.read_cue(text, cue or [])
+            cue = []
+        elif "-->" in match[0]:
+            number = 1 + text.count("\n", 0, match.start())
+            raise DocumentError(number, "expected a time such as 00:01.000 --> 00:02.500; correct the file")
+    return Document(text, [*replacements, *syntax.read_cue(text, cue or [])])
+
+
+def _tokenize_vtt(text: str, start: int, end: int) -> Iterator[InlineToken]:
+    for match in _VTT_TAG.finditer(text, start, end):
+        yield from split_references(text, start, match.start())
+        start, name = match.end(), match["name"]
+        role = Role.SINGLE if not name else Role.CLOSING if match["closing"] else Role.OPENING
+        yield InlineToken(*match.span(), role=role, name=name or "", is_content=name is None)
+    yield from split_references(text, start, end)
+
+
+# --- ASS --------------------------------------------------------------------------------------------------------------
+
+_ASS_FIELDS = 10  # of an event, unless a line `Format` says so
+_ASS_PART = re.compile(r"\{[^{}]*\}|\\[Nnh]")
+_ASS_STYLE = re.compile(r"\{\\(?P<style>[bius])(?P<is_on>[01])\}")
+_ASS_DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
+
+
+def parse_ass(text: str, _: DocumentOptions) -> Document:
+    """Return the document of a file of Advanced SubStation Alpha. Comments and drawings are kept.
+
+    Raises `DocumentError` if it has no events, or if an event lacks fields.
+    """
+    syntax = _Syntax(_tokenize_ass, _escape_ass, r"\N")
+    n_fields = _ASS_FIELDS
+    section = ""
+    replacements: list[Replacement] = []
+    for match in _LINE.finditer(text):
+        kind, _colon, value = match[0].partition(":")
+        if match[0].startswith("["):
+            section = match[0].strip().lower()
+        if section != "[events]":
+            continue
+        if kind.strip().lower() == "format":
+            n_fields = 1 + value.count(",")
+        elif kind.strip().lower() == "dialogue":
+            fields = value.split(",", n_fields - 1)
+            if len(fields) < n_fields:
+                number = 1 + text.count("\n", 0, match.start())
+                raise DocumentError(number, f"expected {n_fields} fields, separated by commas; correct the file")
+            if not _ASS_DRAWING.search(fields[-1]):
+                ends = [part.start() for part in re.finditer(r"\\N", fields[-1])]
+                offset = match.end() - len(fields[-1])
+                starts = [0, *(end + len(r"\N") for end in ends)]
+                lines = [
+                    (offset + start, offset + end) for start, end in zip(starts, [*ends, len(fields[-1])], strict=True)
+                ]
+                replacements += syntax.read_cue(text, lines)
+    if not re.search(r"^\[events\]", text, re.IGNORECASE | re.MULTILINE):
+        raise DocumentError(1, "not ASS: it has no section [Events]; correct the file")
+    return Document(text, replacements)
+
+
+def _tokenize_ass(text: str, start: int, end: int) -> Iterator[InlineToken]:
+    tokens: list[InlineToken] = []
+    for match in _ASS_PART.finditer(text, start, end):
+        if match[0].startswith("\\"):
+            tokens.append(InlineToken(*match.span(), "\N{NO-BREAK SPACE}" if match[0] == r"\h" else " "))
+        else:
+            style = _ASS_STYLE.fullmatch(match[0])
+            role = Role.SINGLE if style is None else Role.OPENING if style["is_on"] == "1" else Role.CLOSING
+            tokens.append(InlineToken(*match.span(), role=role, name=style["style"] if style else ""))
+    return add_text(text, tokens, start, end)
+
+
+def _escape_ass(text: str) -> str:
+    return text.replace("{", r"\{").replace("}", r"\}").replace("\N{NO-BREAK SPACE}", r"\h")
