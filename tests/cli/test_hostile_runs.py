@@ -6,6 +6,7 @@ Each hostile run is a copy of the tiny run, whose `config.yaml` was changed by h
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -195,6 +196,53 @@ def test_a_pipe_in_a_run_is_not_opened(name: str, command: tuple[str, ...], host
     os.mkfifo(hostile / name)
     done = tmt(*(part.replace("RUN", str(hostile)) for part in command))
     assert (done.returncode == 2) == (command[0] != "runs"), done.stderr
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_huge_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_endless_file(path: Path) -> None:
+    """Link to a regular file of Linux that claims to be empty, and has terabytes."""
+    path.symlink_to("/proc/self/pagemap")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+UNREADABLE = (make_pipe, make_huge_file, link_to_device, link_to_endless_file, link_to_itself)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("make", UNREADABLE)
+def test_unreadable_files_do_not_hide_other_runs(make: Callable[[Path], None], hostile: Path, tmt: Tmt) -> None:
+    """`tmt runs` lists a run with such a file, and all others. Other commands end with a message."""
+    names = ["run.json", "config.yaml", "metrics.jsonl", "calibration.json", "tokenizer.json", ".lock", ".lock.json"]
+    names += [str(path.relative_to(hostile)) for path in hostile.glob("checkpoints/*/checkpoint.json")]
+    for i, name in enumerate(names):
+        run = hostile.with_name(f"run{i}")
+        shutil.copytree(hostile, run)
+        (run / name).unlink(missing_ok=True)
+        make(run / name)
+    listed = assert_succeeded(tmt("runs", hostile.parent))
+    assert all(f"run{i} " in listed for i in range(len(names)))
+    assert "run " in listed
+    for command, name, *text in (
+        ("translate", "run0", "one"),
+        ("translate", "run4", "one"),
+        ("config", "run1/config.yaml"),
+    ):
+        assert tmt(command, hostile.parent / name, *text).returncode == 2
 
 
 def test_a_user_reads_the_data_of_an_own_run_and_of_no_other(

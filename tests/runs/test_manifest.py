@@ -69,16 +69,16 @@ def test_missing_file_is_detected(name: str, manifest: Path) -> None:
         verify_manifest(manifest)
 
 
-@pytest.mark.parametrize(("method", "name"), [("read_bytes", "about.json"), ("open", "empty")])
-def test_read_error_is_reported(method: str, name: str, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["about.json", "empty"])
+def test_read_error_is_reported(name: str, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bad sector of the disk."""
 
-    def fail(path: Path, *_: object) -> bytes:
-        raise OSError(5, "Input/output error", str(path))
+    def fail(path: str, _: int) -> int:
+        raise OSError(5, "Input/output error", path)
 
     content = read_manifest(manifest)
-    monkeypatch.setattr(Path, method, fail)
-    if method == "open":
+    monkeypatch.setattr("os.open", fail)
+    if name == "empty":
         monkeypatch.setattr("transformer_mt.runs.records.read_manifest", lambda _: content)
     with pytest.raises(CorruptFileError, match=rf"{name}: cannot be read \(Input/output error\)"):
         verify_manifest(manifest)

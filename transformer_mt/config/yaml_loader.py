@@ -19,6 +19,7 @@ from transformer_mt.errors import UserError
 
 KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
 MAX_DEPTH = 50  # of sections and lists; the configuration needs 7
+MAX_BYTES = 4 << 20  # of a file
 MAX_VALUES = 1_000_000  # of a file; aliases could expand to any number
 Value = Any  # None, str, list[Value] or dict[str, Value]
 
@@ -93,7 +94,13 @@ def read_yaml(path: Path) -> Tree:
     Raises `UserError` with file and line for a file that is missing, unreadable or not valid.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        if path.is_fifo() and path.parts[:2] not in (("/", "dev"), ("/", "proc")):  # those are <(command) in a shell
+            raise UserError(f"{path}: is a pipe; pass a YAML file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UserError(f"{path}: is larger than {MAX_BYTES:,} bytes; pass a YAML file")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file (looked in {Path.cwd()})") from None
     except IsADirectoryError:
@@ -184,11 +191,11 @@ def read_inherited(path: Path, is_merged: Callable[[KeyPath], bool], descendants
     Raises:
         UserError: A file cannot be read, or the files inherit from each other in a circle.
     """
+    tree = read_yaml(path)  # first, because `resolve` raises a RuntimeError for a link to itself
     files = (*descendants, path.resolve())
     if files[-1] in descendants:
         chain = " -> ".join(file.name for file in files)
         raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")
-    tree = read_yaml(path)
     base = tree.values.pop("base", None)
     if base is None:
         return tree

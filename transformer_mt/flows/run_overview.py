@@ -19,10 +19,11 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import markdown_table
 from transformer_mt.runs.folder import RunFolder, is_locked
 from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints
-from transformer_mt.system.files import measure_folder, refuse_special_files, write_text
+from transformer_mt.system.files import measure_folder, open_regular_file, refuse_special_files, write_text
 from transformer_mt.system.log import LAYOUT, make_visible
 from transformer_mt.training.metrics_logger import split_by_source
 
+LAST_TIME = 253_370_764_800.0  # the year 9999, after which Python has no dates
 TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
 
 
@@ -67,9 +68,9 @@ def read_last_log_entry(run: RunFolder) -> LogEntry:
     """Return the last step and hours near the end of `metrics.jsonl`."""
     last = LogEntry()
     try:
-        with run.metrics.open("rb") as file:
+        with open_regular_file(run.metrics) as file:
             file.seek(max(0, run.metrics.stat().st_size - TAIL_BYTES))
-            lines = file.read().splitlines()
+            lines = file.read(TAIL_BYTES).splitlines()
     except OSError:  # no step was logged yet
         return last
     for line in lines:
@@ -231,7 +232,8 @@ def find_runs(folder: Path) -> Iterator[Path]:
     while pending:
         path = pending.pop()
         with suppress(OSError):  # not readable, or removed meanwhile
-            if RunFolder(path).metadata.is_file():
+            metadata = RunFolder(path).metadata
+            if os.path.lexists(metadata) and not metadata.is_dir():
                 yield path
             elif path == folder or not path.is_symlink():  # a link is not searched: it may lead in a circle
                 entries = sorted(os.scandir(path), key=lambda entry: entry.name, reverse=True)
@@ -279,8 +281,10 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
         config = configuration.load_run(run)
         max_steps, directions = config.train.max_steps, _list_directions(config.data)
         checkpoints = run.list_checkpoints()
-    except (UserError, OSError) as error:
-        problem = str(error)
+    except OSError as error:
+        problem = f"{error.filename}: {error.strerror}"
+    except Exception as error:  # a file that somebody else has made can cause any exception
+        problem = str(error) or type(error).__name__
     best = next(iter(rank_checkpoints(checkpoints)), None)
     step = find_last_step(record, logged, checkpoints)
     files = (run.path, run.metadata, run.metrics, run.checkpoints)
@@ -297,7 +301,7 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
         parameters=record.get("parameters"),
         n_bytes=measure_folder(run.path),
         directions=directions,
-        changed=max(path.stat().st_mtime for path in files if path.exists()),
+        changed=min(max(path.stat().st_mtime for path in files if path.exists()), LAST_TIME),
     )
 
 

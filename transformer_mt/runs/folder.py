@@ -47,7 +47,7 @@ from transformer_mt.runs.records import (
     describe_validation_error,
     rank_checkpoints,
 )
-from transformer_mt.system.files import find_link_out, refuse_special_files, remove_leftovers, write_text
+from transformer_mt.system.files import find_link_out, read_bytes, refuse_special_files, remove_leftovers, write_text
 from transformer_mt.system.log import log_rank0
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
@@ -86,7 +86,7 @@ def is_locked(folder: Path) -> bool:
     if not (folder / HOLDER_FILE).exists():
         return False
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        handle = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:  # there is none, or it belongs to another user
         return False
     try:
@@ -103,7 +103,7 @@ def is_locked(folder: Path) -> bool:
 def _format_holder(holder: Path) -> str:
     """Return " (process P on HOST since TIME)", or "" if the holder has not written its file yet."""
     try:
-        found = json.loads(holder.read_text(encoding="utf-8"))
+        found = json.loads(read_bytes(holder))
         return f" (process {found['pid']} on {found['host']} since {found['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
@@ -298,7 +298,7 @@ class RunFolder:
         """Read `run.json`. Raises `UserError` if it is damaged, or of an unknown format version."""
         advice = "restore it, or train again with --restart"
         try:
-            metadata = json.loads(self.metadata.read_text(encoding="utf-8"))
+            metadata = json.loads(read_bytes(self.metadata).decode())
             version = metadata["format"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f"{self.metadata}: is damaged; {advice}") from None

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from transformer_mt.config.section import FolderName
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import open_regular_file, read_bytes
 
 END = b"\n}\n"  # last bytes of every manifest
 
@@ -38,7 +39,7 @@ def write_manifest(path: Path, content: dict[str, Any]) -> None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest, with `files`. Raises `CorruptFileError` if it is not as it was written."""
     with _report_read_errors(path):
-        text = path.read_bytes()
+        text = read_bytes(path)
     if not text.endswith(END):
         raise CorruptFileError(path, f"was truncated (the end is missing after {len(text):,} bytes)")
     try:
@@ -62,16 +63,19 @@ def verify_manifest(path: Path, *names: str) -> None:
 
 def _verify_file(path: Path, expected: dict[str, Any]) -> None:
     with _report_read_errors(path):
-        found = _size_and_checksum(path)
-    if found["bytes"] < expected["bytes"]:
-        raise CorruptFileError(path, f"was truncated ({found['bytes']:,} of {expected['bytes']:,} bytes)")
+        size = path.stat().st_size
+        if size < expected["bytes"]:
+            raise CorruptFileError(path, f"was truncated ({size:,} of {expected['bytes']:,} bytes)")
+        found = _size_and_checksum(path) if size == expected["bytes"] else None
     if found != expected:
         raise CorruptFileError(path, "its checksum does not match")
 
 
 def _size_and_checksum(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
+    with open_regular_file(path) as file:
+        size = path.stat().st_size
+        digest = file_digest(file, "sha256") if size else sha256(file.read(1))  # an endless file claims to be empty
+        return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 @contextmanager

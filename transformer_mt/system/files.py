@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from transformer_mt.system.log import log_rank0
 
 STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
+MAX_RECORD_BYTES = 16 << 20
+"""Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 
@@ -238,6 +241,25 @@ def find_link_out(folder: Path) -> Path | None:
                     continue
             return path
     return None
+
+
+def open_regular_file(path: Path) -> BufferedReader:
+    """Open a file that somebody else may have made. Raises `OSError` for a pipe or a device, without waiting for it."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is a pipe or a device, not a regular file; remove it", str(path))
+    return file
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+    """Read a regular file. Raises `OSError` for any other, or one with more bytes, whatever size it claims to have."""
+    with open_regular_file(path) as file:
+        is_larger = os.fstat(file.fileno()).st_size > max_bytes
+        content = b"" if is_larger else file.read(max_bytes + 1)
+    if is_larger or len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {format_bytes(max_bytes)}; restore it, or delete it", str(path))
+    return content
 
 
 def refuse_special_files(folder: Path) -> None:

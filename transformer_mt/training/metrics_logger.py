@@ -21,7 +21,7 @@ from torch.utils.tensorboard.summary import hparams  # pyright: ignore[reportUnk
 from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import append_text, atomic_file, write_text
+from transformer_mt.system.files import append_text, atomic_file, read_bytes, write_text
 from transformer_mt.system.log import log_rank0
 
 Pixels = NDArray[np.uint8]
@@ -71,6 +71,7 @@ class ValidationResult(NamedTuple):
     draw: Callable[[], dict[str, Pixels]]  # draws the figures by name
 
 
+MAX_METRICS_BYTES = 1 << 30
 BEST = "best/"  # prefix of the best scores so far
 
 
@@ -243,11 +244,10 @@ def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries of metrics.jsonl, except lines that are incomplete after a kill, or damaged."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, KeyError, TypeError):
-            entry: dict[str, Any] = json.loads(line)
+    lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n") if path.exists() else ()
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            entry: dict[str, Any] = json.loads(line.decode(errors="replace"))
             if isinstance(entry["step"], int):
                 yield entry
 

@@ -23,11 +23,12 @@ import tokenizers as hf
 
 from transformer_mt.data.tokenizers.tokenizer_config import CONTROL_SYMBOLS
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import write_text
+from transformer_mt.system.files import read_bytes, write_text
 
 FORMAT = 2
 KINDS = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
 MAX_GROWTH = 100  # of the number of characters, by all replacements of a normalizer or decoder together
+MAX_TOKENIZER_BYTES = 128 << 20
 MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
 
 
@@ -178,7 +179,7 @@ class TokenizerPair:
     def load(cls, path: Path) -> TokenizerPair:
         """Read a file that `save` wrote. Raises `UserError` for any other file."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_bytes(path, MAX_TOKENIZER_BYTES).decode())
             return cls.from_dict(content)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; the run folder is incomplete") from None

@@ -21,7 +21,7 @@ from transformer_mt.config.section import Section
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import write_text
+from transformer_mt.system.files import read_bytes, write_text
 from transformer_mt.system.log import ProgressReport
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def load_calibration(translator: Translator, tags: Sequence[str | None] | None =
     path = run.folder.calibration
     advice = f"fit one with these options: tmt calibrate {quote(str(folder))} --checkpoint {run.step}"
     try:
-        calibration = Calibration.model_validate_json(path.read_bytes())
+        calibration = Calibration.model_validate_json(read_bytes(path))
     except FileNotFoundError:
         raise UserError(f"{folder}: has no calibration of confidences; {advice}") from None
     except ValidationError:

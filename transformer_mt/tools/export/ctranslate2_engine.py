@@ -22,7 +22,7 @@ from typing import Any
 import tokenizers as hf
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, check_content
+from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, WordAlignment
@@ -31,7 +31,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.system.device import keep_freed_memory, resolve_threads
-from transformer_mt.system.files import refuse_special_files
+from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
 
 ctranslate2 = import_ctranslate2()
@@ -75,7 +75,7 @@ def read_metadata(folder: Path) -> ExportMetadata:
         raise UserError(f"{folder}: has no {EXPORT}; pass a folder that tmt export --to ctranslate2 wrote")
     refuse_special_files(folder)
     try:
-        return ExportMetadata.model_validate_json(path.read_bytes())
+        return ExportMetadata.model_validate_json(read_bytes(path))
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors())
         raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
@@ -84,7 +84,7 @@ def read_metadata(folder: Path) -> ExportMetadata:
 def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
     """Return the provenance of an exported model that computes in `compute_type`."""
     metadata = read_metadata(folder)
-    checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # unique, because it contains the time
+    checksum = sha256(read_bytes(folder / EXPORT)).hexdigest()  # unique, because it contains the time
     identity = {
         "--engine": f"ctranslate2 {ctranslate2.__version__}",
         "exported": folder.resolve().name,
@@ -331,7 +331,8 @@ def load_translator(
     keep_freed_memory()
     check_device(device)
     try:
-        contents = [(folder / f"{side}_tokenizer.json").read_text(encoding="utf-8") for side in ("src", "tgt")]
+        paths = [folder / f"{side}_tokenizer.json" for side in ("src", "tgt")]
+        contents = [read_bytes(path, MAX_TOKENIZER_BYTES).decode() for path in paths]
         for content in contents:
             check_content(json.loads(content))
         backends = [hf.Tokenizer.from_str(content) for content in contents]

@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from transformer_mt import __version__
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import LoadedRun, shorten_weights_hash
 from transformer_mt.decoding.translator import MakeStages, Translator
@@ -43,6 +43,7 @@ from transformer_mt.system.files import (
     delete_folder,
     find_existing_parent,
     find_link_out,
+    read_bytes,
     remove_stale_folders,
 )
 from transformer_mt.system.log import log_rank0
@@ -217,7 +218,7 @@ class _Conversion:
             raise UnavailableError(f"decoding allows {MAX_POSITIONS:,} tokens or more, too many for CTranslate2")
         made_from = {
             "weights": checkpoint.files[WEIGHTS].sha256,
-            "tokenizers": sha256(run.tokenizer.read_bytes()).hexdigest(),
+            "tokenizers": sha256(read_bytes(run.tokenizer, MAX_TOKENIZER_BYTES)).hexdigest(),
             "model": sha256(model.model_dump_json().encode()).hexdigest(),
             "versions": f"transformer-mt {__version__}, ctranslate2 {ctranslate2.__version__}",
         }
@@ -241,10 +242,10 @@ class _Conversion:
         """Return the model in a folder; None if it is missing, damaged, signed by others, or of another model."""
         path = folder / MANIFEST
         try:
-            content = path.read_bytes()
+            content = read_bytes(path)
             signature = folder / SIGNATURE
             is_in_run = folder.is_relative_to(self.run.path)  # where others may have put it
-            if is_in_run and not is_own_signature(content, signature.read_text(encoding="ascii")):
+            if is_in_run and not is_own_signature(content, read_bytes(signature).decode("ascii")):
                 return None
             found = _Description.model_validate_json(content)
             if found.made_from != self.made_from or found.positions < self.positions:

@@ -61,7 +61,7 @@ def write_folder(
 def _copy_calibration(source: RunFolder, checkpoint: CheckpointInfo, run: RunFolder) -> None:
     """Copy the calibration if it is that of the checkpoint, with the checksum of the new file of its weights."""
     with suppress(FileNotFoundError, ValidationError):
-        calibration = Calibration.model_validate_json(source.calibration.read_bytes())
+        calibration = Calibration.model_validate_json(files.read_bytes(source.calibration))
         if checkpoint.files and calibration.weights_hash == shorten_weights_hash(checkpoint):
             weights_hash = shorten_weights_hash(run.find_checkpoint("last"))
             calibration = calibration.model_copy(update={"weights_hash": weights_hash})

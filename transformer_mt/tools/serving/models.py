@@ -14,7 +14,7 @@ from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
-from transformer_mt.system.files import refuse_special_files
+from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.documents.formats import adapt_translator
@@ -112,13 +112,13 @@ class ServedModel:
         """Return a text that changes when the folder has another checkpoint."""
         if not RunFolder(self.path).exists() and (self.path / EXPORT).exists():
             refuse_special_files(self.path)
-            return sha256((self.path / EXPORT).read_bytes()).hexdigest()
+            return sha256(read_bytes(self.path / EXPORT)).hexdigest()
         try:
             run = RunFolder.open(self.path)
             info = run.find_checkpoint(self.options.loading.get("checkpoint", "best"))
         except CorruptFileError as error:
             raise UserError(str(error)) from None
-        calibration = sha256(run.calibration.read_bytes()).hexdigest() if run.calibration.exists() else None
+        calibration = sha256(read_bytes(run.calibration)).hexdigest() if run.calibration.exists() else None
         return f"{info.step} {sorted((name, file.sha256) for name, file in info.files.items())} {calibration}"
 
 
