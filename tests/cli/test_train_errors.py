@@ -8,7 +8,8 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, NoReturn
+from pkgutil import resolve_name
+from typing import IO, Any, NoReturn
 
 import pytest
 import torch
@@ -57,6 +58,26 @@ def test_a_failed_save_leaves_no_partial_checkpoint(
     assert read_folder(run_copy / "checkpoints") == before
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
     assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12, 14]
+
+
+@pytest.mark.parametrize("when", ["torch.save", "transformer_mt.flows.train.write_readme"])
+def test_a_run_that_was_moved_is_reported(when: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is not made again, so that it can be moved back, and the same command resumes."""
+    before, moved = resolve_name(when), run_copy.with_name("moved")
+
+    def move(*arguments: Any, **options: Any) -> None:
+        if run_copy.exists():
+            run_copy.rename(moved)
+        before(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(when, move)
+        done = tmt(*TRAIN, "train.max_steps=20", "validation.every=4")
+    assert_user_error(done, "runs/tiny: was moved or deleted")
+    assert "disk" not in done.stderr
+    assert not run_copy.exists()
+    moved.rename(run_copy)
+    assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
 
 
 def test_a_read_only_disk_is_reported(in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

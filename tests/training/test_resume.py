@@ -201,9 +201,9 @@ def test_max_epochs_that_end_before_the_schedule_are_warned_of(
     batches = config.batches.model_copy(update={"accumulate": 5})  # the last step crosses the end of the epoch
     pipeline.train(config.model_copy(update={"schedule": curve, "train": limits, "batches": batches}))
     said = capsys.readouterr().err
-    (steps,) = re.findall(r"max_epochs 1 ends the training near step (\d+), before the cosine schedule", said)
+    (steps,) = re.findall(r"schedule.total_steps: the training ends at step (\d+), before the cosine schedule", said)
     assert RunFolder(tmp_path / "run").find_checkpoint("last").step == int(steps)
-    assert "schedule ends at step 100; set schedule.total_steps" in said
+    assert "schedule ends at step 100; set it to" in said
 
 
 def start(config: Config, folder: Path) -> subprocess.Popen[str]:

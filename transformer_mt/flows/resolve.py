@@ -6,6 +6,8 @@ The results are stored in `config.yaml` when the run is created, because a bit-e
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from shlex import join, quote
@@ -29,8 +31,9 @@ from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
-from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
+from transformer_mt.training.schedule import KINDS_WITH_END, ScheduleConfig, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
+from transformer_mt.training.training_config import LossConfig, ValidationConfig
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:
@@ -258,16 +261,71 @@ def find_compiler_problem(device: torch.device) -> str | None:
     return None
 
 
-def warn_early_end(config: Config, steps: int | None) -> None:
-    """Warn if `train.max_epochs` ends the training, which has `steps`, before the schedule ends."""
-    total, epochs = config.schedule.total_steps, config.train.max_epochs
-    if config.schedule.kind not in KINDS_WITH_END or total is None or epochs is None or steps is None:
-        return
-    if steps < total:
-        log_rank0(
-            f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, before the "
-            f"{config.schedule.kind} schedule ends at step {total:,}; set schedule.total_steps: {steps}"
-        )
+DEFAULT_PATIENCE = ValidationConfig.model_fields["patience"].default
+MAX_USUAL_RATE = 0.6  # of dropout and label smoothing
+
+
+def find_idle_settings(config: Config, n_batches: int, longest: int, n_steps: int | None) -> Iterator[tuple[str, str]]:
+    """Yield each setting that will have no effect, or one that nobody wants: its key, the reason and a remedy.
+
+    An epoch has `n_batches`, the longest pair needs `longest` tokens of `batches.tokens`, and the training has
+    `n_steps`; None: its length is unknown.
+    """
+    schedule, train, validation, batches = config.schedule, config.train, config.validation, config.batches
+    end, kind = n_steps or math.inf, schedule.kind
+    total = (schedule.total_steps or 0) if kind in KINDS_WITH_END else 0
+
+    def count_events(interval: str) -> float:
+        count, unit = interval.split()
+        return end / int(count) / (1 if unit.startswith("step") else n_batches / batches.accumulate)
+
+    ends = f"the training ends at step {end:,}"
+    rules = (
+        (end <= schedule.warmup_steps > 1, "schedule.warmup_steps", f"{ends}, in the warm-up; lower it below {end:,}"),
+        (
+            end < total,
+            "schedule.total_steps",
+            f"{ends}, before the {kind} schedule ends at step {total:,}; set it to {end}",
+        ),
+        (
+            longest > batches.token_budget,
+            "batches.tokens",
+            f"the longest pair needs {longest:,}; set it to {longest} or more, or lower data.max_length",
+        ),
+        (batches.accumulate > n_batches, "batches.accumulate", f"an epoch has only {n_batches:,} batches; lower it"),
+        (count_events(validation.every) < 1, "validation.every", f"{ends}, and only then is it validated; lower it"),
+        (
+            count_events(train.save_every or "1 step") < 1,
+            "train.save_every",
+            f"{ends}, before the first checkpoint; lower it",
+        ),
+        (end < train.log_every, "train.log_every", f"{ends}, before the first entry; lower it"),
+        (
+            validation.goal is not None and validation.metric in ("bleu", "chrf") and validation.goal > 100,
+            "validation.goal",
+            f"{validation.metric} is at most 100; lower it",
+        ),
+    )
+    yield from ((key, message) for is_idle, key, message in rules if is_idle)
+    if validation.patience not in (None, DEFAULT_PATIENCE) and count_events(validation.every) <= validation.patience:
+        yield "validation.patience", f"{ends}, which is too early for so many validations; lower it, or set null"
+    unused = {
+        "schedule.peak": kind == "noam",
+        "schedule.factor": kind != "noam",
+        "schedule.total_steps": kind not in KINDS_WITH_END,
+        "schedule.final": kind not in KINDS_WITH_END,
+        "schedule.decay_steps": kind != "wsd",
+        "model.max_positions": config.model.positions != "learned",
+        "loss.cutoff": config.loss.consistency != "simcut",
+    }
+    sections = {"schedule": ScheduleConfig(), "model": ModelConfig(), "loss": LossConfig()}
+    defaults = configuration.flatten(config.model_copy(update=sections))
+    for key, value in configuration.flatten(config).items():
+        if unused.get(key) and value != defaults[key]:
+            yield key, "has no effect with the other settings of this section; remove it"
+        is_rate = ".dropout." in key or key.endswith((".layer_drop", "loss.label_smoothing"))
+        if is_rate and isinstance(value, float) and value > MAX_USUAL_RATE:
+            yield key, f"a model hardly learns with {value:g}; usual are 0 to 0.3"
 
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:

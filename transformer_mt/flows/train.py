@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from transformer_mt.config import root as configuration
@@ -26,12 +27,12 @@ from transformer_mt.flows.resolve import (
     can_pack,
     check_graphs,
     check_model_fits,
+    find_idle_settings,
     log_predicted_memory,
     resolve_batch_tokens,
     resolve_compile,
     resolve_config,
     resolve_packing,
-    warn_early_end,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_readme
 from transformer_mt.flows.text_stages import make_text_stages
@@ -107,7 +108,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         if ranks.is_rank0:
             write_description(run, parts, warm_start)
         log_rank0(describe_size(config, parts.model, parts.steps_per_epoch))
-        with make_logger(run, config, ranks, parts.n_steps) as logger:
+        with report_moved_run(run), make_logger(run, config, ranks, parts.n_steps) as logger:
             trainer = make_trainer(run, parts, ranks, logger, lambda: write_readme(run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
@@ -156,6 +157,20 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
             log_rank0(f"no new run was created; the old run is {run.path} again")
 
 
+@contextmanager
+def report_moved_run(run: RunFolder) -> Generator[None]:
+    """Replace an error of a training whose folder is gone, which would give advice about the disk."""
+    try:
+        yield
+    except (UserError, OSError):
+        if run.exists():
+            raise
+        raise UserError(
+            f"{run.path}: was moved or deleted while it was trained; move it back, and run the same command again to "
+            "resume after its last checkpoint"
+        ) from None
+
+
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
 
@@ -180,8 +195,9 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
     steps_per_epoch = len(stream) / config.batches.accumulate
     n_steps = config.train.last_step(steps_per_epoch)
-    if ranks.is_rank0:
-        warn_early_end(config, n_steps)
+    longest = int(np.ceil(stream.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
+    for key, message in find_idle_settings(config, len(stream), longest, n_steps):
+        log_rank0(f"warning: {key}: {message}")
     final = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )
@@ -269,7 +285,7 @@ def describe_size(config: Config, model: Transformer, steps_per_epoch: float) ->
     shape, n_parameters = config.model, sum(parameter.numel() for parameter in model.parameters())
     return (
         f"model: {shape.encoder.n_layers} + {shape.decoder.n_layers} layers, width {shape.d_model}, "
-        f"{n_parameters:,} parameters; an epoch has {steps_per_epoch:,.0f} steps"
+        f"{n_parameters:,} parameters; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
     )
 
 

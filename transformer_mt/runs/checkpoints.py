@@ -58,6 +58,7 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
     Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
     """
     try:
+        info.path.parent.mkdir(exist_ok=True)  # fails if the run was moved, instead of making its folder again
         with files.atomic_folder(info.path) as folder:
             contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
             safetensors.torch.save_file(contiguous, str(folder / WEIGHTS))
@@ -68,11 +69,13 @@ def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | No
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        raise UserError(
-            f"{info.path}: the checkpoint cannot be written: {reason}\n"
+        advice = (
             "earlier checkpoints are intact: make room on the disk, or repair it, and run the same command again to "
             "resume"
-        ) from None
+        )
+        if not info.path.parent.exists():
+            advice = "the run was moved or deleted"
+        raise UserError(f"{info.path}: the checkpoint cannot be written: {reason}\n{advice}") from None
 
 
 def _save_state(state: State, path: Path) -> None:

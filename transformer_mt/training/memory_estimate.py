@@ -62,10 +62,10 @@ class MemoryPrediction:
         subject = f"the largest batch (pairs x source x target: {shape})"
         if self.n_bytes is not None and self.fits:
             return f"{subject} takes {format_bytes(self.n_bytes)} of {format_bytes(self.available)}"
-        return (
-            f"{subject} does not fit into the {format_bytes(self.available)} of {self.device}: it will be split, which "
-            "takes time; lower batches.tokens or data.max_length"
-        )
+        remedy = "it will be split, which takes time; lower batches.tokens or data.max_length"
+        if self.largest_batch[0] == 1:
+            remedy = "lower data.max_length or the size of the model"
+        return f"{subject} does not fit into the {format_bytes(self.available)} of {self.device}: {remedy}"
 
 
 def predict_memory(

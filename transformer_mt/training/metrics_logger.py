@@ -196,6 +196,7 @@ class MetricsLogger:
         if not self._writers:
             self._write_hparams()
         if part not in self._writers:
+            self.run.tensorboard.mkdir(exist_ok=True)  # fails if the run was moved, instead of making its folder again
             folder = str(self.run.tensorboard / part)
             self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 0))
         return self._writers[part]
@@ -210,7 +211,7 @@ class MetricsLogger:
         _, session, _ = cast(Any, hparams)(values, {})
         event: Any = event_pb2
         now = time.time()
-        self.run.tensorboard.mkdir(parents=True, exist_ok=True)
+        self.run.tensorboard.mkdir(exist_ok=True)
         with atomic_file(self.run.tensorboard / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
             writer: Any = RecordWriter(file)
             for content in ({"file_version": "brain.Event:2"}, {"summary": session}):

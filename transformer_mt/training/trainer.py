@@ -353,11 +353,15 @@ class Trainer:
 
     def describe_divergence(self, first: int) -> DivergedError:
         """Return the error that ends the training, with the last checkpoint before the `first` skipped step."""
-        rate = self.schedule(first)
+        advice = ["lower schedule.peak (or schedule.factor)", "raise schedule.warmup_steps"]
+        if self.train_step.clip_norm is None:
+            advice.append("set optimizer.clip_norm")
+        if self.train_step.machine.precision != "fp32":
+            advice.append("set precision: fp32")
         message = (
             f"{self.run.path}: the gradient was not finite for {MAX_SKIPPED} steps in a row from step {first:,} on "
-            f"(learning rate {rate:.2g});\nlower schedule.peak (or schedule.factor), raise schedule.warmup_steps or "
-            "set precision: fp32, and start again with --restart"
+            f"(learning rate {self.schedule(first):.2g});\n{', '.join(advice[:-1])} or {advice[-1]}, and start again "
+            "with --restart"
         )
         good = self.ranks.run_on_rank0(lambda: checkpoints.find_last_intact_checkpoint(self.run, first - 1))
         if good is not None:
