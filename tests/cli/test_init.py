@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
@@ -13,6 +14,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 from transformer_mt.config import root as configuration
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.flows.table_columns import choose_columns
 
 PAIRS = load_pairs("test")[:40]
 
@@ -33,6 +35,10 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "spaces.tsv": "English text\tdeutscher Text\n" + "".join(f"{en}\t{de}\n" for en, de in PAIRS),
         "nested.jsonl": "".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in PAIRS),
         "no_header.tsv": "".join(f"{en}\t{de}\n" for en, de in PAIRS),
+        "words.csv": "dog,Hund\n" + "".join(f'"{en}","{de}"\n' for en, de in PAIRS),
+        "many.tsv": "".join(f"{n}\t{en}\t{de}\t{en}\n" for n, (en, de) in enumerate(PAIRS)),
+        "back.tsv.zst": "".join(f"{n}\t{de}\t{en}\tnews\n" for n, (en, de) in enumerate(PAIRS)),
+        "a.srt": src,
         "one.tsv": "text\n" + src,
         "short.de": tgt.partition("\n")[2],
         "numbers.de": "1 2 3\n" * len(PAIRS),
@@ -43,6 +49,17 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    rows = [f"{en}\t{de}\n" for en, de in PAIRS]
+    (tmp_path / "bad.tsv").write_text("".join(["en\tde\n", "x\n", *rows[1:], "y\n", *rows[:1]]), encoding="utf-8")
+    units = "".join(
+        f"<tu><tuv xml:lang='en-US'><seg>{en}</seg></tuv><tuv xml:lang='DE'><seg>{de}</seg></tuv></tu>"
+        for en, de in PAIRS
+    )
+    for name in ("a.tmx", "b.tmx"):
+        (tmp_path / name).write_text(f"<tmx><body>{units}</body></tmx>", encoding="utf-8")
+    with ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, text in {"README": "x", "a.de-en.de": tgt, "a.de-en.en": src, "a.de-en.xml": "<x/>"}.items():
+            archive.writestr(name, text)
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "latin").write_bytes("für\n".encode("latin-1") * len(PAIRS))
     (tmp_path / "a.en.gz").write_bytes(gzip.compress(src.encode()))
@@ -81,6 +98,13 @@ def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Pa
         (("nested.jsonl", "--columns", "en", "de"), Source(table=("nested.jsonl",))),
         (("nested.jsonl",), Source(table=("nested.jsonl",))),
         (("pairs.parquet",), Source(table=("pairs.parquet",))),
+        (("no_header.tsv",), Source(table=("no_header.tsv",), columns=("src", "tgt"))),
+        (("no_header.tsv", "--columns", "1", "2"), Source(table=("no_header.tsv",), columns=("src", "tgt"))),
+        (("words.csv",), Source(table=("words.csv",), columns=("src", "tgt"))),
+        (("back.tsv.zst", "--src-lang", "en"), Source(table=("back.tsv.zst",), columns=("_", "tgt", "src", "_"))),
+        (("many.tsv", "--columns", "2", "3"), Source(table=("many.tsv",), columns=("_", "src", "tgt", "_"))),
+        (("a.tmx",), Source(table=("a.tmx",))),
+        (("a.zip", "--src-lang", "en"), Source(table=("a.zip",))),
     ],
 )
 def test_each_kind_of_file_is_read(arguments: tuple[str, ...], source: Source, corpus: Path, tmt: Tmt) -> None:
@@ -148,8 +172,13 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
         (("one.tsv",), ("one.tsv: has one column (text)", "need two")),
         (("a.en",), ("a.en: pass two text files", ".tsv")),
         (("a.en", "table.tsv"), ("table.tsv: a table holds both languages",)),
-        (("no_header.tsv",), ("no_header.tsv:1: is no header line", PAIRS[0][0][:40], "--columns")),
-        (("no_header.tsv", "--columns", "en", "de"), ("no_header.tsv:1: is no header line",)),
+        (("no_header.tsv", "--columns", "en", "de"), ("no_header.tsv: has no header", PAIRS[0][0][:15], "1 to 2")),
+        (("no_header.tsv", "--columns", "1", "3"), ("no_header.tsv: has no header", "1 to 2")),
+        (("many.tsv",), ("many.tsv: has no header", "2 (en), 3 (de), 4 (en)", "--columns")),
+        (("bad.tsv",), ("bad.tsv:2: 1 columns", "--max-bad-rows")),
+        (("bad.tsv", "--max-bad-rows", "1"), ("bad.tsv:2: 1 columns", "bad.tsv:42: ", "2 bad rows")),
+        (("a.tmx", "b.tmx"), ("a.tmx: a table holds both languages",)),
+        (("a.srt", "a.srt"), ("a.srt: is subtitles",)),
         (("three.csv",), ("three.csv: has the columns de, en, note", "--columns")),
         (
             ("three.csv", "--columns", "en", "fr"),
@@ -196,3 +225,27 @@ def test_the_written_configuration_trains(tgt_lang: str, corpus: Path, tmt: Tmt)
     shorter = ("train.max_steps=3", "schedule.warmup_steps=2", "device=cpu", "threads=1")
     assert_succeeded(tmt("train", "--config", "mine.yaml", *smaller, *shorter))
     assert configuration.load(corpus / "runs" / "mine" / "config.yaml").data.tgt_lang == tgt_lang
+
+
+def test_a_guessed_header_is_said(corpus: Path, tmt: Tmt) -> None:
+    assert 'line 1 of words.csv reads "dog | Hund", which is no header' in tmt("init", "words.csv").stderr
+    assert "line 1 of table.tsv is taken as the names" in tmt("init", "table.tsv", "--out", "t.yaml").stderr
+
+
+def test_bad_rows_are_written_to_the_configuration(corpus: Path, tmt: Tmt) -> None:
+    done = tmt("init", "bad.tsv", "--max-bad-rows", "2")
+    assert_succeeded(done)
+    assert "left out: bad.tsv:2: " in done.stderr and "left out: bad.tsv:42: " in done.stderr
+    assert configuration.load(corpus / "mine.yaml").data.max_bad_rows == 2
+
+
+@pytest.mark.parametrize(("answers", "columns"), [(["", ""], ("src", "tgt")), (["2", "1"], ("tgt", "src"))])
+def test_a_terminal_asks_for_the_columns(answers: list[str], columns: tuple[str, str], corpus: Path) -> None:
+    questions = iter(answers)
+    found = choose_columns(Path("no_header.tsv"), None, None, None, lambda _: next(questions))
+    assert found.source.columns == columns
+
+
+def test_what_the_corpus_lacks_is_said(corpus: Path, tmt: Tmt) -> None:
+    advice = [line for line in tmt("init", "a.en", "a.de").stdout.splitlines() if line.startswith("advice: ")]
+    assert "capitals (0.0%)" in advice[0] and "questions" not in advice[0]

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import ClassVar
 
 from transformer_mt.cli.command import Command, flag, option, positional
-from transformer_mt.cli.options import language
+from transformer_mt.cli.options import language, number
 from transformer_mt.cli.table import print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
@@ -20,13 +20,13 @@ class Init(Command):
     """Write a configuration that trains on your sentence pairs.
 
     The command detects their languages, and chooses settings that suit their number. The pairs are in two text files,
-    where line N of TGT translates line N of SRC, or in one table (.tsv, .csv, .jsonl or .parquet) with a column for
-    each language.
+    where line N of TGT translates line N of SRC, or in one file with both languages: a table (.tsv, .csv, .jsonl or
+    .parquet), a translation memory (.tmx) or a Moses archive (.zip).
     """
 
     EXAMPLE: ClassVar[str] = "tmt init train.en train.de --out mine.yaml"
 
-    src: Path = positional("source sentences, one per line (plain or compressed), or a table of pairs", metavar="SRC")
+    src: Path = positional("source sentences, one per line (plain or compressed), or a file of pairs", metavar="SRC")
     tgt: Path | None = positional("their translations, line by line; not for a table", metavar="TGT", default=None)
     out: Path = option(
         "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"
@@ -35,8 +35,15 @@ class Init(Command):
     src_lang: str | None = option("source language, such as en (default: detected)", metavar="L", parse=language)
     tgt_lang: str | None = option("target language (default: detected)", metavar="L", parse=language)
     columns: tuple[str, str] | None = option(
-        "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)",
+        "both columns of a table: names, or numbers from 1 if it has no header (default: the only two, those named as "
+        "--src-lang and --tgt-lang, or those that are detected in two languages)",
         metavar=("SRC", "TGT"),
+    )
+    max_bad_rows: int = option(
+        "rows that may be unreadable; they are listed and left out (default: 0)",
+        metavar="N",
+        parse=number(0),
+        default=0,
     )
     validation: tuple[Path, Path] | None = option(
         "source and target file of the validation set (default: held-out training pairs)", metavar=("SRC", "TGT")
@@ -58,6 +65,8 @@ class Init(Command):
             src_lang=self.src_lang,
             tgt_lang=self.tgt_lang,
             columns=self.columns,
+            max_bad_rows=self.max_bad_rows,
+            ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None,
             validation=self.validation or (),
             test=self.test or (),
         )
@@ -67,6 +76,7 @@ class Init(Command):
             log(f"tmt: warning: {warning}")
         out = quote(str(self.out))
         print_text(
+            *(f"advice: {advice}" for advice in config.advice),
             f"{self.out} is written; next:",
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
             f"tmt plan {out}            # hours, memory and disk",

@@ -36,6 +36,7 @@ from transformer_mt.data.text_files import (
     SentencePair,
     UnpairedError,
     check_is_file,
+    ignore,
     is_compressed,
     iterate_lines,
     pair_lines,
@@ -83,7 +84,9 @@ def read_column_names(path: Path) -> list[str]:
     elif table_kind(path) == "zip":
         with _open_archive(path) as archive:
             names |= dict.fromkeys(_list_members(archive))
-    elif row := next(_read_rows(path, (), None, refuse), None):
+    elif table_kind(path) in UNNAMED_KINDS:
+        names |= dict.fromkeys(next(read_cells(path, ignore), Cells(1, [])).cells)
+    elif row := next(_read_rows(path, (), None, ignore), None):
         nested = row.values.get("translation")
         names |= dict.fromkeys(cast(Mapping[str, object], nested) if isinstance(nested, Mapping) else row.values)
     if not names:
@@ -365,7 +368,7 @@ def check_is_text(path: Path) -> None:
     if suffix in DOCUMENTS:
         raise UserError(f"{path}: is {DOCUMENTS[suffix]}. If its lines are sentences, rename it to .txt")
     if path.is_file():  # a pipe can be read only once
-        head = "\n".join(line[:200] for line in islice(read_lines(path, "replace", on_bad=lambda _: None), 3))
+        head = "\n".join(line[:200] for line in islice(read_lines(path, "replace", on_bad=ignore), 3))
         for kind, pattern in _DOCUMENT_HEADS.items():
             if pattern.match(head):
                 raise UserError(f"{path}: is {DOCUMENTS[kind]}")
@@ -460,8 +463,7 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 FORMAT_VERSION = 4  # of the cached tables and of their division into tasks; part of their key
 MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
-TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "reverse"}
-TABLE_KEYS |= {"src_column", "tgt_column", "columns"}
+TABLE_KEYS = {key for key in Source.model_fields if key not in ("src_lang", "tgt_lang", "tag")}
 """Keys of a source that determine its pairs, in addition to the languages."""
 MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
 N_SHOWN = 10  # bad rows in the message that there are too many
@@ -503,25 +505,15 @@ def load_corpus(
             hashes.append(text_hash)
     if _file_states(source) != states:
         raise UserError(f"{_source_name(source)}: has changed while it was read; run the same command again")
-    _report_bad_rows([metadata for _, metadata in results], max_bad_rows or 0)
+    bad = BadRows(max_bad_rows)
+    for _, metadata in results:
+        bad.listed += metadata["bad_rows"]
+        bad.n_bad += metadata["n_bad_rows"]
+        bad.n_unpaired += metadata["n_unpaired"]
+    bad.report()
     if not found:
         raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
     return ParallelCorpus(found, stage.folder.name, join_fingerprints(hashes))
-
-
-def _report_bad_rows(tasks: Sequence[TaskMetadata], max_bad_rows: int) -> None:
-    """Log the rows that are left out. Raises `UserError` if they are more than `max_bad_rows`."""
-    listed: list[str] = [problem for metadata in tasks for problem in metadata["bad_rows"]]
-    n_bad = sum(metadata["n_bad_rows"] for metadata in tasks)
-    if n_bad > max_bad_rows:
-        shown = "\n".join(listed[: min(N_SHOWN, max_bad_rows + 1)])
-        raise UserError(f"{shown}\nthese are {n_bad:,} bad rows, and data.max_bad_rows is {max_bad_rows:,}")
-    for problem in listed:
-        log_rank0(f"data: left out: {problem}")
-    if n_bad:
-        log_rank0(f"data: left out {n_bad:,} bad rows (data.max_bad_rows: {max_bad_rows:,})")
-    if n_unpaired := sum(metadata["n_unpaired"] for metadata in tasks):
-        log_rank0(f"data: left out {n_unpaired:,} units of TMX without both languages")
 
 
 def _source_name(source: Source) -> str:
@@ -588,10 +580,23 @@ class BadRows:
         if self.maximum is None:
             raise error
         if self.maximum == 0:
-            raise UserError(f"{error}\n(data.max_bad_rows: N leaves out up to N such rows)")
+            raise UserError(f"{error}\n(data.max_bad_rows, or tmt init --max-bad-rows, leaves out some such rows)")
         self.n_bad += 1
         if len(self.listed) < MAX_LISTED:
             self.listed.append(str(error).partition("\n")[0].rstrip(";"))
+
+    def report(self) -> None:
+        """Log the rows that are left out. Raises `UserError` if they are too many."""
+        maximum = self.maximum or 0
+        if self.n_bad > maximum:
+            shown = "\n".join(self.listed[: min(N_SHOWN, maximum + 1)])
+            raise UserError(f"{shown}\nthese are {self.n_bad:,} bad rows, and data.max_bad_rows is {maximum:,}")
+        for problem in self.listed:
+            log_rank0(f"data: left out: {problem}")
+        if self.n_bad:
+            log_rank0(f"data: left out {self.n_bad:,} bad rows (data.max_bad_rows: {maximum:,})")
+        if self.n_unpaired:
+            log_rank0(f"data: left out {self.n_unpaired:,} units of TMX without both languages")
 
 
 @dataclass(frozen=True)

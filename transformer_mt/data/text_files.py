@@ -219,6 +219,10 @@ def refuse(error: UserError) -> None:
         raise error
 
 
+def ignore(error: UserError) -> None:
+    """Ignore a bad line or row, for a first look at a file."""
+
+
 def read_lines(
     path: Path,
     errors: Errors = "strict",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -13,10 +12,11 @@ from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.sources import is_table, read_column_names, read_source
+from transformer_mt.data.sources import BadRows, check_is_text, is_table, read_source
 from transformer_mt.data.text_files import CHECK_ADVICE, UnequalLengthError, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
+from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
     LANGUAGE_THRESHOLD,
@@ -24,7 +24,7 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     detect_language,
 )
-from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics, inspect_pairs
+from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics, describe_gaps, inspect_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,16 +175,16 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
         yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")
 
 
-COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
 HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
 MAX_WIDTH = 40  # before the reasons, unless a value is longer
 
 
 class InitialConfig(NamedTuple):
-    """The YAML text of a configuration, and warnings."""
+    """The YAML text of a configuration, warnings, and advice about the corpus."""
 
     text: str
     warnings: list[str]
+    advice: list[str]
 
 
 def write_initial_config(
@@ -195,30 +195,40 @@ def write_initial_config(
     src_lang: str | None = None,
     tgt_lang: str | None = None,
     columns: Sequence[str] | None = None,
+    max_bad_rows: int = 0,
     validation: Sequence[Path] = (),
     test: Sequence[Path] = (),
+    ask: Ask | None = None,
 ) -> InitialConfig:
     """Inspect a corpus and write a configuration that trains on it.
 
-    `files` are two text files, or one table with `columns` for source and target. `validation` and `test` are two text
-    files each, or empty.
+    `files` are two text files, or one table with `columns` for source and target: names, or numbers without a header.
+    Up to `max_bad_rows` unreadable rows are left out. `validation` and `test` are two text files each, or empty. `ask`
+    asks which column is which, and is None without a terminal.
 
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
     _check_output(output, force)
-    found = _choose_columns(files[0], columns, src_lang, tgt_lang) if len(files) == 1 else None
-    source = _make_source(files, found)
+    if len(files) == 1:
+        _check_file(files[0])
+        found = choose_columns(files[0], columns, src_lang, tgt_lang, ask)
+        src_lang, tgt_lang = src_lang or found.find_language(0), tgt_lang or found.find_language(1)
+    else:
+        found = TableColumns(_make_source(files), ("src", "tgt"))
+    source, bad = found.source, BadRows(max_bad_rows)
     try:
-        statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
+        statistics = inspect_pairs(read_source(source, found.columns, bad))
     except UnequalLengthError as error:
         raise UserError(f"{error.problem};\n{_explain_repair(source, src_lang, tgt_lang)}") from None
+    bad.report()
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
     settings = [
         Setting("data", "src_lang", src, "detected" if src_lang is None else "given"),
         Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
         Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
+        *([Setting("data", "max_bad_rows", max_bad_rows, f"{bad.n_bad} are left out")] if max_bad_rows else []),
         *_list_held_out_sets(validation, test),
         *(each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"),
     ]
@@ -228,7 +238,8 @@ def write_initial_config(
     except OSError as error:
         raise UserError(f"{output}: cannot be written: {error.strerror}; choose another --out") from None
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
-    return InitialConfig(text, [warning for one in given for warning in _doubt_language(*one)])
+    warnings = [*([found.note] if found.note else []), *(warning for one in given for warning in _doubt_language(*one))]
+    return InitialConfig(text, warnings, [*describe_gaps(statistics)])
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -248,48 +259,12 @@ def _check_output(output: Path, force: bool) -> None:
         raise UserError(f"--out {output}: {error}") from None
 
 
-def _choose_columns(
-    table: Path, columns: Sequence[str] | None, src_lang: str | None, tgt_lang: str | None
-) -> tuple[str, str]:
-    """Return the source and the target column of a table: the given ones, those named like the languages, or both.
-
-    Raises:
-        UserError: The header lacks a given column, names no columns, or leaves the choice open.
-    """
-    if not is_table(table):
-        raise UserError(
-            f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in .tsv, .csv, .jsonl (each also "
-            "compressed) or .parquet"
-        )
-    _check_file(table)
-    names = read_column_names(table)
-    if columns is not None and {*columns} <= {*names}:
-        return columns[0], columns[1]
-    if columns is None and len(names) < 2:
-        raise UserError(f"{table}: has one column ({names[0][:40]}), and sentence pairs need two: source and target")
-    if sentences := [name for name in names if not COLUMN_NAME.fullmatch(name)]:
-        raise UserError(
-            f'{table}:1: is no header line: it reads "{sentences[0][:40]}". Insert a line with the names of the '
-            "columns, such as en and de; if this is that line, pass two of its names as --columns SRC TGT"
-        )
-    if columns is not None:
-        missing = next(column for column in columns if column not in names)
-        raise UserError(f"{table}: has no column {missing} (--columns); its columns are {', '.join(names)}")
-    if src_lang in names and tgt_lang in names:
-        return src_lang, tgt_lang
-    if len(names) > 2:
-        raise UserError(f"{table}: has the columns {', '.join(names)}; pass two of them as --columns SRC TGT")
-    return names[0], names[1]
-
-
-def _make_source(files: Sequence[Path], columns: tuple[str, str] | None) -> Source:
-    if columns is not None:
-        src_column, tgt_column = columns
-        return Source(table=(str(files[0]),), src_column=src_column, tgt_column=tgt_column)
+def _make_source(files: Sequence[Path]) -> Source:
     for path in files:
         _check_file(path)
         if is_table(path):
             raise UserError(f"{path}: a table holds both languages; pass it alone (tmt init {path.name})")
+        check_is_text(path)
     if files[0].samefile(files[1]):
         raise UserError(f"{files[0]} and {files[1]} are the same file; pass the sentences and their translations")
     return Source(src=(str(files[0]),), tgt=(str(files[1]),))
@@ -300,7 +275,7 @@ def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Ite
     for key, files in (("validation", validation), ("test", test)):
         if not files:
             continue
-        source = _make_source(files, None)
+        source = _make_source(files)
         try:
             n_pairs = sum(1 for _ in read_source(source, ("src", "tgt")))
         except UnequalLengthError as error:
@@ -401,17 +376,21 @@ def render(settings: Sequence[Setting], statistics: CorpusStatistics, src_lang: 
     return "\n".join(lines) + "\n"
 
 
-def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
+def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, object]:
     """Return the keys of `data.train`. Columns that are named like their language are left out."""
     if source.src:
         return {"src": source.src[0], "tgt": source.tgt[0]}
+    if source.columns:
+        return {"table": source.table[0], "columns": [*source.columns]}
     columns = {"src_column": source.src_column, "tgt_column": source.tgt_column}
     named = {key: name for (key, name), lang in zip(columns.items(), languages, strict=True) if name and name != lang}
     return {"table": source.table[0], **named}
 
 
 def render_value(value: object) -> str:
-    """Render a value, or a mapping in one line."""
+    """Render a value, a list or a mapping in one line."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(render_value, cast(list[object], value))) + "]"
     if isinstance(value, dict):
         items = cast(dict[str, object], value).items()
         return "{" + ", ".join(f"{key}: {render_value(item)}" for key, item in items) + "}"
