@@ -508,6 +508,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "validation.probes": 7,
     "validation.goal": 0.5,
     "decoding.beam": 7,
+    "decoding.restore_case": False,
     "decoding.n_best": 3,
     "decoding.length_penalty": "gnmt",
     "decoding.length_penalty_exponent": 0.7,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.data.letter_case import is_upper_case, to_lower_case, to_sentence_case, to_upper_case
+from transformer_mt.data.letter_case import is_title_case, is_upper_case, to_lower_case, to_sentence_case, to_upper_case
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,11 @@ from transformer_mt.data.letter_case import is_upper_case, to_lower_case, to_sen
 )
 def test_sentence_case(text: str, is_upper: bool, sentence: str) -> None:
     assert is_upper_case(text) == is_upper and to_sentence_case(text) == sentence
+
+
+def test_title_case_needs_several_words() -> None:
+    assert is_title_case("The Dog's Big, Red 3 Balls") and is_title_case("Большая Собака Громко Лает")
+    assert not any(map(is_title_case, ("Angela Merkel Spricht", "A Man in a Red Shirt", "我来了。他走了。", "1 2 3 4")))
 
 
 def test_turkish_letters_keep_their_dots() -> None:

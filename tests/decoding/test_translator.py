@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from transformer_mt.data.letter_case import to_sentence_case
+from transformer_mt.data.letter_case import to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
@@ -22,11 +22,11 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import (
+    CaseStage,
     Translation,
     Translator,
     TruncatedSourceWarning,
     UnknownWordWarning,
-    UpperCaseStage,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
@@ -477,19 +477,25 @@ def test_unknown_options_are_refused(translator: Translator, tiny_run: Path) -> 
 # --- text in capitals -------------------------------------------------------------------------------------------------
 
 
-def test_text_in_capitals_is_translated_like_text_in_sentence_case(translator: Translator) -> None:
-    texts = [to_sentence_case(text) for text in SENTENCES]
-    expected = [text.upper() for text in translator.translate(texts)]
-    assert translator.translate([text.upper() for text in texts]) == expected
-    plain = translator.translate([text.upper() for text in texts], upper_case=False)
+@pytest.mark.parametrize("case", [to_upper_case, to_title_case])
+def test_capitals_and_title_case_are_translated_like_sentence_case(
+    case: Callable[[str], str], translator: Translator
+) -> None:
+    texts = [to_sentence_case(text) for text in SENTENCES if len(text.split()) > 3]
+    lengths = [[len(ids) for ids in translator.tokenizers.src.encode([text, case(text)])] for text in texts]
+    texts = [text for text, (before, after) in zip(texts, lengths, strict=True) if after > before]
+    assert len(texts) > 10
+    expected = [case(text) for text in translator.translate(texts)]
+    assert translator.translate([case(text) for text in texts]) == expected
+    plain = translator.translate([case(text) for text in texts], restore_case=False)
     assert plain != expected
-    assert translator.translate(SENTENCES, upper_case=False) == translator.translate(SENTENCES)
+    assert translator.translate(SENTENCES, restore_case=False) == translator.translate(SENTENCES)
 
 
 def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> None:
     """Here all that it knows are capitals, as in a corpus of telegrams."""
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]
-    stage = UpperCaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs), "en", "de")
+    stage = CaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs), "en", "de")
     assert [stage.prepare(src)[0] for src, _ in pairs] == [src for src, _ in pairs]
 
 

@@ -137,3 +137,11 @@ def test_reasons_are_short_enough_for_a_table(preset: SizePreset) -> None:
     chinese = replace(SIDE, script="HAN", is_spaced=False, n_characters=3200)
     settings = choose_settings(statistics(preset.max_pairs or 10**7, chinese), "xx")
     assert max(len(setting.reason) for setting in settings) <= 50
+
+
+def test_case_is_modified_only_if_the_source_has_some() -> None:
+    for sample, has_case in (["A dog."], True), (["一只狗。"], False):
+        corpus = replace(statistics(3000), src=replace(SIDE, sample=sample))
+        (modifiers,) = [each.value for each in choose_settings(corpus, "de") if each.key == "modifiers"]
+        keys = {setting.key for setting in modifiers}
+        assert ("title" in keys) == ("lower_source" in keys) == has_case and "typos" in keys

@@ -1,10 +1,13 @@
 """Upper case, lower case, sentence case and title case. Exported models have a copy, so nothing else is imported."""
 
 import re
+from collections.abc import Callable
 
+MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
 MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
+_WORD = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
 _SENTENCE_START = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)\W*[^\W\d_]")
 
@@ -13,6 +16,17 @@ def is_upper_case(text: str) -> bool:
     """Return whether a text has at least two letters with case, and nearly all of them are capitals."""
     n_small, n_capital = sum(map(str.islower, text)), sum(map(str.isupper, text))
     return n_small + n_capital > 1 and n_small <= MAX_SMALL_SHARE * (n_small + n_capital)
+
+
+def is_title_case(text: str) -> bool:
+    """Return whether a text has several words, and all start with a capital."""
+    starts = _WORD.findall(text)
+    return len(starts) >= MIN_TITLE_WORDS and all(map(str.isupper, starts))
+
+
+def find_case(text: str) -> Callable[[str, str], str] | None:
+    """Return the function that writes a text of a language in capitals or title case, if `text` is written so."""
+    return to_upper_case if is_upper_case(text) else to_title_case if is_title_case(text) else None
 
 
 def to_upper_case(text: str, language: str = "") -> str:
@@ -31,6 +45,6 @@ def to_sentence_case(text: str, language: str = "") -> str:
     return _SENTENCE_START.sub(lambda match: match[0][:-1] + to_upper_case(match[0][-1], language), lower)
 
 
-def to_title_case(text: str) -> str:
+def to_title_case(text: str, language: str = "") -> str:
     """Return a text in which each word starts with a capital."""
-    return _WORD_START.sub(lambda match: match[0].upper(), text)
+    return _WORD_START.sub(lambda match: to_upper_case(match[0], language), text)

@@ -60,8 +60,8 @@ class DecodingConfig(Section):
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag before each source sentence, one of those of the training sources; null: none"""
-    upper_case: Annotated[bool, MAY_CHANGE] = True
-    """translate text in capitals as if it were in small letters, and write its translation in capitals"""
+    restore_case: Annotated[bool, MAY_CHANGE] = True
+    """translate text in capitals or title case like text in sentence case, and write its translation in that case"""
     markup: Annotated[Literal["none", "auto", "align"], MAY_CHANGE] = "none"
     """how to protect elements: align (place them by word alignment), auto (the same), none"""
     protect: Annotated[

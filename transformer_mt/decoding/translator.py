@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from transformer_mt.data.batches import batch_by_length
-from transformer_mt.data.letter_case import is_upper_case, to_sentence_case, to_upper_case
+from transformer_mt.data.letter_case import find_case, to_sentence_case
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -105,15 +105,15 @@ class TextStage:
 
 
 @dataclass
-class UpperCaseState:
-    """Whether a text is in capitals, and the prefix of its translation that stays as it is."""
+class CaseState:
+    """The function that restores the case of a text, or None, and the prefix of its translation that stays as it is."""
 
-    is_upper: bool
+    restore: Callable[[str, str], str] | None
     prefix: str = ""
 
 
-class UpperCaseStage(TextStage):
-    """Translates text in capitals in sentence case, and writes its translation in capitals.
+class CaseStage(TextStage):
+    """Translates text in capitals or title case in sentence case, and writes its translation in that case.
 
     Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
     has no fewer tokens in sentence case, such as "USA", may be known, and does not change.
@@ -122,29 +122,30 @@ class UpperCaseStage(TextStage):
     def __init__(self, tokenizers: TokenizerPair, src_lang: str, tgt_lang: str) -> None:
         self.tokenizers, self.src_lang, self.tgt_lang = tokenizers, src_lang, tgt_lang
 
-    def prepare(self, text: str) -> tuple[str, UpperCaseState]:
-        """Return a text in capitals in sentence case."""
-        if is_upper_case(text):
+    def prepare(self, text: str) -> tuple[str, CaseState]:
+        """Return a text in capitals or title case in sentence case."""
+        restore = find_case(text)
+        if restore is not None:
             changed = to_sentence_case(text, self.src_lang)
             ids, changed_ids = self.tokenizers.src.encode([text, changed])
             if len(changed_ids) < len(ids):
-                return changed, UpperCaseState(is_upper=True)
-        return text, UpperCaseState(is_upper=False)
+                return changed, CaseState(restore)
+        return text, CaseState(None)
 
-    def prepare_prefix(self, prefix: str, state: UpperCaseState) -> str:
-        """Return the prefix of a translation, in sentence case if it is in capitals."""
-        if state.is_upper and is_upper_case(prefix):
+    def prepare_prefix(self, prefix: str, state: CaseState) -> str:
+        """Return the prefix of a translation, in sentence case if it has the case of the text."""
+        if state.restore is not None and state.restore(prefix, self.tgt_lang) == prefix:
             return to_sentence_case(prefix, self.tgt_lang)
         state.prefix = prefix
         return prefix
 
-    def finish(self, translation: Translation, state: UpperCaseState) -> Translation:
-        """Write the translation of a text in capitals in capitals."""
-        if not state.is_upper:
+    def finish(self, translation: Translation, state: CaseState) -> Translation:
+        """Restore the case of the text."""
+        if state.restore is None:
             return translation
         n_kept = len(state.prefix)
-        text = translation.text[:n_kept] + to_upper_case(translation.text[n_kept:], self.tgt_lang)
-        return replace(translation, text=text)
+        restored = state.restore(translation.text[n_kept:], self.tgt_lang)
+        return replace(translation, text=translation.text[:n_kept] + restored)
 
 
 MakeStages = Callable[[DecodingConfig, TokenizerPair], Sequence[TextStage]]
@@ -285,7 +286,7 @@ class Translator:
     def _own_stages(self) -> Sequence[TextStage]:
         """Return the stages that no caller has to make. They come last, because they change the text for the model."""
         languages = (self.runs[0].data.src_lang, self.runs[0].data.tgt_lang) if self.runs else ("", "")
-        return [UpperCaseStage(self.tokenizers, *languages)] if self.config.upper_case else []
+        return [CaseStage(self.tokenizers, *languages)] if self.config.restore_case else []
 
     def _made_stages(self) -> Sequence[TextStage]:
         if not self.config.needs_stages:

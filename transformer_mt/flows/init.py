@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -120,12 +120,31 @@ MIN_PAIRS_TO_SPLIT = 10  # the fewest pairs that validation pairs can be split o
 
 
 class Setting(NamedTuple):
-    """A chosen setting: its section and key, its value as in the YAML file, and the reason."""
+    """A chosen setting: its section and key, its value as in the YAML file, and the reason.
+
+    The value may be a list of settings, which are rendered line by line.
+    """
 
     section: str
     key: str
     value: Any
     reason: str
+
+
+MODIFIERS = (
+    ("title", 0.05, "titles and headings: A Man In A Red Shirt"),
+    ("lower_source", 0.05, "typed in small letters: a man in a red shirt"),
+    ("drop_end_punctuation", 0.1, "menus and headings have no full stop"),
+    ("add_end_punctuation", 0.1, "and a corpus of these has none at all"),
+    ("typos", 0.1, "exchanged, missing, double and wrong letters"),
+    ("spaces", 0.02, "spaces before punctuation , like this"),
+    ("replace_numbers", 0.05, "numbers that the corpus lacks"),
+    ("insert_numbers", 0.02, "numbers in a corpus that has few"),
+    ("emoji", 0.02, "emoji, and the text after them"),
+    ("noise", 0.001, "symbols and letters of other scripts"),
+)
+"""Probability of each modifier, and the text that it is for; measured in docs/results.md."""
+CASE_MODIFIERS = ("title", "lower_source")  # without effect if the source has no case
 
 
 def find_size_preset(n_pairs: int) -> SizePreset:
@@ -138,6 +157,9 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
     preset = find_size_preset(statistics.n_pairs)
     n_held_out = min(preset.validation_size, statistics.n_pairs // 10)
     yield Setting("data", "validation_size", n_held_out, f"held out: a tenth, at most {preset.validation_size:,} pairs")
+    has_case = any(map(str.isupper, "".join(statistics.src.sample)))
+    modifiers = [Setting("modifiers", *each) for each in MODIFIERS if has_case or each[0] not in CASE_MODIFIERS]
+    yield Setting("data", "modifiers", modifiers, "share of the pairs that are changed at random")
     n_characters = statistics.src.n_characters + statistics.tgt.n_characters
     if n_characters > ROOM_FOR_ALPHABET:
         size = preset.vocab_size + -(-n_characters // 1000) * 1000
@@ -369,11 +391,21 @@ def render(settings: Sequence[Setting], statistics: CorpusStatistics, src_lang: 
     if any("BLEU" in setting.reason for setting in settings):
         lines.append(BLEU_NOTE)
     lines = [f"# {line}" for line in lines]
-    width = min(MAX_WIDTH, max(len(f"{setting.key}: {render_value(setting.value)}") for setting in settings))
+    width = min(MAX_WIDTH, max(len(entry) for entry, _ in _list_entries(settings)))
     for section, group in groupby(settings, lambda setting: setting.section):
-        entries = ((f"{setting.key}: {render_value(setting.value)}", setting.reason) for setting in group)
-        lines += ["", f"{section}:", *(f"  {entry:<{width}}  # {reason}" for entry, reason in entries)]
+        lines += ["", f"{section}:", *(f"  {entry:<{width}}  # {reason}" for entry, reason in _list_entries(group))]
     return "\n".join(lines) + "\n"
+
+
+def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:
+    """Yield the line of each setting, and its reason."""
+    for setting in settings:
+        if isinstance(setting.value, list):
+            yield f"{setting.key}:", setting.reason
+            for entry, reason in _list_entries(cast("list[Setting]", setting.value)):
+                yield f"  {entry}", reason
+        else:
+            yield f"{setting.key}: {render_value(setting.value)}", setting.reason
 
 
 def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, object]:

@@ -32,6 +32,7 @@ LINES = [
     "one two three",
     "three two one\r",
     "ONE TWO, THREE. FOUR",
+    "One Two Three. Four",
     "",
     "   ",
     "</s> <pad> <s> <unk> eight",

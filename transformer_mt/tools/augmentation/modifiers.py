@@ -65,19 +65,28 @@ LETTERS = (
 Change = Callable[[str], str]
 
 
-def choose_case(config: ModifierConfig, value: float) -> tuple[Change, Change]:
-    """Return the changes of case of source and target that a random number from 0 to 1 selects."""
-    for probability, src, tgt in (
+def change_case(config: ModifierConfig, value: float, src: str, tgt: str) -> Pair:
+    """Change the case of a pair as a random number from 0 to 1 selects.
+
+    A target keeps its case if the source has none, because nothing would tell the model which case is wanted.
+    """
+    for probability, change_src, change_tgt in _list_case_changes(config):
+        if value < probability:
+            changed = change_src(src)
+            return (src, tgt) if changed == src else (changed, change_tgt(tgt))
+        value -= probability
+    return src, tgt
+
+
+def _list_case_changes(config: ModifierConfig) -> Sequence[tuple[float, Change, Change]]:
+    """Return the changes of source and target with their probabilities."""
+    return (
         (config.upper, to_upper_case, to_upper_case),
         (config.title, to_title_case, to_title_case),
         (config.lower, to_lower_case, to_lower_case),
         (config.lower_source / 2, to_lower_case, str),
         (config.lower_source / 2, to_sentence_case, str),
-    ):
-        if value < probability:
-            return src, tgt
-        value -= probability
-    return str, str
+    )
 
 
 # --- single pairs -----------------------------------------------------------------------------------------------------
@@ -246,8 +255,7 @@ def _modify(config: ModifierConfig, pairs: Sequence[Pair], rng: random.Random) -
         for name, change in PAIR_MODIFIERS.items():
             if rng.random() < getattr(config, name):
                 src, tgt = change(src, tgt, rng)
-        change_src, change_tgt = choose_case(config, rng.random())
-        modified.append(ModifiedPair(change_src(src), change_tgt(tgt), (i,)))
+        modified.append(ModifiedPair(*change_case(config, rng.random(), src, tgt), (i,)))
     return [_join(modified[i : i + 2]) for i in range(0, len(modified), 2)] if is_joined else modified
 
 
@@ -278,5 +286,4 @@ class TokenizerTrainingPairs:
         """Yield the pairs in order."""
         rng = random.Random(f"{self._seed} {RNG_STREAM}")
         for src, tgt in self._pairs:
-            change_src, change_tgt = choose_case(self._config, rng.random())
-            yield change_src(src), change_tgt(tgt)
+            yield change_case(self._config, rng.random(), src, tgt)

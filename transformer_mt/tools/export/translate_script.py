@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ctranslate2
 import tokenizers
-from letter_case import is_upper_case, to_sentence_case, to_upper_case  # pyright: ignore[reportMissingImports]
+from letter_case import find_case, to_sentence_case  # pyright: ignore[reportMissingImports]
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader closes the pipe
 here = Path(__file__).resolve().parent
@@ -28,14 +28,15 @@ for number, line in enumerate(raw_lines, start=1):
 translations: list[list[int]] = [[] for _ in lines]
 copied: dict[int, str] = {}  # lines without letters
 by_limit: dict[int, dict[int, list[str]]] = {}  # CTranslate2 has one length limit per call
-in_capitals: set[int] = set()
+restore_case = {}  # functions that restore the case of lines that are translated in sentence case
 for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
     ids, longest = encoding.ids, metadata["longest_source"]
-    if decoding["upper_case"] and is_upper_case(line):
+    restore = find_case(line)
+    if decoding["restore_case"] and restore:
         changed = src.encode(to_sentence_case(line, metadata["data"]["src_lang"]), add_special_tokens=False).ids
         if len(changed) < len(ids):
             ids = changed
-            in_capitals.add(i)
+            restore_case[i] = restore
     if len(ids) > longest:
         sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is truncated to {longest}\n")
         ids = ids[:longest]
@@ -61,5 +62,5 @@ for limit, sources in by_limit.items():
         finished = [tokens for tokens in result.hypotheses if tokens[-1] == "</s>"]
         translations[i] = [int(token) for token in (finished or result.hypotheses)[0] if token.isdigit()]
 for i, text in enumerate(tgt.decode_batch(translations, skip_special_tokens=False)):
-    text = to_upper_case(text, metadata["data"]["tgt_lang"]) if i in in_capitals else text
+    text = restore_case[i](text, metadata["data"]["tgt_lang"]) if i in restore_case else text
     sys.stdout.buffer.write((copied.get(i, text).replace("\n", " ") + "\n").encode())
