@@ -372,12 +372,23 @@ def test_base_with_a_zero_byte_is_refused(write: Write) -> None:
             "command line: train.max_steps: Input should be less than",
         ),
         ('data.cache_dir="a\\0b"', "command line: data.cache_dir: a path cannot contain a zero byte"),
+        ('name="a\\ud800"', "command line: name:1: holds half a character (\\ud800"),
+        ('data.train={src: "\\udfff", tgt: b}', "command line: data.train:1: src: holds half a character (\\udfff"),
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )
 def test_override_error_names_the_command_line(write: Write, override: str, message: str) -> None:
     (line,) = error_lines(write("x.yaml", MINIMAL), override)
     assert line.startswith(message)
+
+
+@pytest.mark.parametrize("key", ["name", "runs_dir", "data.cache_dir", "decoding.tag", "decoding.protect_patterns"])
+def test_half_a_character_is_refused_with_its_key(key: str, write: Write) -> None:
+    value = '["\\ud800"]' if key.endswith("patterns") else '"\\ud800"'
+    section, _, inner = key.partition(".")
+    text = f"{section}: {{{inner}: {value}}}\n" if inner else f"{section}: {value}\n"
+    (line,) = error_lines(write("x.yaml", text))
+    assert line.startswith(f"x.yaml:1: {key}") and "half a character" in line
 
 
 def test_name_defaults_to_the_file_name(write: Write) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import datasets
@@ -15,10 +16,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus, load_pairs
 from transformer_mt.data.text_files import decode_line, read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.flows.resolve import pin_revisions
+from transformer_mt.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -401,7 +405,7 @@ def test_an_unreachable_hub_is_answered_with_a_remedy(error: type[Exception], mo
     ]
 
 
-def test_subset_and_split_are_passed_to_load_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subset_split_and_revision_are_passed_to_load_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def load_dataset(*arguments: object, **options: object) -> datasets.Dataset:
@@ -409,8 +413,9 @@ def test_subset_and_split_are_passed_to_load_dataset(monkeypatch: pytest.MonkeyP
         return datasets.Dataset.from_list(NESTED)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert load(dataset="some/name", subset="en-de", split="test")[0] == PAIRS
-    assert asked == [(("some/name", "en-de"), {"split": "test"})]
+    for revision in ("v1", "v2"):  # which is part of the key of the cache
+        assert load(dataset="some/name", subset="en-de", split="test", revision=revision)[0] == PAIRS
+    assert asked == [(("some/name", "en-de"), {"split": "test", "revision": revision}) for revision in ("v1", "v2")]
 
 
 def test_an_unreadable_data_file_is_refused_with_its_cause() -> None:
@@ -423,3 +428,21 @@ def test_an_unreadable_data_file_is_refused_with_its_cause() -> None:
 def test_a_saved_data_set_without_a_split_name_is_the_training_split() -> None:
     assert error_of(**saved("saved", ROWS), split="test") == "saved: no split test; set `split`: it has train"
     assert load(dataset="saved", split="train")[0] == PAIRS
+
+
+def test_a_new_run_fixes_the_newest_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Path("folder").mkdir()
+    sources = [
+        {"dataset": name, "name": name, **more} for name, more in (("a", {"revision": "v1"}), ("b", {}), ("folder", {}))
+    ]
+    test = {"t": {"dataset": "b", "split": "test"}, "u": {"src": "x", "tgt": "y"}}
+    config = Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": sources, "test": test}})
+    monkeypatch.setattr("huggingface_hub.dataset_info", lambda name, **_: SimpleNamespace(sha=f"newest {name}"))
+    data = pin_revisions(RunFolder(tmp_path / "run"), config).data
+    assert [source.revision for source in data.sources] == ["v1", "newest b", None, "newest b", None]
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise ConnectionError
+
+    monkeypatch.setattr("huggingface_hub.dataset_info", fail)
+    assert pin_revisions(RunFolder(tmp_path / "run"), config).data == config.data

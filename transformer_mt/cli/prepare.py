@@ -171,9 +171,9 @@ def _run_task(config: Config, stage: str, task: int, step: int | None) -> None:
 
 def _prepare_data(config: Config, runner: Runner) -> TrainingData:
     from transformer_mt.flows.prepare import prepare_data
-    from transformer_mt.flows.resolve import check_data_settings
+    from transformer_mt.flows.resolve import check_data_settings, pin_revisions
     from transformer_mt.runs.folder import RunFolder
 
     run = RunFolder(Path(config.runs_dir) / str(config.name))
     check_data_settings(run, config)
-    return prepare_data(run, config, runner)
+    return prepare_data(run, pin_revisions(run, config), runner)

@@ -6,6 +6,7 @@ field, `1e-4` is a number, and `1:30` is never 90.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -164,7 +165,7 @@ def _construct(
     ancestors = (*ancestors, node)
     if isinstance(node, yaml.ScalarNode):
         is_null = node.style is None and node.value in ("", "~", "null", "Null", "NULL")
-        return None if is_null else cast(str, node.value)
+        return None if is_null else _check_text(cast(str, node.value), here, path)
     if isinstance(node, yaml.SequenceNode):
         items = cast(list[yaml.Node], node.value)
         return [_construct(item, (*path, i), source, locations, ancestors) for i, item in enumerate(items)]
@@ -173,7 +174,7 @@ def _construct(
         here = Location(source, key_node.start_mark.line + 1)
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{here}: a key must be a single word")
-        key = cast(str, key_node.value)
+        key = _check_text(cast(str, key_node.value), here, path)
         if key in values:
             dotted = ".".join(map(str, (*path, key)))
             first = locations[(*path, key)].line
@@ -181,6 +182,16 @@ def _construct(
         locations[(*path, key)] = here
         values[key] = _construct(value_node, (*path, key), source, locations, ancestors)
     return values
+
+
+def _check_text(text: str, where: Location, path: KeyPath) -> str:
+    """Return a text. Raises `UserError` if it has half a character, which no file can hold."""
+    if half := re.search("[\ud800-\udfff]", text):
+        key = f" {'.'.join(map(str, path))}:" if path else ""
+        raise UserError(
+            f"{where}:{key} holds half a character (\\u{ord(half[0]):04x}, a lone surrogate); correct the text"
+        )
+    return text
 
 
 def read_inherited(path: Path, is_merged: Callable[[KeyPath], bool], descendants: tuple[Path, ...] = ()) -> Tree:

@@ -400,9 +400,12 @@ def _read_both_sides(source: Source, columns: tuple[str, str], on_bad: OnBad) ->
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
 
+HUB_SECONDS = 10.0  # to ask for the newest commit of a data set
+
+
 def _read_dataset(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
     name = f"{source.dataset} ({source.split or 'train'})"
-    rows = _load_dataset(cast(str, source.dataset), source.subset, source.split or "train")
+    rows = _load_dataset(source, source.split or "train")
     rows = rows.select_columns(select_text_columns(rows.column_names, columns, name))
     number = 0
     for block in rows.iter(batch_size=BLOCK_ROWS):
@@ -415,9 +418,25 @@ def _read_dataset(source: Source, columns: tuple[str, str], on_bad: OnBad) -> It
                 yield SentencePair(*pair, name, number)
 
 
-def _load_dataset(name: str, subset: str | None, split: str) -> Any:
+def find_revision(dataset: str) -> str | None:
+    """Return the newest commit of a data set on the hub, or None for a folder or if the hub cannot be reached."""
+    if Path(dataset).exists():
+        return None
+    from huggingface_hub import dataset_info
+
+    try:
+        return dataset_info(dataset, timeout=HUB_SECONDS).sha
+    except Exception as error:  # the hub client's errors have no common base class
+        reason = str(error).partition("\n")[0]
+        log_rank0(f"data: {dataset}: the run does not fix a revision, because the hub cannot be reached ({reason})")
+        return None
+
+
+def _load_dataset(source: Source, split: str) -> Any:
     """Load one split from the hub, from a folder of data files, or from a folder written by `save_to_disk`."""
     import datasets
+
+    name, subset = cast(str, source.dataset), source.subset
 
     datasets.disable_progress_bars()
     is_saved = any((Path(name) / file).exists() for file in ("dataset_info.json", "dataset_dict.json"))
@@ -425,7 +444,7 @@ def _load_dataset(name: str, subset: str | None, split: str) -> Any:
         raise UserError(f"{name}: a folder written by `save_to_disk` has no subsets; remove `subset`")
     try:
         if not is_saved:
-            return datasets.load_dataset(name, subset, split=split)
+            return datasets.load_dataset(name, subset, split=split, revision=source.revision)
         saved: Any = datasets.load_from_disk(name)
     except Exception as error:  # the hub client's errors have no common base class
         raise _loading_error(name, split, error) from None

@@ -138,8 +138,7 @@ def _describe_duplicates_and_overlap(
     config: Config, train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], runner: Runner
 ) -> Sequence[str]:
     """Return sentences about duplicates and overlap. There are none in the built-in corpus."""
-    sources = (*config.data.train_sources, *(source for _, source in config.data.iterate_held_out_sources()))
-    if all(source.builtin for source in sources):
+    if all(source.builtin for source in config.data.sources):
         return ()
     from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap
 

@@ -18,6 +18,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.data_config import DataConfig, find_unreachable_stage
+from transformer_mt.data.sources import find_revision
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows.prepare import TrainingData, make_stream
@@ -46,7 +47,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
         UserError: The run exists and a setting that affects the result differs, or it cannot be resumed.
     """
     if not run.exists():
-        resolved = _resolve_machine_settings(requested)
+        resolved = _resolve_machine_settings(pin_revisions(run, requested))
         check_schedule_end(run, resolved, is_new=True)
         return resolved
     _refuse_exported(run)
@@ -68,14 +69,15 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
 
 
 def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
-    """Return the requested section `data`, with the shares in its stages converted to steps.
+    """Return the requested section `data`, with revisions, and with the shares in its stages converted to steps.
 
-    A share is that of `train.max_steps` when the run was created.
+    Both are those of the creation of the run.
 
     Raises:
         UserError: A stage would never start with the new `train.max_steps`.
     """
-    data = requested.data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
+    data = pin_revisions(run, requested).data
+    data = data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
     if found := find_unreachable_stage(data.stages, requested.train.max_steps):
         raise UserError(
             f"data.stages.{found[0]}: {found[1]};\n"
@@ -83,6 +85,15 @@ def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
             "another name"
         )
     return data
+
+
+def pin_revisions(run: RunFolder, config: Config) -> Config:
+    """Return the configuration with the revision of each data set: that of the run, or the newest one for a new run."""
+    find = find_revision
+    if run.exists():
+        old = {source.dataset: source.revision for source in configuration.load_run(run).data.sources}
+        find = old.get
+    return config.model_copy(update={"data": config.data.with_revisions(find)})
 
 
 def _resolve_machine_settings(config: Config) -> Config:
