@@ -151,6 +151,7 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
     "two documents": (b"a: 1\n---\nb: 2\n", ":2: not valid YAML"),
     "key of several words": (b"? [a, b]\n: 1\n", ":1: a key must be a single word"),
     "control character": (b"a: 1\nb: \x07\n", "not valid YAML"),
+    "too large": (b"a: 1\n" * 10**6, "is larger than"),
     "latin-1": ("a: 1\nb: naïve\n".encode("latin-1"), r"not UTF-8 text \(byte 10\)"),
     "utf-16": ("a: 1\n".encode("utf-16"), "not UTF-8 text"),
 }
@@ -193,7 +194,15 @@ def test_tags_construct_no_objects(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-4", "1e-4"), ("null", None), ("", None), ("[a, b]", ["a", "b"]), ("{a: 1}", {"a": "1"}), ("'null'", "null")],
+    [
+        ("1e-4", "1e-4"),
+        ("null", None),
+        ("", None),
+        ("[a, b]", ["a", "b"]),
+        ("{a: 1}", {"a": "1"}),
+        ("'null'", "null"),
+        ('"\\ud83d\\ude00"', "😀"),
+    ],
 )
 def test_read_value_parses_yaml(text: str, value: Any) -> None:
     assert read_value(text, "there") == value

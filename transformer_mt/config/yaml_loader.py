@@ -185,7 +185,11 @@ def _construct(
 
 
 def _check_text(text: str, where: Location, path: KeyPath) -> str:
-    """Return a text. Raises `UserError` if it has half a character, which no file can hold."""
+    """Return a text, in which the two escapes that JSON has for one character are joined.
+
+    Raises `UserError` if it has half a character, which no file can hold.
+    """
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     if half := re.search("[\ud800-\udfff]", text):
         key = f" {'.'.join(map(str, path))}:" if path else ""
         raise UserError(

@@ -181,7 +181,7 @@ class BatchingWorker:
                 job.n_taken += 1
                 room -= length
             jobs = [job for job in jobs if job.has_lines] if room > 0 else []
-        taken = _jobs_of(batch)
+        taken = dict.fromkeys(_jobs_of(batch))
         self._waiting = [*(job for job in self._waiting if job not in taken), *taken]
         return batch
 
