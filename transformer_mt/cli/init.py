@@ -6,13 +6,24 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.cli.command import Command, flag, option, positional
+from transformer_mt.cli.command import Command, flag, list_given_flags, option, positional
 from transformer_mt.cli.options import language, number
 from transformer_mt.cli.table import print_text
+from transformer_mt.data.languages import check_language
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
+
+if TYPE_CHECKING:
+    from transformer_mt.flows.init import InitialConfig
+
+
+def _check(code: str) -> str:
+    try:
+        return check_language(code)
+    except ValueError as error:
+        raise UserError(f"--opus: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +37,9 @@ class Init(Command):
 
     EXAMPLE: ClassVar[str] = "tmt init train.en train.de --out mine.yaml"
 
-    src: Path = positional("source sentences, one per line (plain or compressed), or a file of pairs", metavar="SRC")
+    src: Path | None = positional(
+        "source sentences, one per line (plain or compressed), or a file of pairs", metavar="SRC", default=None
+    )
     tgt: Path | None = positional("their translations, line by line; not for a table", metavar="TGT", default=None)
     out: Path = option(
         "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"
@@ -45,6 +58,11 @@ class Init(Command):
         parse=number(0),
         default=0,
     )
+    opus: str | None = option(
+        "train on corpora of OPUS, from one language to another, such as de-en; tmt prepare downloads them",
+        metavar="L-L",
+    )
+    corpora: str | None = option("names of corpora of OPUS, such as Tatoeba,Europarl", metavar="A,B")
     validation: tuple[Path, Path] | None = option(
         "source and target file of the validation set (default: held-out training pairs)", metavar=("SRC", "TGT")
     )
@@ -54,11 +72,34 @@ class Init(Command):
 
     def execute(self) -> None:
         """Write the configuration, and print it."""
+        if self.opus is None and self.corpora is None:
+            self._print(self._inspect())
+        else:
+            self._print(self._find_corpora())
+
+    def _find_corpora(self) -> InitialConfig:
+        from transformer_mt.flows.init import write_opus_config
+
+        if others := {*list_given_flags(self)} - {"--opus", "--corpora", "--out", "--force"}:
+            raise UserError(
+                f"{min(others)}: has no effect with --opus; leave it out, or write it into the configuration"
+            )
+        if self.src is not None:
+            raise UserError(f"{self.src}: has no place beside --opus; add it to the configuration afterwards")
+        src, _, tgt = (self.opus or "").partition("-")
+        corpora = [*dict.fromkeys(filter(None, (self.corpora or "").split(",")))]
+        if not tgt or not corpora:
+            raise UserError("--opus: needs two languages, and --corpora names: --opus de-en --corpora Tatoeba,Europarl")
+        return write_opus_config(self.out, (_check(src), _check(tgt)), corpora, force=self.force)
+
+    def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config
 
+        if self.src is None:
+            raise UserError("pass two text files, a file of pairs, or --opus and --corpora; see tmt init --help")
         if self.columns and self.tgt is not None:
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
-        config = write_initial_config(
+        return write_initial_config(
             [self.src] if self.tgt is None else [self.src, self.tgt],
             self.out,
             force=self.force,
@@ -70,6 +111,8 @@ class Init(Command):
             validation=self.validation or (),
             test=self.test or (),
         )
+
+    def _print(self, config: InitialConfig) -> None:
         print_text(config.text)
         sys.stdout.flush()
         for warning in config.warnings:
@@ -78,6 +121,7 @@ class Init(Command):
         print_text(
             *(f"advice: {advice}" for advice in config.advice),
             f"{self.out} is written; next:",
+            *([f"tmt prepare {out}         # download"] if self.opus else []),
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
             f"tmt plan {out}            # hours, memory and disk",
             f"tmt train --config {out}  # train",

@@ -90,7 +90,7 @@ class EngineOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Command):
-    """Read, filter and encode the data of a training before it starts.
+    """Download, read, filter and encode the data of a training before it starts.
 
     The results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted
     command resumes. A training that starts meanwhile waits for the results.
@@ -120,7 +120,9 @@ class Prepare(Command):
 
     def _prepare(self, config: Config) -> None:
         from transformer_mt.flows.prepare import build_report
+        from transformer_mt.tools.downloads.opus import fetch_sources
 
+        fetch_sources(config.data.sources)
         print_text(*build_report(_prepare_data(config, self._make_runner())))
         print_text(f"\nthe data is ready in {config.data.cache_dir}; next: {self._training_command()}")
 

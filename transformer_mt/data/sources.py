@@ -482,7 +482,8 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 FORMAT_VERSION = 4  # of the cached tables and of their division into tasks; part of their key
 MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
-TABLE_KEYS = {key for key in Source.model_fields if key not in ("src_lang", "tgt_lang", "tag")}
+NOTES = ("src_lang", "tgt_lang", "tag", "url", "sha256", "license")
+TABLE_KEYS = {key for key in Source.model_fields if key not in NOTES}
 """Keys of a source that determine its pairs, in addition to the languages."""
 MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
 N_SHOWN = 10  # bad rows in the message that there are too many
@@ -548,6 +549,8 @@ def _file_states(source: Source) -> list[object]:
         files = [QUICKSTART_FILE]
     elif source.dataset and Path(source.dataset).is_dir():
         files = sorted(_list_visible_files(Path(source.dataset)))
+    if source.url and not files[0].exists():
+        raise UserError(f"{files[0]}: is missing; run tmt prepare, or save {source.url} as this file")
     return [read_file_state(path) for path in files]
 
 

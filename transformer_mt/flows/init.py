@@ -24,7 +24,14 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     detect_language,
 )
-from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics, describe_gaps, inspect_pairs
+from transformer_mt.tools.languages.scripts import (
+    UNSPACED_SCRIPTS,
+    CorpusStatistics,
+    SideStatistics,
+    describe_gaps,
+    inspect_pairs,
+    language_scripts,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,14 +261,62 @@ def write_initial_config(
         *_list_held_out_sets(validation, test),
         *(each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"),
     ]
-    text = render(settings, statistics, src, tgt)
+    text = render(settings, [*_describe_corpus(statistics, src, tgt)])
+    _write(output, text)
+    given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
+    warnings = [*([found.note] if found.note else []), *(warning for one in given for warning in _doubt_language(*one))]
+    return InitialConfig(text, warnings, [*describe_gaps(statistics)])
+
+
+def write_opus_config(
+    output: Path, languages: tuple[str, str], corpora: Sequence[str], *, force: bool
+) -> InitialConfig:
+    """Write a configuration that trains on corpora of OPUS, which `tmt prepare` downloads.
+
+    Raises:
+        UserError: OPUS cannot be reached, has no such corpus, or the output cannot be written.
+    """
+    from transformer_mt.tools.downloads.opus import find_corpora
+
+    _check_output(output, force)
+    src, tgt = languages
+    found = find_corpora(languages, corpora, output.stem)
+    n_pairs = sum(corpus.n_pairs for corpus in found)
+    sides = [_expect_side(language) for language in languages]
+    sources = [
+        Setting("train", f"{'- ' if key == 'name' else '  '}{key}", value, reason)
+        for corpus in found
+        for key, value, reason in (
+            ("name", corpus.name, f"{corpus.n_pairs:,} pairs"),
+            *((key, value, OPUS_REASONS[key]) for key, value in corpus.source.items()),
+        )
+    ]
+    settings = [
+        Setting("data", "src_lang", src, "given"),
+        Setting("data", "tgt_lang", tgt, "given"),
+        Setting("data", "train", sources, "relative to the folder of the command"),
+        *choose_settings(CorpusStatistics(n_pairs, 0, 0, *sides), tgt),
+    ]
+    text = render(settings, [f"OPUS for {src} to {tgt}, written by `tmt init`: {n_pairs:,} pairs, not downloaded yet."])
+    _write(output, text)
+    return InitialConfig(text, [], [])
+
+
+OPUS_REASONS = {"table": "where it is saved", "url": "`tmt prepare` downloads it", "license": "as OPUS states it"}
+
+
+def _expect_side(language: str) -> SideStatistics:
+    """Return statistics of text in a language that has not been read."""
+    scripts = language_scripts(language) or ("LATIN",)
+    is_spaced = scripts[0] not in UNSPACED_SCRIPTS
+    return SideStatistics(["Aa"], scripts[0], is_spaced, 0, "words" if is_spaced else "characters", 0, {})
+
+
+def _write(output: Path, text: str) -> None:
     try:
         write_text(output, text)
     except OSError as error:
         raise UserError(f"{output}: cannot be written: {error.strerror}; choose another --out") from None
-    given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
-    warnings = [*([found.note] if found.note else []), *(warning for one in given for warning in _doubt_language(*one))]
-    return InitialConfig(text, warnings, [*describe_gaps(statistics)])
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -377,8 +432,8 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def render(settings: Sequence[Setting], statistics: CorpusStatistics, src_lang: str, tgt_lang: str) -> str:
-    """Return the YAML text, with sizes, lengths and scripts of the corpus, and the reasons, as comments."""
+def _describe_corpus(statistics: CorpusStatistics, src_lang: str, tgt_lang: str) -> list[str]:
+    """Return sentences with the sizes, lengths and scripts of a corpus."""
     lines = [f"A starting point for {src_lang} to {tgt_lang}, written by `tmt init`: {statistics.n_pairs:,} pairs."]
     for lang, side in ((src_lang, statistics.src), (tgt_lang, statistics.tgt)):
         lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
@@ -388,8 +443,13 @@ def render(settings: Sequence[Setting], statistics: CorpusStatistics, src_lang: 
     if statistics.n_empty:
         lines.append(f"Dropped because a side is empty: {statistics.n_empty:,}.")
     lines.append(f"Settings: {find_size_preset(statistics.n_pairs).evidence}.")
+    return lines
+
+
+def render(settings: Sequence[Setting], lines: list[str]) -> str:
+    """Return the YAML text, with some lines about the corpus, and the reasons, as comments."""
     if any("BLEU" in setting.reason for setting in settings):
-        lines.append(BLEU_NOTE)
+        lines = [*lines, BLEU_NOTE]
     lines = [f"# {line}" for line in lines]
     width = min(MAX_WIDTH, max(len(entry) for entry, _ in _list_entries(settings)))
     for section, group in groupby(settings, lambda setting: setting.section):
