@@ -144,4 +144,4 @@ def test_case_is_modified_only_if_the_source_has_some() -> None:
         corpus = replace(statistics(3000), src=replace(SIDE, sample=sample))
         (modifiers,) = [each.value for each in choose_settings(corpus, "de") if each.key == "modifiers"]
         keys = {setting.key for setting in modifiers}
-        assert ("title" in keys) == ("lower_source" in keys) == has_case and "typos" in keys
+        assert ("lower_source" in keys) == has_case and "typos" in keys

@@ -139,19 +139,12 @@ class Setting(NamedTuple):
 
 
 MODIFIERS = (
-    ("title", 0.05, "titles and headings: A Man In A Red Shirt"),
     ("lower_source", 0.05, "typed in small letters: a man in a red shirt"),
-    ("drop_end_punctuation", 0.1, "menus and headings have no full stop"),
-    ("add_end_punctuation", 0.1, "and a corpus of these has none at all"),
+    ("drop_end_punctuation", 0.1, "headings and menus have no full stop"),
     ("typos", 0.1, "exchanged, missing, double and wrong letters"),
-    ("spaces", 0.02, "spaces before punctuation , like this"),
     ("replace_numbers", 0.05, "numbers that the corpus lacks"),
-    ("insert_numbers", 0.02, "numbers in a corpus that has few"),
-    ("emoji", 0.02, "emoji, and the text after them"),
-    ("noise", 0.001, "symbols and letters of other scripts"),
 )
-"""Probability of each modifier, and the text that it is for; measured in docs/results.md."""
-CASE_MODIFIERS = ("title", "lower_source")  # without effect if the source has no case
+"""Probability of each modifier, and the text that it is for (docs/results.md). Case is restored in the translation."""
 
 
 def find_size_preset(n_pairs: int) -> SizePreset:
@@ -165,7 +158,7 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
     n_held_out = min(preset.validation_size, statistics.n_pairs // 10)
     yield Setting("data", "validation_size", n_held_out, f"held out: a tenth, at most {preset.validation_size:,} pairs")
     has_case = any(map(str.isupper, "".join(statistics.src.sample)))
-    modifiers = [Setting("modifiers", *each) for each in MODIFIERS if has_case or each[0] not in CASE_MODIFIERS]
+    modifiers = [Setting("modifiers", *each) for each in MODIFIERS if has_case or each[0] != "lower_source"]
     yield Setting("data", "modifiers", modifiers, "share of the pairs that are changed at random")
     n_characters = statistics.src.n_characters + statistics.tgt.n_characters
     if n_characters > ROOM_FOR_ALPHABET:
