@@ -50,6 +50,7 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
 
 
 def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
+    tmt(*TRAIN)  # writes the lengths to run.json, which the tiny run lacks
     before, curves = read_folder(run_copy), read_curves(run_copy)
     done = tmt(*TRAIN)
     assert done.returncode == 0
@@ -71,7 +72,7 @@ def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
     assert done.returncode == 0
     assert "threads: 1 -> 2\ntrain.max_steps: 12 -> 14\n" in done.stderr
-    assert "device, threads, compile or train.cuda_graphs changed: results may differ in the last bits" in done.stderr
+    assert "device, threads or compile changed: results may differ in the last bits" in done.stderr
     assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12, 14]
     assert "train.max_steps 14 reached" in (run_copy / "README.md").read_text(encoding="utf-8")
 
