@@ -31,6 +31,7 @@ def check_language(code: str) -> str:
     return code
 
 
+@lru_cache(maxsize=1000)
 def primary_language(code: str) -> str:
     """Return the two-letter code if there is one: zh for zh-Hant-HK, ZH, zh_TW, zho and cmn_Hans."""
     primary = _primary_subtag(code)
@@ -43,7 +44,6 @@ def _primary_subtag(code: str) -> str:
     return code.lower().replace("_", "-").partition("-")[0]
 
 
-@lru_cache(maxsize=1000)
 def _shorten(code: str) -> str:
     """Return the two-letter code of a three-letter code, or of the macrolanguage that it belongs to."""
     import langcodes  # takes longer to import than most commands need

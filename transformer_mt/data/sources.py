@@ -90,6 +90,8 @@ def read_column_names(path: Path) -> list[str]:
         nested = row.values.get("translation")
         names |= dict.fromkeys(cast(Mapping[str, object], nested) if isinstance(nested, Mapping) else row.values)
     if not names:
+        if table_kind(path) not in ("tmx", "zip"):
+            next(_read_rows(path, (), None, refuse), None)  # raises the error of the first row
         raise UserError(f"{path}: holds no sentence pairs; is it the right file?")
     return [*names]
 

@@ -64,17 +64,18 @@ def choose_columns(
     """
     if not is_table(table):
         raise UserError(f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}")
+    note = None
     if table_kind(table) in UNNAMED_KINDS:
         rows = [row.cells for row in islice(read_cells(table, ignore), HEAD_ROWS)]
         if not rows:
+            next(read_cells(table), None)  # raises the error of the first line, such as that of another encoding
             raise UserError(f"{table}: holds no sentence pairs; is it the right file?")
         if not _is_header(rows, columns, (src_lang, tgt_lang)):
             return _choose_unnamed(table, rows, columns, src_lang, tgt_lang, ask)
+        if columns is None and not all(_is_name(rows, column, (src_lang, tgt_lang)) for column in range(len(rows[0]))):
+            note = f"line 1 of {table} is taken as the names of its columns; if it is a pair, pass --columns 1 2"
     names = read_column_names(table)
     src, tgt = _choose_named(table, names, columns, src_lang, tgt_lang, ask)
-    note = None
-    if table_kind(table) in UNNAMED_KINDS and columns is None:
-        note = f"line 1 of {table} is taken as the names of its columns; if it is a pair, pass --columns 1 2"
     return TableColumns(Source(table=(str(table),), src_column=src, tgt_column=tgt), (src, tgt), note)
 
 
@@ -132,6 +133,8 @@ def _is_header(
             return False
         if {*columns} <= {*first}:
             return True
+    if len({cell.strip().lower() for cell in first}) < len(first):
+        return False
     if len(first) == 1:
         return len({len(row) for row in rows}) == 1
     return sum(_is_name(rows, column, languages) for column in range(len(first))) >= min(2, len(first))
