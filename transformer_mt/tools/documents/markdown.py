@@ -106,7 +106,8 @@ def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Cal
 
     def recording_rule(state: StateInline, silent: bool) -> bool:
         start, first = state.pos, len(state.tokens) + bool(state.pending)  # pending text becomes a separate token
-        label_end = state.md.helpers.parseLinkLabel(state, start, True) if name == "link" and not silent else -1
+        is_link = name == "link" and not silent and state.src[start] == "["
+        label_end = state.md.helpers.parseLinkLabel(state, start, True) if is_link else -1
         if not rule(state, silent):
             return False
         if silent:
@@ -236,6 +237,7 @@ _BLOCK_START = re.compile(
 _OUTER_BAR = re.compile(r"\A\\?\||(?<!\\)\\?\|\Z")  # even with a backslash it makes a table if a ruler follows
 _LINE_START = re.compile(r"\n[ \t>]*\Z")
 _PREFIX = re.compile(r"\r?\n[ \t>]*")
+_CONTEXT = 200  # characters around a segment in which its translation may change the structure
 _DELIMITERS = frozenset({"*", "_", "**", "__", "~~"})
 
 
@@ -402,12 +404,14 @@ class _Renderer:
         text, first = self.reader.text, self.block.find_offset(0)
         if self.block.is_cell:  # a row may lack its first vertical bar
             first = max(text.rfind("\n", 0, self.start), 0)
-        return self.start == first or _LINE_START.search(text, first, self.start) is not None
+        first_read = max(first, self.start - _CONTEXT)
+        return self.start == first or _LINE_START.search(text, first_read, self.start) is not None
 
     def _find_shape(self, rendered: str) -> object:
-        """Return the structure of the block with this text in place of the segment."""
+        """Return the structure of the block, as far as it is near, with this text in place of the segment."""
         block, text = self.block, self.reader.text
-        content = _PREFIX.sub("\n", f"{text[block.find_offset(0) : self.start]}{rendered}{text[self.end : block.end]}")
+        first, end = max(block.find_offset(0), self.start - _CONTEXT), min(block.end, self.end + _CONTEXT)
+        content = _PREFIX.sub("\n", f"{text[first : self.start]}{rendered}{text[self.end : end]}")
         if block.is_cell:
             content = f"| {content} |\n| --- |"
         elif block.is_heading:

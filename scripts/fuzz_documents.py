@@ -1,0 +1,276 @@
+"""Fuzz the parsers of documents and the protection of elements, without a model.
+
+    python scripts/fuzz_documents.py [--formats NAME ...] [--mutations N] [--seed N] [--repeats N]
+
+Each format has seed documents. Mutations cut, repeat, insert and exchange parts of them. Each mutated document is parsed,
+its elements are protected, and it is filled with its own text, with its text in capitals, and with its words in another
+order. Reported are:
+
+    exceptions  other than the error for a document that does not follow its format
+    round trip  the document differs after nothing was translated, in formats that promise this
+    elements    a translation lacks a tag of its source, or tags are nested in another way
+    outside     bytes outside of the text changed
+    growth      the time for a repeated fragment grows faster than its length
+"""
+
+# ruff: noqa: E501  (seeds are documents)
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from trainings import positive_int, run_script
+
+from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions
+from transformer_mt.tools.documents.formats import DocumentFormat, parse_document
+from transformer_mt.tools.markup.elements import (
+    ELEMENT_KINDS,
+    MarkedText,
+    join_chunks,
+    split_into_chunks,
+    strip_enclosing_pairs,
+)
+from transformer_mt.tools.markup.placement import place_elements, remove_elements
+from transformer_mt.tools.markup.protection import Protector
+
+OPTIONS = DocumentOptions("de", "en", ("alt", "title"), exclude_keys=frozenset(["id"]))
+MARK = Protector(ELEMENT_KINDS).mark
+CHANGING = ("po", "tmx", "xliff")
+"""Formats that add targets, or their language, even if nothing is translated."""
+N_REPEATS = 4000
+MAX_GROWTH = 3.0  # of the time, if the length doubles; a quadratic time grows by 4
+MIN_SECONDS = 0.2  # shorter times are not compared
+
+SEEDS: Mapping[DocumentFormat, Sequence[str]] = {
+    "ass": (
+        "[Script Info]\nTitle: x\n\n[Events]\nFormat: Layer, Start, End, Style, Text\n"
+        r"Dialogue: 0,0:00:01.00,0:00:02.00,Default,{\an8}The old, {\i1}dog\N{\i0}sleeps\hhere"
+        "\n"
+        r"Dialogue: 0,0:00:03.00,0:00:04.00,Default,- Who?\N- {\p1}m 0 0{\p0}"
+        "\nComment: 0,0:00:03.00,,,x\n",
+    ),
+    "html": (
+        "<!doctype html><html lang=en><head><title>A &amp; b</title><style>p { x }</style></head><body class='a b'>\n"
+        '<h1>The <b>old</b> dog<sup>1</sup></h1><ul><li><a href="?a=1&b=2">One</a> | <a>two</a><li translate=no>x</ul>'
+        "<p>See <code>f(x)</code>, <img alt='A dog' src=x> and {{ name }} <%= x %> &copy; 2,5 %<br/>v0.85.x 😆</p>"
+        "<!-- c --><script>if (a<b) {'</p>'}</script><ruby>old<rt>alt</ruby><svg><text>t</text></svg><pre>\n x</pre>",
+        "text <b title=\"a 'b'\"><i>x</b>y</i> &nbsp;&#65;&unknown; {% if x %}a{% endif %} <textarea><b></textarea>",
+    ),
+    "json": (
+        '{"id": "a b", "text": "The \\"old\\" dog\\n of {n, plural, one {# dog} other {# dogs}}", "n": [1, -2.5e3, null]}',
+        '[{"m": "{n, plural, one {# dog} other {{g, select, a {x} other {y}}}}", "u": "caf\\u00e9 \\ud83d"}, "{name} %s"]',
+    ),
+    "markdown": (
+        "---\ntitle: x\n---\n# The **old** dog #\n\nSome *text* with `code`\nand a [link](x.y 'title'), [short] $x^2$.\n"
+        "> quoted **bold\n> text** and\\\n> more\n\n1. one\n   two\n- [ ] task[^1]\n\n| a | b \\| c |\n|---|---|\n| x | y |\n"
+        "\n:::note\ninside\n:::\n\n<div>\nblock\n</div>\n\n    code\n\n$$\nx\n$$\nLast 3 < 4 &amp; 5 \\* {{ x_y }}\n=====\n"
+        "\n[short]: /url\n",
+    ),
+    "po": (
+        '# c\nmsgid ""\nmsgstr ""\n"Language: \\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n#, python-format\n'
+        'msgid "The \\"old\\" %s\\n"\n"and a dog"\nmsgstr ""\n\n#, fuzzy\nmsgctxt "m"\nmsgid "Hello"\nmsgstr "Heda"\n\n'
+        'msgid "one"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n\n#~ msgid "Gone"\n#~ msgstr ""\n',
+    ),
+    "srt": (
+        "1\n00:00:01,000 --> 00:00:02,000\n<i>The old dog sleeps on the\nsofa</i>\n\n2\r\n"
+        "00:00:03,000 --> 00:00:04,500\r\n- Who?\r\n- {\\an8}The <b>dog</b>!\r\n",
+    ),
+    "tmx": (
+        '<?xml version="1.0"?>\n<tmx version="1.4"><header srclang="en"/><body>\n<tu><tuv xml:lang="en"><seg>The '
+        '<bpt i="1">&lt;b&gt;</bpt>old<ept i="1"/> <hi>dog</hi></seg></tuv></tu>\n<tu><tuv xml:lang="en-GB"><seg>Done</seg>'
+        '</tuv><tuv xml:lang="de"><seg/></tuv></tu></body></tmx>\n',
+    ),
+    "vtt": (
+        "WEBVTT x\n\nSTYLE\n::cue { }\n\nNOTE a note\n\nintro\n00:02.830 --> 00:05.560 align:start\n<v Bob>The old "
+        "<i>dog</i> &amp; x\n<ruby>sofa<rt>couch</rt></ruby>\n\n00:06.000 --> 01:00:07.000\n- Who?\n- The <00:06.500>dog\n",
+    ),
+    "xliff": (
+        '<?xml version="1.0"?>\n<xliff version="1.2"><file original="a"><body><trans-unit id="1"><source>The <g id="1">old'
+        '<x id="2"/></g> &amp; dog</source><note>n</note></trans-unit>\n<trans-unit id="2"><source>A <![CDATA[& b]]></source>'
+        '<target state="new"/></trans-unit></body></file></xliff>',
+        '<xliff version="2.0"><file id="f"><unit id="1"><segment><source>See <pc id="1">the dog</pc><sc id="2"/> x'
+        '<ec startRef="2"/></source></segment></unit></file></xliff>',
+    ),
+}
+FRAGMENTS = (
+    "<", ">", "</", "/>", "<!--", "-->", "<![CDATA[", "]]>", "<![x[", "<?", "<b>", "</b>", "<a ", '"', "'", "&", "&amp;",
+    "&#0;", ";", "{", "}", "{{", "}}", "{%", "%}", "<%", "[[", "]]", "[", "](", "]", "(", ")", "*", "**", "_", "`", "~~",
+    "$", "$$", ":::", "|", "#", "- ", "> ", "\\", "\\N", "\\u0041", "\n", "\r\n", "\r", "\n\n", " ", "\t", "\0", "\u00a0",
+    "\u2028", "😆", "字", "é", "x", "A dog. ", "1", "00:00:01,000 --> 00:00:02,000", "msgid ", 'msgstr "', "[Events]",
+    "{n, plural, one {", "translate=no ", ":", ",",
+)  # fmt: skip
+REPEATED: Mapping[DocumentFormat, Sequence[tuple[str, str, str]]] = {
+    "ass": [("[Events]\nDialogue:,,,,,,,,,", part, "") for part in ("a\\N", "{\\i1}", "{", "a {\\b1}b{\\b0} ")],
+    "html": [("", part, "") for part in (
+        "<a ", "<a <", "<![x[", "<!--", "</", "<a b='>\" ", "<%", "<?php", "<b>", "<b>x ", "<b>x</b> ", "<code><b>",
+        "<code></i>", "<svg>", "<title>", "&", "&a", "<a b=c ", "<p translate=no><b>", "<b><i></b></i>x ", "A dog. ", " ",
+        "{% if x %}a ", "{n, plural,", "<b>1</b> x ", "<ruby>a<rt>b", "<script><!--<script>", "a@b.", "<li>a", "{{", "x1-",
+    )],
+    "json": [('{"a": "', part, '"}') for part in ("a\\n", "{n, plural, a {", "a {x} ", "{{n, select, a{", " ", "😆")]
+    + [("", "[", ""), ('["', "a", '"]'), ("[", '"a b", ', '"a"]'), ("[", "9", "]"), ('{"a": 1', ', "id": "b"', "}")],
+    "markdown": [("", part, "") for part in (
+        "*a ", "**a** ", "[", "![", "[a](", "`", "`a ", "<b>x", "> ", "- ", "a\n", "a\\\n", "a  \n", "$", "$a", "$$\n",
+        "$$\na\n", ":::\n", "| a ", "{{", "{% a ", "\\", "&amp;", "<", "# a\n\n", "[a]: b\n", "***", "_a", "~~a", "<rt>",
+        "[[a]] ", "1. ", "a\n\n",
+    )],
+    "po": [("", 'msgid "a"\nmsgstr ""\n\n', ""), ('msgid ""\n', '"a b\\n"\n', 'msgstr ""\n'), ("", "#\n", ""),
+           ('msgid "', "{n, plural, a {", '"\nmsgstr ""\n')],
+    "srt": [("1\n00:00:01,000 --> 00:00:02,000\n", part, "") for part in ("a\n", "<i>", "<", "- a\n", "{\\b1}a ", "\n")],
+    "tmx": [('<tmx><tu><tuv xml:lang="en"><seg>', part, "</seg></tuv></tu></tmx>") for part in ("a ", "<hi>a</hi> ", " ")]
+    + [("<tmx>", '<tu><tuv xml:lang="en"><seg>a</seg></tuv></tu>', "</tmx>")],
+    "vtt": [("WEBVTT\n\n00:02.830 --> 00:05.560\n", part, "") for part in ("a\n", "<i>", "<", "&", "<rt>", "- a\n")],
+    "xliff": [('<xliff version="1.2"><trans-unit><source>', part, "</source></trans-unit></xliff>") for part in (
+        "a ", "<g>a</g> ", "<x/> a ", "&amp;", "<!-- -->", "\n", " ")],
+}  # fmt: skip
+"""Start, repeated fragment, and end of long documents."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--formats", nargs="+", choices=get_args(DocumentFormat), default=get_args(DocumentFormat))
+    parser.add_argument("--mutations", type=positive_int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeats", type=positive_int, default=N_REPEATS)
+    parser.add_argument("--failures", type=Path, help="write each document that fails to this folder")
+    args = parser.parse_args()
+    n_failures = 0
+    for document_format in args.formats:
+        start = time.monotonic()
+        counts: Counter[str] = Counter()
+        for text in mutate(document_format, args.mutations, random.Random(args.seed)):
+            failure = check(text, document_format)
+            counts[failure] += 1
+            if failure and args.failures is not None:
+                args.failures.mkdir(exist_ok=True)
+                name = f"{document_format}-{failure.split(':')[0].replace(' ', '-')}-{counts[failure]}"
+                (args.failures / name).write_text(text, encoding="utf-8", newline="")
+        slow = find_growth(document_format, args.repeats)
+        problems = {name: n for name, n in counts.items() if name} | dict.fromkeys(slow, 1)
+        n_failures += len(problems)
+        seconds = time.monotonic() - start
+        n_repeated = len(REPEATED[document_format])
+        print(
+            f"{document_format:9}{args.mutations:>7,} mutations {n_repeated:>3} repeated {seconds:>6.0f} s ", problems
+        )
+        sys.stdout.flush()
+    sys.exit(bool(n_failures))
+
+
+def mutate(document_format: DocumentFormat, n: int, rng: random.Random) -> Iterator[str]:
+    """Yield documents: the seeds, and `n` mutations of them."""
+    seeds = SEEDS[document_format]
+    yield from seeds
+    for _ in range(n):
+        text = rng.choice(seeds)
+        for _ in range(1 + min(int(rng.expovariate(0.5)), 12)):
+            start = rng.randrange(len(text) + 1)
+            end = min(len(text), start + 1 + int(rng.expovariate(0.1)))
+            part = text[start:end]
+            place = rng.randrange(len(text) + 1)
+            text = rng.choice(
+                [
+                    text[:start] + text[end:],
+                    text[:start] + rng.choice(FRAGMENTS) + text[start:],
+                    text[:start] + rng.choice(FRAGMENTS) + text[end:],
+                    text[:place] + part * rng.choice([1, 1, 2, 30]) + text[place:],
+                    text[:start] + part[::-1] + text[end:],
+                ]
+            )
+        yield text
+
+
+def check(text: str, document_format: DocumentFormat) -> str:
+    """Return what is wrong with the handling of a document; empty if nothing is."""
+    try:
+        document = parse_document(text, document_format, OPTIONS)
+        languages = [each for each in document.attribute_replacements if not each.segments]
+        base = Document(document.text, [], languages, document.byte_order_mark).fill([])
+        return check_document(parse_document(base, document_format, OPTIONS), document_format) or check_document(
+            parse_document(base, document_format, replace(OPTIONS, attributes=())), document_format
+        )
+    except DocumentError:
+        return ""
+    except Exception as error:
+        return f"exceptions: {type(error).__name__}"
+
+
+def check_document(document: Document, document_format: DocumentFormat) -> str:
+    """Return what is wrong with the translation of a document; empty if nothing is."""
+    text = document.byte_order_mark + document.text
+    if document.fill([segment.source for segment in document.segments]) != text and document_format not in CHANGING:
+        return "round trip"
+    for translate in (str.upper, reverse_words):
+        translations: list[MarkedText] = []
+        for segment in document.segments:
+            source = MARK(segment.source.surface if segment.protects_tags else segment.source)
+            translations.append(translate_marked(source, translate))
+            if not translations[-1].has_elements_of(source):
+                return "elements"
+        translated = document.fill(translations)
+        if not document.attribute_replacements and not is_same_outside(document, translated):
+            return "outside"
+    return ""
+
+
+def translate_marked(source: MarkedText, translate: Callable[[str], str]) -> MarkedText:
+    """Return the translation of a text, each sentence separately, with its elements placed by a diagonal alignment."""
+    inner = strip_enclosing_pairs(source)
+    text = inner.text_only
+    middle = text.find(". ") + 2 if ". " in text else len(text)
+    chunks: list[MarkedText] = []
+    for chunk in split_into_chunks(inner, [part for part in (text[:middle], text[middle:]) if part] or [""]):
+        translation = translate(remove_elements(chunk))
+        alignment = [(i, i) for i in range(len(translation.split()))]
+        chunks.append(place_elements(chunk, translation, alignment))
+    return join_chunks(source, chunks)
+
+
+def reverse_words(text: str) -> str:
+    """Return the words of a text in reverse order."""
+    return " ".join(reversed(text.split()))
+
+
+def is_same_outside(document: Document, translated: str) -> bool:
+    """Return whether a translation has the text between the segments, in its order."""
+    position = start = 0
+    translated = translated.removeprefix(document.byte_order_mark)
+    for replacement in document.replacements:
+        outside = document.text[start : replacement.start]
+        found = translated.find(outside, position)
+        if found < 0 or (not start and found):
+            return False
+        position, start = found + len(outside), replacement.end
+    return translated.endswith(document.text[start:], position)
+
+
+def find_growth(document_format: DocumentFormat, n: int) -> list[str]:
+    """Return the fragments whose time grows faster than their number."""
+    slow: list[str] = []
+    for start, fragment, end in REPEATED[document_format]:
+
+        def measure(n: int, start: str = start, fragment: str = fragment, end: str = end) -> float:
+            before = time.process_time()
+            problem = check(start + n * fragment + end, document_format)
+            assert not problem.startswith("exceptions"), (problem, fragment)
+            return time.process_time() - before
+
+        length = n
+        seconds = measure(length)
+        while (doubled := measure(2 * length)) > max(MIN_SECONDS, MAX_GROWTH * seconds):
+            if length >= 4 * n:
+                slow.append(f"growth: {fragment!r} {seconds:.2f} s, doubled {doubled:.2f} s")
+                break
+            length, seconds = 2 * length, doubled
+    return slow
+
+
+if __name__ == "__main__":
+    run_script(main)
