@@ -94,7 +94,7 @@ model: {d_model: 16, d_ff: 32, n_heads: 2, encoder: {n_layers: 1}, decoder: {n_l
 schedule: {warmup_steps: 5}
 train: {max_steps: 12, log_every: 3}
 validation: {every: 4, metric: loss, probes: 2}
-decoding: {engine: torch, max_length_factor: 0, max_length_offset: 5}
+decoding: {engine: torch, max_length_factor: 0, max_length_offset: 5, guard: false}
 keep: {last: 2}
 device: cpu
 threads: 1

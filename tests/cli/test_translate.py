@@ -203,15 +203,15 @@ def test_the_prompt_answers_each_line(tiny_run: Path, translator: Translator) ->
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=ONE_THREAD) as process:
         os.close(terminal)
         shown = b""
-        for typed in ("one two\n", "\n", "three\n", "\x04"):
+        for typed in (b"one two\n", b"\n", b"na\xefve\n", b"three\n", b"\x04"):
             while not shown.endswith(b"> "):
                 shown += os.read(keyboard, 4096)  # raises an error after the program has ended
-            os.write(keyboard, typed.encode())
+            os.write(keyboard, typed)
             shown += b"\n"
         assert process.wait() == 0
     os.close(keyboard)
     for translation in translator.translate(["one two", "three"]):
-        assert translation in shown.decode()
+        assert translation in shown.decode(errors="replace")
 
 
 @pytest.mark.slow
@@ -277,3 +277,17 @@ def test_progress_counts_lines_inside_of_a_window(
     assert len(counts) > 2
     assert counts == sorted(counts)
     assert counts[-1] == 40
+
+
+def test_faulty_lines_are_repaired_counted_and_listed(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    """The tiny run knows no links, so the guard copies them."""
+    lines = ["one two https://example.org/a three", "-"]
+    (tmp_path / "f").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = ("translate", tiny_run, "--input", tmp_path / "f")
+    done = tmt(*command, "--guard", "--verbose")
+    first, second = assert_succeeded(done).split("\n")[:-1]
+    assert "https://example.org/a" in first and second == "-"
+    assert re.search("line 1: .*https://example.org/a", done.stderr)
+    assert "line 2" not in done.stderr
+    plain = tmt(*command)
+    assert "https://example.org/a" not in assert_succeeded(plain) and plain.stderr == ""

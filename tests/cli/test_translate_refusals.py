@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import Tmt, assert_user_error
+from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.runs.folder import RunFolder
 
@@ -72,3 +72,22 @@ def test_the_prompt_is_not_written_to_standard_output(tiny_run: Path) -> None:
         os.write(keyboard, b"\x04")
         out = process.communicate()[0]
     assert not out.startswith(b"> ")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ("--min-length 30 --max-length 10", "min_length"),
+        ("--protect numbers --markup none", "markup"),
+        ("--length-penalty 2 --beam 1", "length_penalty_exponent"),
+        ("--verbose --no-guard", "--verbose"),
+        ("--guard --sample", "--guard"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: str, part: str, tiny_run: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("translate", tiny_run, "one", *options.split()), part)
+
+
+@pytest.mark.parametrize("options", ["--protect numbers", "--protect-pattern 12"])
+def test_what_to_protect_implies_markup(options: str, tiny_run: Path, tmt: Tmt) -> None:
+    assert "12" in assert_succeeded(tmt("translate", tiny_run, "one 12 two", *options.split()))

@@ -538,6 +538,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "decoding.protect_patterns": ["x+"],
     "decoding.engine": "torch",
     "decoding.glossary": "terms.tsv",
+    "decoding.guard": False,
     "decoding.batch_tokens": 7,
     "keep.best": 7,
     "keep.last": 7,

@@ -62,6 +62,8 @@ def option(
 ) -> Any:
     """Declare an option with a value. Its field is None if the option is not given and has no default.
 
+    A `bool | None` has no value, but two forms, such as `--sample` and `--no-sample`.
+
     `flag` and `parse` are by default the name and the type of the field. `takes_list` allows several values after one
     flag; otherwise a flag with several values is repeated. Only one exclusive option of a command may be given.
     """
@@ -136,7 +138,7 @@ def _derive_settings(each: Field[Any], hint: Any) -> dict[str, Any]:
     if not is_positional:
         settings |= {"dest": each.name, "required": is_required}
     if hint is bool:
-        return {**settings, "action": "store_true"}
+        return {**settings, "action": "store_true" if each.default is False else argparse.BooleanOptionalAction}
     if get_origin(hint) is tuple:
         hint, *others = get_args(hint)
         if Ellipsis not in others:

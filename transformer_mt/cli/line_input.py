@@ -6,6 +6,7 @@ program that writes one line and waits for the translation gets it at once.
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -53,7 +54,7 @@ def read_input(
         return (line.removesuffix("\r") for text in texts for line in decode_argument(text, errors).split("\n"))
     if file:
         return read_lines(file, errors)
-    return _read_prompt() if at_prompt else _read_stdin(errors)
+    return _read_prompt(errors) if at_prompt else _read_stdin(errors)
 
 
 def decode_argument(text: str, errors: Errors = "strict") -> str:
@@ -70,12 +71,19 @@ def decode_argument(text: str, errors: Errors = "strict") -> str:
         raise UserError("an argument is not UTF-8 text") from None
 
 
-def _read_prompt() -> Iterator[str | None]:
+def _read_prompt(errors: Errors) -> Iterator[str | None]:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # as in arguments
     with suppress(ImportError):
         import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  (gives input() a history)
     with suppress(EOFError):
         while True:
-            yield input("> ")
+            line = input("> ")
+            try:
+                yield decode_argument(line, errors)
+            except UserError:
+                log_rank0("tmt: the line is not UTF-8 text; type it again, or start with --errors replace")
+                continue
             yield None
 
 

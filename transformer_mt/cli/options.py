@@ -172,6 +172,15 @@ def split_sentences_option() -> SplitWhen:
     return option(help, default="auto")
 
 
+def guard_option() -> bool | None:
+    """Declare whether faulty translations are repaired."""
+    help = (
+        "translate a line again if its translation has a fault: a loop, a lost number, link or emoji, a copied source, "
+        "or a far too short or long text (default: yes)"
+    )
+    return option(help)
+
+
 def overrides_argument() -> tuple[str, ...]:
     """Declare overrides of configuration keys."""
     help = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"

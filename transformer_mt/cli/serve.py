@@ -22,6 +22,7 @@ from transformer_mt.cli.options import (
     SplitWhen,
     collect_overrides,
     engine_option,
+    guard_option,
     number,
     split_sentences_option,
 )
@@ -136,6 +137,7 @@ class Serve(Command):
         parse=number(0.001, 1e6, float),
     )
     split_sentences: SplitWhen = split_sentences_option()
+    guard: bool | None = guard_option()
     engine: EngineName | None = engine_option()
     loading: LoadingOptions = group(LoadingOptions)
     limits: LimitOptions = group(LimitOptions)
@@ -180,7 +182,7 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
         args.models,
         ModelOptions(
             collect_given(args.loading),
-            collect_overrides(args.search, n_best=1, engine=args.engine),
+            collect_overrides(args.search, n_best=1, engine=args.engine, guard=args.guard),
             args.split_sentences,
         ),
     )

@@ -33,6 +33,7 @@ from transformer_mt.cli.options import (
     collect_overrides,
     engine_option,
     ensemble_option,
+    guard_option,
     load_translator,
     split_sentences_option,
 )
@@ -46,10 +47,12 @@ if TYPE_CHECKING:
     from transformer_mt.tools.markup.elements import MarkedText
     from transformer_mt.tools.markup.glossary import Glossary
     from transformer_mt.tools.markup.translation_memory import TranslationMemory
+    from transformer_mt.tools.robustness.guard import Guard
 
 
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
+DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
 LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
 DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
@@ -63,6 +66,8 @@ class LineOptions(OutputOptions):
     input: Path | None = option("translate the lines of a file (plain or compressed), or a document", metavar="F")
     prefix: Path | None = option("force the translation of line N to begin with line N of this file", metavar="F")
     split_sentences: SplitWhen = split_sentences_option()
+    guard: bool | None = guard_option()
+    verbose: bool = flag("list the lines with faults that --guard has found")
     format: OutputKind = option(
         "text (default): translations; tsv: line, rank, score, score per token, text; json: one object per line",
         default="text",
@@ -115,12 +120,15 @@ class MarkupOptions(OptionGroup):
     )
     protect: tuple[ElementKind, ...] | None = option(
         "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, versions (v0.85.x, "
-        "RTX-4090), mentions (@name, #tag), symbols (emoji, :smile:), numbers (default: all but numbers)",
+        "RTX-4090), mentions (@name, #tag), symbols (emoji, :smile:), numbers (default: all but numbers); implies "
+        "--markup auto",
         metavar="KIND",
         takes_list=True,
     )
     protect_patterns: tuple[str, ...] | None = option(
-        "also protect the matches of a regular expression; may be repeated", metavar="REGEX", flag="--protect-pattern"
+        "also protect the matches of a regular expression; implies --markup auto; may be repeated",
+        metavar="REGEX",
+        flag="--protect-pattern",
     )
 
 
@@ -171,7 +179,7 @@ class Translate(Command):
         """Return the given options as keys of section `decoding`."""
         groups = (self.search, self.sampling, self.markup)
         others = {"engine": self.engine, "n_best": self.n_best, "glossary": self.terminology.glossary}
-        return collect_overrides(*groups, **others)
+        return collect_overrides(*groups, **others, guard=self.lines.guard)
 
     @property
     def needs_scores(self) -> bool:
@@ -214,6 +222,7 @@ class Translate(Command):
         )
         if window_translator.n_terms:
             log_rank0(f"tmt: terms used: {window_translator.n_used_terms:,} of {window_translator.n_terms:,}")
+        _report_faults(window_translator.guard, self.lines)
 
 
 def _check_arguments(args: Translate) -> None:
@@ -227,6 +236,10 @@ def _check_arguments(args: Translate) -> None:
         for text in args.texts:
             if os.path.isdir(text):  # noqa: PTH112  (Path.is_dir raises an error for a long text)
                 raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
+    if args.lines.verbose and args.lines.guard is False:
+        raise UserError("translate: --verbose lists what --guard finds; leave out one of --verbose and --no-guard")
+    if args.lines.guard and args.sampling.sample:
+        raise UserError("translate: --guard repairs no random samples; leave out one of --guard and --sample")
     if args.lines.confidence and args.ensemble:
         raise UserError("--confidence: a calibration is for the model of one run; leave out --ensemble")
     line_input.check_same_length(args.lines.input, args.lines.prefix, args.lines.errors)
@@ -286,6 +299,25 @@ def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationM
     return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
 
 
+def _make_guard(args: Translate, provenance: ModelProvenance, translator: Translator) -> Guard | None:
+    """Return the guard against faulty translations, if it is wanted."""
+    if not translator.config.guard:
+        return None
+    from transformer_mt.tools.robustness.guard import Fault, Guard, ignore
+
+    def report(number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
+        result = f"not repaired ({', '.join(dict.fromkeys(map(str, after)))})" if after else "repaired"
+        log_rank0(f"tmt: line {number}: {', '.join(dict.fromkeys(map(str, before)))}: {result}")
+
+    return Guard.make(provenance, translator.config, report if args.lines.verbose else ignore)
+
+
+def _report_faults(guard: Guard | None, options: LineOptions) -> None:
+    """Log how many lines had faults."""
+    if guard is not None and (found := guard.describe()):
+        log_rank0(f"tmt: {found}{'' if options.verbose else '; --verbose lists them'}")
+
+
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +344,10 @@ class WindowTranslator:
             self.calibration = load_calibration(translator)
         self.memory = _load_memory(args.terminology.memory, provenance)
         look_up = self.memory and self.memory.look_up
-        self.line_translator = LineTranslator.make(translator, provenance, args.lines.split_sentences, look_up)
+        self.guard = _make_guard(args, provenance, translator)
+        self.line_translator = LineTranslator.make(
+            translator, provenance, args.lines.split_sentences, look_up, self.guard
+        )
         self.format = Format(
             args.lines.format,
             translator.config.n_best,
@@ -327,6 +362,7 @@ class WindowTranslator:
             "tmt": __version__,
             **self.provenance.identity,
             "--split-sentences": self.args.lines.split_sentences,
+            "--guard": str(self.guard is not None),
             "--format": self.format.kind,
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
@@ -407,7 +443,7 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
 
 def _check_document_options(args: Translate, document_format: DocumentFormat) -> None:
     """Raise `UserError` for options that make no sense for a document."""
-    given = [name for name in list_given_flags(args.lines) if name not in ("--input", "--output", "--split-sentences")]
+    given = [name for name in list_given_flags(args.lines) if name not in DOCUMENT_OPTIONS]
     given += ["--n-best"] if args.n_best not in (None, 1) else []
     given += ["--markup none"] if args.markup.markup == "none" else []
     if given:
@@ -452,7 +488,10 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
     document = read_document(source, document_format, options)
     memory = _load_memory(args.terminology.memory, provenance)
     translator = translator.with_options({"n_best": 1})
-    line_translator = LineTranslator.make(translator, provenance, args.lines.split_sentences, memory and memory.look_up)
+    guard = _make_guard(args, provenance, translator)
+    line_translator = LineTranslator.make(
+        translator, provenance, args.lines.split_sentences, memory and memory.look_up, guard
+    )
     lines = make_lines(document)
     progress = ProgressReport("translated", len(lines), "segments")
     with progress.show():
@@ -461,4 +500,5 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
         )
     with open_output(target) as file:
         file.write((), fill_document(document, translated))
+    _report_faults(guard, args.lines)
     log(f"tmt: translated {len(lines):,} segment{'' if len(lines) == 1 else 's'} of {source} to {target}")

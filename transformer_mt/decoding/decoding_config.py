@@ -76,6 +76,8 @@ class DecodingConfig(Section):
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None
     """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
+    guard: Annotated[bool, MAY_CHANGE] = True
+    """repair translations with visible faults, such as loops and lost numbers, in tmt translate and serve"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
 
@@ -87,6 +89,15 @@ class DecodingConfig(Section):
         if not self.sample and self.n_best > self.beam:
             raise section_error(
                 "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> DecodingConfig:
+        longest = self.max_target_tokens(self.max_source_length) - 1  # without EOS
+        if self.min_length > longest:
+            raise section_error(
+                "min_length", f"{self.min_length} is above the maximum, {longest}: lower it, or raise --max-length"
             )
         return self
 
@@ -120,19 +131,32 @@ class DecodingConfig(Section):
         return self.n_best if self.sample else self.beam
 
     def with_options(self, options: dict[str, Any]) -> DecodingConfig:
-        """Return a copy with other values for some keys. Raises `UserError` for an unknown key or an invalid value."""
+        """Return a copy with other values for some keys. What to protect implies `markup`.
+
+        Raises `UserError` for an unknown key, an invalid value, or one without effect.
+        """
+        if self.markup == "none" and ("protect" in options or "protect_patterns" in options):
+            options = {"markup": "auto", **options}
+            if options["markup"] == "none":
+                raise UserError("decoding.markup: none protects no elements: leave it out, or what to protect")
         try:
-            return DecodingConfig.model_validate({**self.model_dump(), **options})
+            changed = DecodingConfig.model_validate({**self.model_dump(), **options})
         except ValidationError as error:
             first = cast(dict[str, Any], error.errors()[0])
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # a check across keys has no location
             raise UserError(
                 f"decoding.{key}: {describe_error(first, [*DecodingConfig.model_fields], f'decoding.{key}')}"
             ) from None
+        if "length_penalty_exponent" in options and changed.n_beams == 1:
+            raise UserError("decoding.length_penalty_exponent: ranks hypotheses, and there is only one: raise --beam")
+        return changed
 
     def output_options(self) -> dict[str, Any]:
-        """Return all options that affect the translations, as JSON values. `Engine.name` is the resolved engine."""
-        return self.model_dump(mode="json", exclude={"batch_tokens", "engine"})
+        """Return all options that affect the translations of texts, as JSON values.
+
+        `Engine.name` is the resolved engine. The guard reviews the lines of two commands only.
+        """
+        return self.model_dump(mode="json", exclude={"batch_tokens", "engine", "guard"})
 
     def for_validation(self, gpu_bytes: int = 0) -> DecodingConfig:
         """Return the options of validation: greedy search with the same length limits."""

@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import has_letters
-from transformer_mt.decoding.interface import WordAlignment
+from transformer_mt.decoding.interface import IsCancelled, WordAlignment
 from transformer_mt.decoding.translator import CHUNK_STRIDE, ModelProvenance, Translation, Translator
 
 CountTokens = Callable[[Sequence[str]], list[int]]
@@ -317,6 +317,23 @@ class TranslatedLine:
         return self.chunker.join(self.source, self.chunks, self.translations)
 
 
+class Review(Protocol):
+    """Looks at the translations of chunks, and may replace them. `line_numbers` has the line of each chunk."""
+
+    def __call__(
+        self,
+        lines: LineTranslator,
+        chunks: Sequence[Any],
+        n_best_lists: Sequence[list[Translation]],
+        line_numbers: Sequence[int],
+        *,
+        alignments: bool,
+        is_cancelled: IsCancelled,
+    ) -> list[list[Translation]]:
+        """Return the n-best lists of the chunks."""
+        ...
+
+
 @dataclass(frozen=True)
 class LineTranslator:
     """Translates lines. A line with more sentences or tokens than the training sources is split into chunks."""
@@ -325,6 +342,8 @@ class LineTranslator:
     chunker: LineChunker
     look_up: Callable[[str], str | None] | None = None
     """Returns the known translation of a line, which the model then does not translate; None: unknown."""
+    review: Review | None = None
+    """Called with the translations of all lines that have no prefix."""
 
     @classmethod
     def make(
@@ -333,6 +352,7 @@ class LineTranslator:
         provenance: ModelProvenance,
         when: SplitWhen = "auto",
         look_up: Callable[[str], str | None] | None = None,
+        review: Review | None = None,
     ) -> Self:
         """Return a translator whose chunks are at most as long as the training pairs, and fit the model.
 
@@ -345,16 +365,20 @@ class LineTranslator:
         limit = min(provenance.longest_source, translator.max_source_tokens)
         n_sentences = 1 if provenance.lengths is None else provenance.lengths.sentences.p95
         chunker = LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when, n_sentences)
-        return cls.wrap(translator, chunker, look_up)
+        return cls.wrap(translator, chunker, look_up, review)
 
     @classmethod
     def wrap(
-        cls, translator: Translator, chunker: LineChunker, look_up: Callable[[str], str | None] | None = None
+        cls,
+        translator: Translator,
+        chunker: LineChunker,
+        look_up: Callable[[str], str | None] | None = None,
+        review: Review | None = None,
     ) -> Self:
         """Return a translator of lines, whose chunker is adapted by the stages of `translator`."""
         for stage in translator.stages:
             chunker = stage.wrap_chunker(chunker)
-        return cls(translator, chunker, look_up)
+        return cls(translator, chunker, look_up, review)
 
     def translate(
         self,
@@ -382,16 +406,27 @@ class LineTranslator:
                 chunk_lists[i], known[i] = [], found
         positions = [(i, k) for i, chunks in enumerate(chunk_lists) for k in range(len(chunks))]  # line and chunk
         has_prefixes = any(prefix.strip() for prefix in prefixes)
-        translations = iter(
-            self.text_translator.n_best(
-                [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks],
-                [prefixes[i] for i, _ in positions] if has_prefixes else None,
-                line_numbers=[line_numbers[i] + k * CHUNK_STRIDE for i, k in positions],
-                alignments=alignments,
-                on_batch=lambda done: on_lines(done * len(lines) // len(positions)),
-                is_cancelled=None if is_cancelled is None else lambda index: is_cancelled(positions[index][0]),
-            )
+        n_best_lists = self.text_translator.n_best(
+            [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks],
+            [prefixes[i] for i, _ in positions] if has_prefixes else None,
+            line_numbers=[line_numbers[i] + k * CHUNK_STRIDE for i, k in positions],
+            alignments=alignments,
+            on_batch=lambda done: on_lines(done * len(lines) // len(positions)),
+            is_cancelled=None if is_cancelled is None else lambda index: is_cancelled(positions[index][0]),
         )
+        if self.review is not None:
+            rows = [row for row, (i, _) in enumerate(positions) if not prefixes[i].strip()]
+            reviewed = self.review(
+                self,
+                [chunk_lists[i][k] for i, k in (positions[row] for row in rows)],
+                [n_best_lists[row] for row in rows],
+                [line_numbers[positions[row][0]] for row in rows],
+                alignments=alignments,
+                is_cancelled=lambda index: is_cancelled is not None and is_cancelled(positions[rows[index]][0]),
+            )
+            for row, n_best in zip(rows, reviewed, strict=True):
+                n_best_lists[row] = n_best
+        translations = iter(n_best_lists)
         return [
             TranslatedLine(chunker, source, chunks, [next(translations) for _ in chunks])
             if i not in known

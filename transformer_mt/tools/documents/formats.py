@@ -134,7 +134,7 @@ def adapt_translator(line_translator: LineTranslator) -> LineTranslator:
     if translator.config.markup == "none":
         translator = copy(translator.with_options({"markup": "auto"}))
         translator.make_stages = make_stages
-    return LineTranslator.wrap(translator, line_translator.chunker, line_translator.look_up)
+    return LineTranslator.wrap(translator, line_translator.chunker, line_translator.look_up, line_translator.review)
 
 
 def make_lines(document: Document) -> list[str | MarkedText]:

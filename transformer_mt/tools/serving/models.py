@@ -20,6 +20,7 @@ from transformer_mt.tools.analysis.confidence import Calibration, load_calibrati
 from transformer_mt.tools.documents.formats import adapt_translator
 from transformer_mt.tools.export.engine_choice import load_translator
 from transformer_mt.tools.markup.stages import make_stages
+from transformer_mt.tools.robustness.guard import Guard
 from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, LanguagePair
 
 
@@ -146,7 +147,9 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
         tagged = translator.with_options({"tag": tag})
         provenance = ModelProvenance.of_translator(tagged)
         pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
-        translators[pair] = LineTranslator.make(tagged, provenance, options.split_sentences)
+        translators[pair] = LineTranslator.make(
+            tagged, provenance, options.split_sentences, review=Guard.make(provenance, tagged.config)
+        )
     calibrations: dict[LanguagePair, Calibration] = {}
     problem: UserError | None = None
     for pair, line_translator in translators.items() if RunFolder(path).calibration.exists() else ():
@@ -174,7 +177,9 @@ def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
         )
     provenance = ctranslate2_engine.read_provenance(path, translator.precision)
     pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
-    line_translator = LineTranslator.make(translator, provenance, options.split_sentences)
+    line_translator = LineTranslator.make(
+        translator, provenance, options.split_sentences, review=Guard.make(provenance, translator.config)
+    )
     version = f"checkpoint {provenance.identity['checkpoint']}"
     return LoadedModel(version, {pair: line_translator}, has_alignments=False, calibrations={})
 

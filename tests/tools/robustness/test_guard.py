@@ -1,0 +1,154 @@
+"""The guard against visible faults, with a translator that says what a table says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
+from transformer_mt.decoding.translator import ModelProvenance, Translation
+from transformer_mt.runs.records import Percentiles, TrainingLengths
+from transformer_mt.tools.robustness.guard import Guard, ignore
+
+SIZES = Percentiles(p50=9, p90=9, p95=9, p99=9, p999=9, max=9)
+PROVENANCE = ModelProvenance({}, "en", "de", 99, TrainingLengths(tokens=SIZES, sentences=SIZES, ratio=1.1, spread=1.2))
+LONG = "one two three four five six seven eight"
+
+
+class TableTranslator:
+    """Returns the n-best lists of a table, and lists the texts of each search."""
+
+    def __init__(self, table: Mapping[str, Sequence[str]]) -> None:
+        self.table, self.config = table, DecodingConfig()
+        self.searches: list[tuple[int, list[str]]] = []  # n_best and texts
+        self.stages: list[Any] = []
+
+    def with_options(self, options: dict[str, Any]) -> Any:
+        twin = copy.copy(self)
+        twin.config = self.config.with_options(options)
+        return twin
+
+    def n_best(self, texts: Sequence[Any], *_: Any, **__: Any) -> list[list[Translation]]:
+        self.searches.append((self.config.n_best, [*map(str, texts)]))
+        found = (self.table.get(text, [text.upper()])[: self.config.n_best] for text in texts)
+        return [[Translation(text, -1.0, text.split(), [-1.0], finished=True) for text in n_best] for n_best in found]
+
+
+def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any) -> tuple[list[str], Guard, Any]:
+    """Translate lines with the guard. Return the translations, the guard and the searches."""
+    found: list[tuple[int, list[str], list[str]]] = []
+    guard = Guard.make(
+        PROVENANCE,
+        DecodingConfig(),
+        lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)])),
+    )
+    assert guard is not None
+    translator: Any = TableTranslator(table)
+    chunker = LineChunker("en", "de", lambda texts: [len(text.split()) for text in texts], 99, "never")
+    translated = LineTranslator(translator, chunker, None, guard).translate(
+        lines, options.pop("prefixes", [""] * len(lines)), range(1, len(lines) + 1), **options
+    )
+    return [line.join()[0].text for line in translated], guard, (found, translator.searches)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "kinds"),
+    [
+        ("A dog sleeps.", "Ein Hund schläft.", ""),
+        ("A dog sleeps.", " . ", "empty"),
+        ("A dog sleeps.", "Ein Hund, ein Hund, ein Hund, ein Hund, ein Hund", "loop long"),
+        ("very very very very very good", "sehr sehr sehr sehr sehr gut", ""),
+        ("狗在房子前面睡觉", "狗狗狗狗狗狗狗狗狗狗狗狗狗狗狗狗", "loop"),
+        ("the dog is asleep now", "the dog is asleep now", "copy"),
+        ("THE DOG IS ASLEEP", "THE DOG IS ASLEEP", "copy"),
+        ("Apple iPhone 15 Pro Max", "Apple iPhone 15 Pro Max", ""),
+        ("def f(x): return x", "def f(x): return x", ""),
+        ("in it 2,200.5 km", "darin 2.200,5 km", ""),
+        ("on 12/31/2024", "am 31.12.2024", ""),
+        ("The number 2.200.112 is", "Die Zahl 2,200,12 ist", "number"),
+        ("with 3 dogs", "mit drei Hunden", ""),
+        ("with 3 dogs", "mit 4 Hunden", "number"),
+        ("with ٣٤ dogs", "mit 34 Hunden", ""),
+        ("see https://a.org/b.", "siehe https://a.org/b.", ""),
+        ("see https://a.org/b.", "siehe https://a.org.", "link"),
+        ("to me@a.org, please", "bitte an mich @ a.org", "link"),
+        ("fine 👍🏽 © 2 you", "gut 👍 dir", ""),
+        ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),
+        (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
+        ("Yes.", "Ja, das ist so, und so war es immer.", "long"),
+    ],
+)
+def test_faults_are_those_that_a_reader_sees_without_knowing_the_languages(source: str, text: str, kinds: str) -> None:
+    guard = Guard.make(PROVENANCE, DecodingConfig(), ignore)
+    assert guard is not None
+    assert " ".join(fault.kind for fault in guard.find_faults(source, text)) == kinds
+
+
+def test_a_copy_is_no_fault_within_one_language() -> None:
+    guard = Guard.make(ModelProvenance({}, "en", "en_GB", 99), DecodingConfig(), ignore)
+    assert guard is not None and not guard.find_faults("the dog is asleep now", "the dog is asleep now")
+
+
+def test_translations_without_faults_are_not_searched_again() -> None:
+    lines = ["a dog sleeps", "", "12", LONG]
+    texts, guard, (found, searches) = run({}, lines)
+    assert texts == [line.upper() for line in lines]
+    assert (found, guard.describe(), searches) == ([], "", [(1, lines)])
+
+
+def test_the_best_hypothesis_without_the_fault_is_chosen() -> None:
+    table = {"with 34 dogs": ["mit Hunden", "mit 35 Hunden", "mit 34 Hunden", "34 Hunde"]}
+    texts, guard, (found, searches) = run(table, ["a", "with 34 dogs"])
+    assert texts == ["A", "mit 34 Hunden"]
+    assert found == [(2, ["number 34"], [])]
+    assert (guard.n_repaired, guard.remaining.total()) == (1, 0)
+    assert searches[1:] == [(5, ["with 34 dogs"])], "one more search, of this line"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("call 2.200.112, please", "RUFE 2.200.112, BITTE"),
+        ("see (www.a.org) now", "SIEH (www.a.org) JETZT"),
+        ("https://a.org/b", "https://a.org/b"),
+        ("nice😍👍🏽!", "NETT 😍👍🏽!"),
+    ],
+)
+def test_what_no_hypothesis_has_is_copied_between_the_translated_parts(line: str, expected: str) -> None:
+    words = {"call": "RUFE", "please": "BITTE", "see": "SIEH", "now": "JETZT", "nice": "NETT"}
+    table = {line: ["nichts da"], **{word: [text] for word, text in words.items()}}
+    texts, guard, _ = run(table, [line])
+    assert texts == [expected]
+    assert guard.n_repaired == 1
+
+
+def test_a_chunk_is_halved_until_its_parts_have_no_fault() -> None:
+    line = f"{LONG}, {LONG} {LONG}"
+    table = {text: ["kurz"] for text in (line, f"{LONG} {LONG}", f"{LONG},")}
+    texts, _, (found, _) = run(table, [line])
+    assert texts == [line.upper()]
+    assert found == [(1, ["short"], [])]
+
+
+def test_the_first_translation_stays_if_none_has_fewer_faults() -> None:
+    texts, guard, (found, _) = run({"with it": ["", ".", "!"]}, ["with it", "to it"])
+    assert texts == ["", "TO IT"]
+    assert found == [(1, ["empty"], ["empty"])]
+    assert "empty: 1" in guard.describe()
+
+
+def test_lines_with_a_prefix_or_without_a_reader_are_left_alone() -> None:
+    table = {"with 34 dogs": ["mit Hunden", "mit 34 Hunden"]}
+    lines = ["with 34 dogs"] * 3
+    texts, _, (found, _) = run(table, lines, prefixes=["", "mit", ""], is_cancelled=lambda line: line == 2)
+    assert texts == ["mit 34 Hunden", "mit Hunden", "mit Hunden"]
+    assert [number for number, *_ in found] == [1]
+
+
+def test_the_guard_is_off_for_samples_and_on_request() -> None:
+    for options in ({"sample": True}, {"guard": False}):
+        assert Guard.make(PROVENANCE, DecodingConfig().with_options(options), ignore) is None
