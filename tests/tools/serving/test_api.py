@@ -102,6 +102,16 @@ def test_segments_join_to_the_translation_and_have_alignment_and_confidence(
     assert "confidence" not in first, "the run has no calibration"
 
 
+@pytest.mark.parametrize("format", ["text", "html"])
+def test_text_in_the_target_language_is_unchanged_with_source_auto(client: TestClient, format: str) -> None:
+    text = "Das <b>ist</b> ein längerer Satz\nin deutscher Sprache, der nicht übersetzt werden muss."
+    answer = translate(client, text, source="auto", format=format, alternatives=1)
+    assert (answer["translatedText"], answer["detectedLanguage"]["language"]) == (text, "de")
+    assert translate(client, text, format=format)["translatedText"] != text, "the source is given"
+    both = translate(client, [text, "one two"], source="auto", format=format)["translatedText"]
+    assert both[0] == text and both[1] == translate(client, "one two", format=format)["translatedText"]
+
+
 def test_source_auto_names_the_language(client: TestClient) -> None:
     answer = translate(client, "one two three", source="auto")
     assert answer["detectedLanguage"]["language"] == "en"

@@ -23,7 +23,7 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration
 from transformer_mt.tools.documents.document import Document, DocumentOptions
 from transformer_mt.tools.documents.formats import fill_document, make_lines, parse_document
-from transformer_mt.tools.languages.detection import LanguageDetector, language_name
+from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,
@@ -144,9 +144,12 @@ class SourceText:
     lines: Sequence[str | MarkedText]
     document: Document | None
     detected: DetectedLanguage | None
+    unchanged: str | None = None  # the text, if it is in the target language already; then there are no lines
 
     def join_n_best(self, translated: Sequence[TranslatedLine]) -> list[str]:
         """Return the different translations of the text, the best first."""
+        if self.unchanged is not None:
+            return [self.unchanged]
         n_best_lists = [[translation.text for translation in line.join()] for line in translated]
         texts: dict[str, None] = {}
         for rank in range(max(map(len, n_best_lists), default=1)):
@@ -249,6 +252,17 @@ class TranslationService:
         probability = ranking.get(primary_language(best), 0.0)
         return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
 
+    def find_target_language(self, text: str, target: str) -> DetectedLanguage | None:
+        """Return the target language if a text is certainly written in it, and no model translates within it."""
+        if any(
+            is_same_language(target, pair.source) and is_same_language(target, pair.target) for pair in self._routes
+        ):
+            return None
+        for code, probability in LanguageDetector.load().rank(text[:DETECTED_CHARACTERS])[:1]:
+            if code == primary_language(target) and probability >= LANGUAGE_THRESHOLD:
+                return DetectedLanguage(language=target, confidence=round(100 * min(1.0, probability), 1))
+        return None
+
     def find_route(self, source: str, target: str, tag: str | None = None) -> ModelRoute:
         """Return the model and the thread for a language pair. Raises `ApiError` if no model translates it."""
         pair = find_language_pair(self._routes, source, target, tag)
@@ -287,6 +301,8 @@ class TranslationService:
             visible = "\n".join(segment.source.text_only for segment in document.segments)
         detected = self.detect_source(visible, request.target) if request.source == "auto" else None
         route = self.find_route(detected.language if detected else request.source, request.target, request.tag)
+        if detected is not None and (found := self.find_target_language(visible, request.target)):
+            return SourceText(route, (), None, found, unchanged=text)
         if not route.model.loaded.has_alignments:
             if request.alignment:
                 raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
