@@ -34,7 +34,7 @@ class ChangedSet(NamedTuple):
 
 @dataclass(frozen=True)
 class RobustnessScore:
-    """BLEU of a changed copy, its share of the BLEU of the same sentences unchanged, and the share of kept text."""
+    """BLEU of a changed copy, its share of that of the unchanged translations after the change, and of kept text."""
 
     name: str
     pairs: int
@@ -57,15 +57,17 @@ def measure_robustness(data: EvaluationSet, translate: Callable[[EvaluationSet],
     def score(changed: EvaluationSet, hypotheses: Texts) -> float:
         return data.scorer.score(hypotheses, changed.references).bleu.value
 
-    clean = score(data, translate(data))
-    yield RobustnessScore("unchanged", len(data.sources), clean, None)
+    unchanged = translate(data)
+    yield RobustnessScore("unchanged", len(data.sources), score(data, unchanged), None)
+    expected = {each.data.name: each.data.references for each in make_changed_sets(replace(data, references=unchanged))}
     for changed, inserted in make_changed_sets(data):
         hypotheses = translate(changed)
         bleu = score(changed, hypotheses)
         kept = None
         if inserted:
             kept = sum(text in line for text, line in zip(inserted, hypotheses, strict=True)) / len(inserted)
-        yield RobustnessScore(changed.name, len(changed.sources), bleu, bleu / clean if clean else None, kept)
+        best = score(changed, expected.get(changed.name, unchanged))
+        yield RobustnessScore(changed.name, len(changed.sources), bleu, bleu / best if best else None, kept)
 
 
 def make_changed_sets(data: EvaluationSet) -> Iterator[ChangedSet]:
