@@ -252,4 +252,4 @@ def test_a_terminal_asks_for_the_columns(answers: list[str], columns: tuple[str,
 
 def test_what_the_corpus_lacks_is_said(corpus: Path, tmt: Tmt) -> None:
     advice = [line for line in tmt("init", "a.en", "a.de").stdout.splitlines() if line.startswith("advice: ")]
-    assert "capitals (0.0%)" in advice[0] and "questions" not in advice[0]
+    assert "one or two words (0.0%)" in advice[0] and "questions" not in advice[0]

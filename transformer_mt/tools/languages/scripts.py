@@ -173,7 +173,6 @@ def inspect_pairs(pairs: Iterable[SentencePair]) -> CorpusStatistics:
 
 
 RARE = 0.002  # share of the sources below which a kind of text counts as missing
-_CASED_SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN")
 
 
 def describe_gaps(statistics: CorpusStatistics) -> Iterator[str]:
@@ -183,16 +182,10 @@ def describe_gaps(statistics: CorpusStatistics) -> Iterator[str]:
         "questions": sum(text.rstrip(" \"'»”").endswith(("?", "？", "؟", ";")) for text in sample),
         "sentences of one or two words": sum(len(split_units(text)) <= 2 for text in sample),
         "numbers": sum(any(map(str.isdigit, text)) for text in sample),
-        "text in capitals": sum(text.isupper() and len(text.split()) > 1 for text in sample),
     }
-    if statistics.src.script not in _CASED_SCRIPTS:
-        del kinds["text in capitals"]
     rare = [f"{kind} ({count / len(sample):.1%})" for kind, count in kinds.items() if count < RARE * len(sample)]
-    if not rare:
-        return
-    yield f"the sources have hardly any {', '.join(rare)}: add such pairs, if users translate such text"
-    if any(kind.startswith(("numbers", "text")) for kind in rare):
-        yield "data.modifiers makes text in capitals and other numbers from the pairs that there are"
+    if rare:
+        yield f"the sources have hardly any {', '.join(rare)}: add such pairs, if users translate such text"
 
 
 def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
