@@ -85,7 +85,6 @@ HARD_LINES = [
     "one two",
     "",
     " \t ",
-    "nul \x00 byte",
     "line \u2028 and paragraph \u2029",
     "next \x85 line, \x0b tab, \x0c feed",
     "carriage \r return",
