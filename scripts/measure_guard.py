@@ -23,7 +23,7 @@ from transformer_mt.data.text_files import has_letters
 from transformer_mt.decoding.line_splitting import LineTranslator
 from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.tools.export.engine_choice import load_translator
-from transformer_mt.tools.robustness.guard import Guard, ignore
+from transformer_mt.tools.robustness.guard import Guard, ignore_faults
 
 SENTENCES = [
     "The old dog is sleeping in front of the house.",
@@ -170,7 +170,7 @@ def main() -> None:
     args = parser.parse_args()
     translator = load_translator(args.run, threads=args.threads, engine=args.engine, scores=False)
     provenance = ModelProvenance.of_translator(translator)
-    guard = Guard.make(provenance, translator.config, ignore)
+    guard = Guard.make(provenance, translator.config, ignore_faults)
     assert guard is not None, "decoding.guard of the run is false"
     line_translators = [LineTranslator.make(translator, provenance, review=review) for review in (None, guard)]
     show_faults(guard, line_translators)

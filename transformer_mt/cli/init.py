@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformer_mt.flows.init import InitialConfig
 
 
-def _check(code: str) -> str:
+def _check_opus_language(code: str) -> str:
     try:
         return check_language(code)
     except ValueError as error:
@@ -85,12 +85,14 @@ class Init(Command):
                 f"{min(others)}: has no effect with --opus; leave it out, or write it into the configuration"
             )
         if self.src is not None:
-            raise UserError(f"{self.src}: has no place beside --opus; add it to the configuration afterwards")
+            raise UserError(f"{self.src}: cannot be combined with --opus; add it to the configuration afterwards")
         src, _, tgt = (self.opus or "").partition("-")
         corpora = [*dict.fromkeys(filter(None, (self.corpora or "").split(",")))]
         if not tgt or not corpora:
             raise UserError("--opus: needs two languages, and --corpora names: --opus de-en --corpora Tatoeba,Europarl")
-        return write_opus_config(self.out, (_check(src), _check(tgt)), corpora, force=self.force)
+        return write_opus_config(
+            self.out, (_check_opus_language(src), _check_opus_language(tgt)), corpora, force=self.force
+        )
 
     def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config

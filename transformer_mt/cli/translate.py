@@ -303,13 +303,13 @@ def _make_guard(args: Translate, provenance: ModelProvenance, translator: Transl
     """Return the guard against faulty translations, if it is wanted."""
     if not translator.config.guard:
         return None
-    from transformer_mt.tools.robustness.guard import Fault, Guard, ignore
+    from transformer_mt.tools.robustness.guard import Fault, Guard, ignore_faults
 
     def report(number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
         result = f"not repaired ({', '.join(dict.fromkeys(map(str, after)))})" if after else "repaired"
         log_rank0(f"tmt: line {number}: {', '.join(dict.fromkeys(map(str, before)))}: {result}")
 
-    return Guard.make(provenance, translator.config, report if args.lines.verbose else ignore)
+    return Guard.make(provenance, translator.config, report if args.lines.verbose else ignore_faults)
 
 
 def _report_faults(guard: Guard | None, options: LineOptions) -> None:
@@ -420,8 +420,8 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
     Raises:
         UserError: Options do not fit a document, or options of documents do not fit lines.
     """
-    is_named = args.documents.document_format != LINES
-    if args.documents.document_format and not (args.lines.input and (args.lines.output or not is_named)):
+    needs_output = args.documents.document_format != LINES
+    if args.documents.document_format and not (args.lines.input and (args.lines.output or not needs_output)):
         raise UserError("--document-format: a document needs --input and --output; add them")
     document_format = None
     if args.lines.input and args.documents.document_format != LINES:

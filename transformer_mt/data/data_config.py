@@ -86,9 +86,9 @@ class Source(Section):
     url: str | None = None
     """address from which `tmt prepare` downloads a table that is missing"""
     sha256: str | None = None
-    """checksum of the table, which `tmt prepare` compares"""
+    """SHA-256 of the table, which `tmt prepare` verifies"""
     license: str | None = None
-    """licence of the corpus, which `tmt prepare` says before a download"""
+    """licence of the corpus, which `tmt prepare` logs before a download"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
     subset: str | None = None
@@ -98,7 +98,7 @@ class Source(Section):
     split: str | None = None
     """split of a data set or the built-in corpus: train (the default for data.train), validation, test, ..."""
     src_column: str | None = None
-    """column of the source sentences, in a .tmx a language, in a .zip the end of a name (default: data.src_lang)"""
+    """column of the source sentences; of a .tmx: a language; of a .zip: a file suffix (default: data.src_lang)"""
     tgt_column: str | None = None
     """column of the translations (default: data.tgt_lang)"""
     columns: Files = ()

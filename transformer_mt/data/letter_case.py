@@ -1,4 +1,7 @@
-"""Upper case, lower case, sentence case and title case. Exported models have a copy, so nothing else is imported."""
+"""Upper case, lower case, sentence case and title case.
+
+Exported models contain a copy of this file, so it imports nothing from the package.
+"""
 
 import re
 from collections.abc import Callable
@@ -25,7 +28,7 @@ def is_title_case(text: str) -> bool:
 
 
 def find_case(text: str) -> Callable[[str, str], str] | None:
-    """Return the function that writes a text of a language in capitals or title case, if `text` is written so."""
+    """Return the function that restores the case of `text` if it is in capitals or title case, else None."""
     return to_upper_case if is_upper_case(text) else to_title_case if is_title_case(text) else None
 
 

@@ -58,13 +58,13 @@ MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-UNNAMED_KINDS = ("tsv", "csv")  # of tables that may lack a header
+HEADERLESS_KINDS = ("tsv", "csv")  # of tables that may lack a header
 TABLE_NAMES = ".tsv, .csv, .jsonl, .tmx (each also compressed), .parquet or .zip"
 
 
 def is_table(path: Path) -> bool:
     """Return whether the name of a file is that of a table."""
-    return table_kind(path) in ("parquet", "jsonl", "tmx", "zip", *UNNAMED_KINDS)
+    return table_kind(path) in ("parquet", "jsonl", "tmx", "zip", *HEADERLESS_KINDS)
 
 
 def table_kind(path: Path) -> str:
@@ -84,7 +84,7 @@ def read_column_names(path: Path) -> list[str]:
     elif table_kind(path) == "zip":
         with _open_archive(path) as archive:
             names |= dict.fromkeys(_list_members(archive))
-    elif table_kind(path) in UNNAMED_KINDS:
+    elif table_kind(path) in HEADERLESS_KINDS:
         names |= dict.fromkeys(next(read_cells(path, ignore), Cells(1, [])).cells)
     elif row := next(_read_rows(path, (), None, ignore), None):
         nested = row.values.get("translation")
@@ -111,7 +111,7 @@ def read_table(
     Raises `UserError` with file and line if it cannot be read.
     """
     kind = table_kind(path)
-    if names and kind not in UNNAMED_KINDS:
+    if names and kind not in HEADERLESS_KINDS:
         raise UserError(f"{path}: only .tsv and .csv lack a header; remove columns, or set src_column and tgt_column")
     if kind == "tmx":
         yield from _read_tmx(path, columns, on_bad)
@@ -215,7 +215,7 @@ def _read_csv(path: Path, on_bad: OnBad) -> Iterator[Cells]:
             continue
         if fields is None:
             return
-        if fields and not any(BAD_LINE in field for field in fields):  # a blank line has none
+        if fields and not any(BAD_LINE in field for field in fields):  # a blank line has no fields
             yield Cells(first_line, fields)
 
 
@@ -272,7 +272,7 @@ def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
 def _read_tmx(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
     n_pairs, found = 0, dict[str, None]()
     for unit in read_units(path):
-        src, tgt = map(unit.find, languages)
+        src, tgt = map(unit.find_code, languages)
         where = f"{path}:{unit.line}"
         if src is None or tgt is None or src == tgt:
             found |= dict.fromkeys(unit.segments)
@@ -361,11 +361,11 @@ _DOCUMENT_HEADS = {
     ".vtt": re.compile(r"WEBVTT\b"),
     ".html": re.compile(r"\s*(<\?xml\b|<!doctype html|<html\b)", re.IGNORECASE),
 }
-"""Beginnings of such files."""
+"""Patterns of the first lines of documents, by suffix."""
 
 
 def check_is_text(path: Path) -> None:
-    """Raise `UserError` for a document, whose lines are no sentences, by its name or its first lines."""
+    """Raise `UserError` if the name or the first lines of a file show a document, whose lines are not sentences."""
     suffix = remove_compressed_suffix(path).suffix.lower()
     if suffix in DOCUMENTS:
         raise UserError(f"{path}: is {DOCUMENTS[suffix]}. If its lines are sentences, rename it to .txt")
@@ -484,9 +484,10 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 FORMAT_VERSION = 4  # of the cached tables and of their division into tasks; part of their key
 MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
-NOTES = ("src_lang", "tgt_lang", "tag", "url", "sha256", "license")
-TABLE_KEYS = {key for key in Source.model_fields if key not in NOTES}
-"""Keys of a source that determine its pairs, in addition to the languages."""
+DESCRIPTIVE_KEYS = ("src_lang", "tgt_lang", "tag", "url", "sha256", "license")
+"""Keys of a source that do not change its pairs."""
+TABLE_KEYS = {key for key in Source.model_fields if key not in DESCRIPTIVE_KEYS}
+"""Keys of a source that determine its pairs, in addition to the names of the columns."""
 MAX_LISTED = 10_000  # bad rows of a task that are listed; all are counted
 N_SHOWN = 10  # bad rows in the message that there are too many
 
@@ -506,7 +507,7 @@ def load_corpus(
     """Return the pairs of a source. Reads the source if it is not cached.
 
     The languages are those of the configuration. A source may name other languages. Up to `max_bad_rows` rows that
-    cannot be read are left out and logged, none for None.
+    cannot be read are left out and logged; if it is None, the first one raises its error.
 
     Raises:
         UserError: The source cannot be read; with file and line.

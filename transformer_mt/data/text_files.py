@@ -96,7 +96,7 @@ _OTHER_FILES = (
     (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07", "an archive; extract its files"),
     (rb"\x04\x22\x4d\x18", "compressed with lz4, which cannot be read; decompress it"),
 )
-"""First bytes of other files than text, and what they are."""
+"""First bytes of files that are not text, and what they are."""
 _HEAD_BYTES = 16
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 """Errors of the libraries that decompress."""
@@ -210,7 +210,7 @@ OnBad = Callable[[UserError], None]
 
 
 class UnpairedError(UserError):
-    """A row lacks one of both languages. It is left out, because it is not damaged."""
+    """A row lacks one of the two languages. It is not damaged, so it is left out and not counted as bad."""
 
 
 def refuse(error: UserError) -> None:

@@ -28,8 +28,8 @@ class TranslationUnit(NamedTuple):
     line: int
     segments: dict[str, str]
 
-    def find(self, language: str) -> str | None:
-        """Return the language code of the segment in a language: the same code, or one with the same first part."""
+    def find_code(self, language: str) -> str | None:
+        """Return the code of the segment in a language: the same code, or else the first one of the same language."""
         wanted = _normalize(language)
         codes = [code for code in self.segments if _normalize(code) == wanted]
         codes += [code for code in self.segments if primary_language(code) == primary_language(language)]

@@ -194,8 +194,8 @@ def _follows_name(before: str) -> bool:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 SplitWhen = Literal["auto", "long", "always", "never"]
-"""Lines that are split into sentences: auto: those with more sentences or tokens than the model was trained on; long:
-those with more tokens. A sentence with more tokens is split in any case, unless it is `never`."""
+"""Lines that are split into sentences. auto: those with more sentences or tokens than the model was trained on; long:
+those with more tokens. A sentence with more tokens is split too, except with `never`."""
 
 
 @dataclass(frozen=True)
@@ -318,11 +318,11 @@ class TranslatedLine:
 
 
 class Review(Protocol):
-    """Looks at the translations of chunks, and may replace them. `line_numbers` has the line of each chunk."""
+    """Reviews the translations of chunks, and may replace them. `line_numbers` has the line of each chunk."""
 
     def __call__(
         self,
-        lines: LineTranslator,
+        line_translator: LineTranslator,
         chunks: Sequence[Any],
         n_best_lists: Sequence[list[Translation]],
         line_numbers: Sequence[int],

@@ -123,7 +123,7 @@ class CaseStage(TextStage):
         self.tokenizers, self.src_lang, self.tgt_lang = tokenizers, src_lang, tgt_lang
 
     def prepare(self, text: str) -> tuple[str, CaseState]:
-        """Return a text in capitals or title case in sentence case."""
+        """Change a text in capitals or title case to sentence case."""
         restore = find_case(text)
         if restore is not None:
             changed = to_sentence_case(text, self.src_lang)
@@ -280,15 +280,15 @@ class Translator:
 
     @cached_property
     def stages(self) -> Sequence[TextStage]:
-        """The stages for the options. Raises `UserError` if a glossary is invalid, or if there are none."""
-        return [*self._made_stages(), *self._own_stages()]
+        """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing."""
+        return [*self._make_caller_stages(), *self._make_case_stages()]
 
-    def _own_stages(self) -> Sequence[TextStage]:
-        """Return the stages that no caller has to make. They come last, because they change the text for the model."""
+    def _make_case_stages(self) -> Sequence[TextStage]:
+        """Return the stage that restores letter case. It comes last, because it changes the text for the model."""
         languages = (self.runs[0].data.src_lang, self.runs[0].data.tgt_lang) if self.runs else ("", "")
         return [CaseStage(self.tokenizers, *languages)] if self.config.restore_case else []
 
-    def _made_stages(self) -> Sequence[TextStage]:
+    def _make_caller_stages(self) -> Sequence[TextStage]:
         if not self.config.needs_stages:
             return ()
         if self.make_stages is None:

@@ -1,6 +1,6 @@
 """Robustness: scores on copies of a test set that are changed as users write, such as capitals and typing errors.
 
-The changes are made without the modifiers of the training, so that they measure more than what was practised.
+The changes do not use the modifiers of the training, so that the scores also measure what the model was not trained on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class ChangedSet(NamedTuple):
 
 @dataclass(frozen=True)
 class RobustnessScore:
-    """BLEU of a changed copy, its share of that of the unchanged translations after the change, and of kept text."""
+    """BLEU of a changed copy of a test set.
+
+    `share` is its ratio to the BLEU of the translations of the unchanged set after the same change. `kept` is the share
+    of translations that contain the inserted text.
+    """
 
     name: str
     pairs: int

@@ -299,7 +299,7 @@ OPUS_REASONS = {"table": "where it is saved", "url": "`tmt prepare` downloads it
 
 
 def _expect_side(language: str) -> SideStatistics:
-    """Return statistics of text in a language that has not been read."""
+    """Return statistics assumed for text in a language that is not downloaded yet."""
     scripts = language_scripts(language) or ("LATIN",)
     is_spaced = scripts[0] not in UNSPACED_SCRIPTS
     return SideStatistics(["Aa"], scripts[0], is_spaced, 0, "words" if is_spaced else "characters", 0, {})

@@ -310,7 +310,7 @@ def encode_validation(
 
 
 def measure_lengths(config: Config, corpus: EncodedCorpus) -> TrainingLengths:
-    """Measure the sources of evenly spread windows of the pairs, and the sentences and characters of fewer of them."""
+    """Measure the tokens of sources in evenly spread windows, and the sentences and characters of a sample of pairs."""
     join, limit = config.data.modifiers.join, config.data.max_length - 1  # without the end symbol
     n_windows = min(LENGTH_WINDOWS, 1 + (len(corpus) - 1) // LENGTH_WINDOW)
     starts = np.linspace(0, max(0, len(corpus) - LENGTH_WINDOW), n_windows, dtype=np.int64).tolist()

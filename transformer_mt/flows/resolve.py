@@ -71,7 +71,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
 def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
     """Return the requested section `data`, with revisions, and with the shares in its stages converted to steps.
 
-    Both are those of the creation of the run.
+    Revisions and steps are those from when the run was created.
 
     Raises:
         UserError: A stage would never start with the new `train.max_steps`.
@@ -277,10 +277,10 @@ MAX_USUAL_RATE = 0.6  # of dropout and label smoothing
 
 
 def find_idle_settings(config: Config, n_batches: int, longest: int, n_steps: int | None) -> Iterator[tuple[str, str]]:
-    """Yield each setting that will have no effect, or one that nobody wants: its key, the reason and a remedy.
+    """Yield the key of each setting that will have no effect, or is very unusual, with the reason and a remedy.
 
-    An epoch has `n_batches`, the longest pair needs `longest` tokens of `batches.tokens`, and the training has
-    `n_steps`; None: its length is unknown.
+    An epoch has `n_batches`, and the longest pair needs a token budget of `longest`. The training has `n_steps`; None:
+    its length is unknown.
     """
     schedule, train, validation, batches = config.schedule, config.train, config.validation, config.batches
     end, kind = n_steps or math.inf, schedule.kind

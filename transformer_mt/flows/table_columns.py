@@ -11,8 +11,8 @@ from typing import NamedTuple
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import check_language, primary_language
 from transformer_mt.data.sources import (
+    HEADERLESS_KINDS,
     TABLE_NAMES,
-    UNNAMED_KINDS,
     is_table,
     read_cells,
     read_column_names,
@@ -65,7 +65,7 @@ def choose_columns(
     if not is_table(table):
         raise UserError(f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}")
     note = None
-    if table_kind(table) in UNNAMED_KINDS:
+    if table_kind(table) in HEADERLESS_KINDS:
         rows = [row.cells for row in islice(read_cells(table, ignore), HEAD_ROWS)]
         if not rows:
             next(read_cells(table), None)  # raises the error of the first line, such as that of another encoding

@@ -159,7 +159,7 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
 
 @contextmanager
 def report_moved_run(run: RunFolder) -> Generator[None]:
-    """Replace an error of a training whose folder is gone, which would give advice about the disk."""
+    """Report that the run folder was moved or deleted, in place of an error that gives advice about the disk."""
     try:
         yield
     except (UserError, OSError):

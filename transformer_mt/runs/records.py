@@ -146,7 +146,7 @@ class _Score(Record):
 
 
 class Percentiles(Record):
-    """Percentiles of a distribution: the smallest value that at least this share of all does not exceed."""
+    """Percentiles of a distribution: p95 is the smallest value that at least 95 % of the values do not exceed."""
 
     p50: Count
     p90: Count
@@ -157,7 +157,7 @@ class Percentiles(Record):
 
 
 class TrainingLengths(Record):
-    """Lengths of the sources that the model trains on, modifiers included, as measured at the start of the training."""
+    """Lengths of the training pairs, measured before the training. Pairs that `join` joins count as joined."""
 
     tokens: Percentiles  # without control symbols
     sentences: Percentiles  # of a sample

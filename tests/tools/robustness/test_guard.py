@@ -12,7 +12,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import ModelProvenance, Translation
 from transformer_mt.runs.records import Percentiles, TrainingLengths
-from transformer_mt.tools.robustness.guard import Guard, ignore
+from transformer_mt.tools.robustness.guard import Guard, ignore_faults
 
 SIZES = Percentiles(p50=9, p90=9, p95=9, p99=9, p999=9, max=9)
 PROVENANCE = ModelProvenance({}, "en", "de", 99, TrainingLengths(tokens=SIZES, sentences=SIZES, ratio=1.1, spread=1.2))
@@ -83,13 +83,13 @@ def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
     ],
 )
 def test_faults_are_those_that_a_reader_sees_without_knowing_the_languages(source: str, text: str, kinds: str) -> None:
-    guard = Guard.make(PROVENANCE, DecodingConfig(), ignore)
+    guard = Guard.make(PROVENANCE, DecodingConfig(), ignore_faults)
     assert guard is not None
     assert " ".join(fault.kind for fault in guard.find_faults(source, text)) == kinds
 
 
 def test_a_copy_is_no_fault_within_one_language() -> None:
-    guard = Guard.make(ModelProvenance({}, "en", "en_GB", 99), DecodingConfig(), ignore)
+    guard = Guard.make(ModelProvenance({}, "en", "en_GB", 99), DecodingConfig(), ignore_faults)
     assert guard is not None and not guard.find_faults("the dog is asleep now", "the dog is asleep now")
 
 
@@ -151,4 +151,4 @@ def test_lines_with_a_prefix_or_without_a_reader_are_left_alone() -> None:
 
 def test_the_guard_is_off_for_samples_and_on_request() -> None:
     for options in ({"sample": True}, {"guard": False}):
-        assert Guard.make(PROVENANCE, DecodingConfig().with_options(options), ignore) is None
+        assert Guard.make(PROVENANCE, DecodingConfig().with_options(options), ignore_faults) is None

@@ -17,7 +17,7 @@ class ModifierConfig(Section):
     lower: float = Field(default=0.0, ge=0, le=1)
     """probability that a pair is in lower case, on both sides"""
     lower_source: float = Field(default=0.0, ge=0, le=1)
-    """probability that a source is in lower case, half of them with a capital at the start; the target stays"""
+    """probability that a source is in lower case, half of these with a capital at the start; the target is unchanged"""
     join: float = Field(default=0.0, ge=0, le=1)
     """probability that the pairs of a batch are joined two by two; the model learns to keep sentence boundaries"""
     drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)

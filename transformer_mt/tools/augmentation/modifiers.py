@@ -66,7 +66,7 @@ Change = Callable[[str], str]
 
 
 def change_case(config: ModifierConfig, value: float, src: str, tgt: str) -> Pair:
-    """Change the case of a pair as a random number from 0 to 1 selects.
+    """Change the case of a pair. `value`, a random number from 0 to 1, selects the change.
 
     A target keeps its case if the source has none, because nothing would tell the model which case is wanted.
     """
@@ -221,7 +221,7 @@ def add_noise(src: str, tgt: str, rng: random.Random) -> Pair:
 
 
 def _random_word(characters: tuple[int, int], rng: random.Random) -> str:
-    """Return up to 8 random characters out of a range, or up to 8 times the same."""
+    """Return up to 8 random characters of a range, or one of them up to 8 times."""
     length = rng.randint(1, 8)
     if rng.random() < 0.25:
         return chr(rng.randint(*characters)) * length

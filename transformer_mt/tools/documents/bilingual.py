@@ -94,7 +94,10 @@ def _parse(text: str, root: str) -> list[_Node]:
 
 
 def _check_xml(text: str, *, may_have_type: bool) -> None:
-    """Raise `DocumentError` unless a text is well-formed XML without a document type, or with one that is a name."""
+    """Raise `DocumentError` unless a text is well-formed XML without a document type.
+
+    With `may_have_type`, a document type without declarations is valid.
+    """
     parser = expat.ParserCreate("UTF-8")
 
     def refuse(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:

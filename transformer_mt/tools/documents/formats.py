@@ -64,12 +64,12 @@ _SIGNS: Mapping[str, re.Pattern[str]] = {
     "json": re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:|\[\s*\{\s*"'),
     "tsv": re.compile(r"(?:[^\t\n]*(?:\t[^\t\n]*){1}\n){3}|(?:[^\t\n]*(?:\t[^\t\n]*){2}\n){3}"),
 }
-"""How the content of a file with structure starts. The names are formats, or suffixes."""
+"""Patterns of the start of a file that is not plain text, by format or suffix."""
 _HEAD_BYTES = 4096
 
 
 def check_is_plain(path: Path) -> None:
-    """Raise `UserError` if the suffix or the content of a file tells that it has more than lines of text."""
+    """Raise `UserError` if the suffix or the content of a file shows that it is not plain text."""
     suffix = remove_compressed_suffix(path).suffix.lower()
     found = suffix.removeprefix(".") if suffix in _OTHER_SUFFIXES else ""
     if not found and path.is_file():

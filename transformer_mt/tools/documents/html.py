@@ -145,7 +145,7 @@ _CODE = {"<%": "%>", "<?php": "?>", "<?=": "?>"}
 """Code of templates, which may contain tags."""
 
 
-class Tokenizer:
+class HtmlTokenizer:
     """Divides a page into tags, text, comments and code, as the HTML standard does, in linear time.
 
     Two exceptions are for pages that the standard would cut: code of templates ends where the template says; and if a
@@ -239,7 +239,7 @@ class _PageReader:
         self.attribute_replacements: list[Replacement] = []
 
     def read(self) -> Document:
-        for part in Tokenizer(self.text):
+        for part in HtmlTokenizer(self.text):
             where = "before"
             if self.untranslated is not None:
                 where = self.untranslated.read(part.kind, part.name, part.is_closed)

@@ -25,10 +25,10 @@ from transformer_mt.system.log import ProgressReport, log_rank0
 
 API = "TMT_OPUS_API"
 LICENSES = "TMT_OPUS_LICENSES"
-"""Variables of the environment with other addresses, such as those of a mirror."""
+"""Environment variables that replace both addresses, for example by those of a mirror."""
 DEFAULT_API = "https://opus.nlpl.eu/opusapi/"
 DEFAULT_LICENSES = "https://raw.githubusercontent.com/Helsinki-NLP/OPUS/main/corpus"
-SECONDS = 30.0  # without an answer
+TIMEOUT_SECONDS = 30.0  # without an answer
 CHUNK_BYTES = 1 << 20
 MAX_ANSWER_BYTES = 10_000_000
 
@@ -45,7 +45,7 @@ class OpusCorpus(NamedTuple):
 
 
 def find_corpora(languages: tuple[str, str], names: Sequence[str], folder: str) -> list[OpusCorpus]:
-    """Return the newest version of some corpora. Their archives are to be in `folder`.
+    """Return the newest version of some corpora. `folder` is where their archives will be saved.
 
     Raises:
         UserError: OPUS cannot be reached, or a corpus is not in both languages.
@@ -84,7 +84,7 @@ def _find_license(name: str) -> str:
 
 
 def _fetch(address: str) -> str:
-    with urlopen(Request(address, headers={"User-Agent": "tmt"}), timeout=SECONDS) as answer:
+    with urlopen(Request(address, headers={"User-Agent": "tmt"}), timeout=TIMEOUT_SECONDS) as answer:
         return answer.read(MAX_ANSWER_BYTES).decode()
 
 
@@ -92,7 +92,7 @@ def _fetch(address: str) -> str:
 
 
 def fetch_sources(sources: Sequence[Source]) -> None:
-    """Download the files of sources that have a `url`, if they are missing. Log size and licence of all before.
+    """Download the files of sources that have a `url`, if they are missing. First log the size and licence of each.
 
     Raises:
         UserError: A download fails, which the next call resumes, or a checksum differs.
@@ -157,7 +157,9 @@ class _Download:
                     progress.update(file.tell())
 
     def _open(self, method: str, headers: dict[str, str]) -> Any:
-        return urlopen(Request(self._url, headers={"User-Agent": "tmt", **headers}, method=method), timeout=SECONDS)
+        return urlopen(
+            Request(self._url, headers={"User-Agent": "tmt", **headers}, method=method), timeout=TIMEOUT_SECONDS
+        )
 
     @contextmanager
     def _report_failure(self) -> Generator[None]:

@@ -56,7 +56,7 @@ OnFault = Callable[[int, Sequence[Fault], Sequence[Fault]], object]
 """Takes the number of a line, and the faults of its translation before and after the repair."""
 
 
-def ignore(_line_number: int, _before: Sequence[Fault], _after: Sequence[Fault]) -> None:
+def ignore_faults(_line_number: int, _before: Sequence[Fault], _after: Sequence[Fault]) -> None:
     """Do nothing about the faults of a line."""
 
 
@@ -71,7 +71,9 @@ class Guard:
     remaining: Counter[str] = field(default_factory=Counter[str])  # other lines, by the kind of their first fault
 
     @classmethod
-    def make(cls, provenance: ModelProvenance, config: DecodingConfig, on_fault: OnFault = ignore) -> Guard | None:
+    def make(
+        cls, provenance: ModelProvenance, config: DecodingConfig, on_fault: OnFault = ignore_faults
+    ) -> Guard | None:
         """Return the guard of a model, or None if it is switched off. Samples are random on purpose."""
         if not config.guard or config.sample:
             return None
@@ -80,7 +82,7 @@ class Guard:
 
     def __call__(
         self,
-        lines: LineTranslator,
+        line_translator: LineTranslator,
         chunks: Sequence[Any],
         n_best_lists: Sequence[list[Translation]],
         line_numbers: Sequence[int],
@@ -89,7 +91,7 @@ class Guard:
         is_cancelled: IsCancelled,
     ) -> list[list[Translation]]:
         """Return the n-best lists of chunks, with a repaired translation in the first place, and count the lines."""
-        repair = _Repair(self, lines, line_numbers, alignments, is_cancelled)
+        repair = _Repair(self, line_translator, line_numbers, alignments, is_cancelled)
         reviewed = [*n_best_lists]
         found = ((i, repair.judge(chunks[i], n_best[0])) for i, n_best in enumerate(n_best_lists))
         faulty = {i: faults for i, faults in found if faults and not is_cancelled(i)}
@@ -211,14 +213,14 @@ class _Repair:
     """Searches for translations without faults."""
 
     guard: Guard
-    lines: LineTranslator
+    line_translator: LineTranslator
     line_numbers: Sequence[int]
     alignments: bool
     is_cancelled: IsCancelled
 
     def judge(self, chunk: Any, translation: Translation) -> list[Fault]:
         """Return the faults of a translation, without regard to protected elements, which have none."""
-        source = self.lines.chunker.text_of_chunk(chunk)
+        source = self.line_translator.chunker.text_of_chunk(chunk)
         if not has_letters(source):
             return []
         return self.guard.find_faults(source, translation.marked.text_only if translation.marked else translation.text)
@@ -233,7 +235,7 @@ class _Repair:
             if len(found) < len(faults[row]):
                 best[row], faults[row] = candidate, found
 
-        translator = self.lines.text_translator
+        translator = self.line_translator.text_translator
         n_beams = max(MIN_BEAM, translator.config.beam)
         rows = [row for row, found in enumerate(faults) if found]
         if rows:
@@ -248,12 +250,12 @@ class _Repair:
             translated = [next(found) for _ in part_jobs]
             if translated:
                 chunks = [part.chunk for part in part_jobs]
-                offer(row, self.lines.chunker.join_parts(jobs[row].chunk, chunks, translated))
+                offer(row, self.line_translator.chunker.join_parts(jobs[row].chunk, chunks, translated))
         return best
 
     def _divide(self, job: _Job, faults: Sequence[Fault]) -> Iterator[_Job]:
         """Yield the parts of a chunk: its lost items and the text between them, or its halves; none if it is short."""
-        chunker = self.lines.chunker
+        chunker = self.line_translator.chunker
         text = chunker.text_of_chunk(job.chunk)
         items = [fault.item for fault in faults if fault.item]
         copied: set[str] = set()
@@ -272,13 +274,13 @@ class _Repair:
         """Return the translations of parts, or copies of them."""
         copies = [self._copy(job) for job in jobs]
         searched = [job for job, copy in zip(jobs, copies, strict=True) if copy is None]
-        n_best_lists = self._search(searched, self.lines.text_translator.with_options({"n_best": 1}))
+        n_best_lists = self._search(searched, self.line_translator.text_translator.with_options({"n_best": 1}))
         improved = iter(self.improve(searched, [n_best[0] for n_best in n_best_lists], depth))
         return [next(improved) if copy is None else copy for copy in copies]
 
     def _copy(self, job: _Job) -> Translation | None:
         """Return a lost item as its own translation; None for other parts."""
-        chunker = self.lines.chunker
+        chunker = self.line_translator.chunker
         text = chunker.surface(job.chunk).strip()
         copy = chunker.adopt(text, job.chunk) if job.is_copied else None
         alignment = [(word, word) for word in range(len(text.split()))] if self.alignments else None
