@@ -131,14 +131,16 @@ class DecodingConfig(Section):
         return self.n_best if self.sample else self.beam
 
     def with_options(self, options: dict[str, Any]) -> DecodingConfig:
-        """Return a copy with other values for some keys. What to protect implies `markup`.
+        """Return a copy with other values for some keys. `protect` and `protect_patterns` imply `markup: auto`.
 
         Raises `UserError` for an unknown key, an invalid value, or one without effect.
         """
         if self.markup == "none" and ("protect" in options or "protect_patterns" in options):
             options = {"markup": "auto", **options}
             if options["markup"] == "none":
-                raise UserError("decoding.markup: none protects no elements: leave it out, or what to protect")
+                raise UserError(
+                    "decoding.markup: none protects no elements: leave it out, or remove protect and protect_patterns"
+                )
         try:
             changed = DecodingConfig.model_validate({**self.model_dump(), **options})
         except ValidationError as error:

@@ -23,7 +23,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
 
 HEAD_ROWS = 1000  # by which languages are detected
-N_PLAUSIBLE = 5  # the most likely languages of a column, which its name may be a code of
+N_PLAUSIBLE = 5  # most likely languages of a column, one of which its name may be
 NAME_WORDS = re.compile(
     "src|source|tgt|trg|target|texts?|sentences?|sent|segment|translation|translated|original|reference|ref|ids?|index|"
     "no|nr|numbers?|scores?|lang|language|file|line|url|origin|domain|corpus|quality|notes?|comments?|input|output|"

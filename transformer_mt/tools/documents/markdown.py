@@ -408,7 +408,7 @@ class _Renderer:
         return self.start == first or _LINE_START.search(text, first_read, self.start) is not None
 
     def _find_shape(self, rendered: str) -> object:
-        """Return the structure of the block, as far as it is near, with this text in place of the segment."""
+        """Return the structure of the block near the segment, with this text in place of the segment."""
         block, text = self.block, self.reader.text
         first, end = max(block.find_offset(0), self.start - _CONTEXT), min(block.end, self.end + _CONTEXT)
         content = _PREFIX.sub("\n", f"{text[first : self.start]}{rendered}{text[self.end : end]}")

@@ -39,7 +39,7 @@ def remove_elements(text: MarkedText) -> str:
 
 
 def _remove_elements(text: MarkedText) -> tuple[str, dict[int, int]]:
-    """Return also the end of the text before each element, without white space."""
+    """Return `remove_elements(text)`, and the end of its text before each element, without white space."""
     pieces: list[str] = []
     visible_ends: dict[int, int] = {}
     length = visible_end = 0
@@ -129,7 +129,7 @@ class _Placer:
 
     @cached_property
     def aligned_words(self) -> dict[int, tuple[int, int]]:
-        """First and last target word that is aligned with each source word, in the order of the source."""
+        """First and last target word that is aligned with each source word, by source word in order."""
         targets: dict[int, tuple[int, int]] = {}
         for src, tgt in sorted(self.alignment):
             if tgt < len(self.target_words):
@@ -138,12 +138,12 @@ class _Placer:
 
     @cached_property
     def aligned_sources(self) -> list[int]:
-        """The source words that have an aligned one, in order."""
+        """Source words that have an aligned target word, in order."""
         return [*self.aligned_words]
 
     @cached_property
     def pair_words(self) -> dict[int, tuple[int, int]]:
-        """First and last target word that is aligned with a source word inside each pair that has one."""
+        """First and last target word aligned with the words inside a pair of tags, by opening tag, if there are any."""
         found: dict[int, tuple[int, int]] = {}
         open_pairs: list[list[tuple[int, int]]] = [[]]  # ranges of target words inside each open pair
         position = 0  # source words before this one have been added to the innermost pair

@@ -88,7 +88,7 @@ def _find_tags(text: str) -> Iterator[Span]:
 
 
 def find_placeholders(text: str) -> Iterator[Span]:
-    """Yield the placeholders, and the controls of templates, of which some are pairs."""
+    """Yield placeholders and controls of templates. Controls such as `{% if x %}` and `{% endif %}` form pairs."""
     yield from find_messages(text)
     for match in _PLACEHOLDER.finditer(text):
         opening, closing = match["opens"] or match["starts"], match["closes"] or match["ends"]

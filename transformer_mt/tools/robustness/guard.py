@@ -25,9 +25,11 @@ from transformer_mt.decoding.translator import ModelProvenance, Translation, Tra
 from transformer_mt.runs.records import TrainingLengths
 
 MIN_BEAM = 5  # of the search for another translation
-MIN_DIVIDED, MAX_DEPTH = 8, 3  # tokens of a chunk that is halved, and times that a chunk is divided
-LOOP_WORDS, LOOP_CHARACTERS, LOOP_FACTOR = 3, 6, 2  # an n-gram of a loop is this much more frequent than in the source
-UNSPACED_WORD = 15  # mean length of words from which on a text is taken as written without spaces
+MIN_DIVIDED = 8  # tokens of a chunk that is halved
+MAX_DEPTH = 3  # times that a chunk is divided
+LOOP_WORDS, LOOP_CHARACTERS = 3, 6  # of the n-gram that a loop repeats
+LOOP_FACTOR = 2  # an n-gram of a loop occurs more often than this, and than this times its maximum in the source
+UNSPACED_WORD = 15  # a text whose mean word is longer counts as written without spaces
 COPIED_SHARE, COPIED_WORDS = 0.8, 4  # of the words of the source, and of those in lower case, in a copy
 MIN_RATIO, MAX_RATIO, MAX_DEVIATION = 0.5, 2.0, 4.0  # of the length to the usual one; and in standard deviations
 USUAL_RATIO, USUAL_SPREAD = 1.0, 2.0  # of lengths, for runs that did not record them

@@ -95,7 +95,7 @@ class LimitedProtocol(H11Protocol):
         self.app: Any = partial(self._handle_request, self.app)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Close the longest silent connection if there are too many; this one, with status 503, if all are busy."""
+        """If there are too many connections, close the longest silent one, or this one if all are busy."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # so that `pause_writing` tells when the client does not read
         if len(self.connections) > self._max_connections:
@@ -153,7 +153,7 @@ class LimitedProtocol(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     def is_waiting_for_client(self) -> bool:
-        """Return whether it is open, and has no request, or one whose body is incomplete and that has no answer yet."""
+        """Return whether the connection is open, and the client has yet to send a request or the rest of one."""
         is_waiting = not self.is_in_request() or (self.cycle.more_body and not self.cycle.response_started)
         return is_waiting and not self.transport.is_closing()
 

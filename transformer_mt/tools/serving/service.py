@@ -316,7 +316,7 @@ class TranslationService:
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncGenerator[None]:
-        """Give up a translation after `--timeout` with status 504, and count it, also if the client disconnects."""
+        """Stop a translation after `--timeout`, with status 504. Count it, and also one whose client disconnects."""
         try:
             async with asyncio.timeout(self.limits.timeout):
                 yield
@@ -332,11 +332,11 @@ class TranslationService:
 
     @staticmethod
     async def _run_in_thread(pool: Executor | None, function: Callable[[], T]) -> T:
-        """Call a function in a thread of a pool, by default of that of all requests of plain text."""
+        """Call a function in a thread of `pool`. None: the default pool, which serves requests of plain text."""
         return await asyncio.get_running_loop().run_in_executor(pool, function)
 
     async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
-        """Return the translated lines of each job. The search stops with the task, such as at its `time_limit`."""
+        """Return the translated lines of each job. The search stops if the task is cancelled."""
         for job, route in zip(jobs, routes, strict=True):
             self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
             route.worker.submit(job)
