@@ -235,8 +235,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no such picture": (("losses", "RUN"), ("choose from",)),
     "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("noam",)),
     "an unknown option": (
-        ("schedule", "tiny.yaml", "--colour=red"),
-        ("unknown option --colour; tmt plot --help",),
+        ("schedule", "tiny.yaml", "--xyzzy=red"),
+        ("unknown option --xyzzy; tmt plot --help",),
     ),
     "no such checkpoint": (("attention", "RUN", "--checkpoint", "5"), ("checkpoint 5: ",)),
     "a checkpoint of a schedule": (("schedule", "RUN", "--checkpoint", "5"), ("no weights are drawn", "leave it out")),

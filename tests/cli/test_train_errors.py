@@ -103,7 +103,7 @@ def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tin
         ("{src: W/latin, tgt: W/two}", ("W/latin:2: not UTF-8 text", "convert the file to UTF-8")),
         ("{src: W/cut.gz, tgt: W/ten}", ("W/cut.gz:", "truncated or damaged")),
         ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
-        ("{table: W/table.tsv}", ("W/table.tsv:2: no column de; it has en, fr",)),
+        ("{table: W/table.tsv}", ("W/table.tsv: no column de; it has en, fr",)),
         ("{table: W/table.xls}", ("W/table.xls: a table ends in .tsv",)),
         ("{dataset: W/folder}", ("W/folder (train): the data set cannot be loaded", "data.train='{src:")),
         ("{builtin: quickstart, split: dev}", ("no split dev; choose from: train, validation, test",)),

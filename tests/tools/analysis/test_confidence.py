@@ -52,7 +52,7 @@ def calibrated(make_translator: Callable[..., Translator], tmp_path: Path) -> Tr
     run = RunFolder(tmp_path)
     run.config.write_text(json.dumps({"decoding": translator.config.model_dump()}), encoding="utf-8")
     run.metadata.write_text(json.dumps({**RUN_RECORD, "format": FORMAT}), encoding="utf-8")
-    translator.runs = [LoadedRun(run, data, translator.tokenizers, 7, "abc")]
+    translator.runs = [LoadedRun(run, data, translator.tokenizers, 7, "abc", None)]
     run.calibration.write_text(make_calibration(translator.config).model_dump_json(), encoding="utf-8")
     return translator
 
