@@ -250,6 +250,13 @@ def test_a_terminal_asks_for_the_columns(answers: list[str], columns: tuple[str,
     assert found.source.columns == columns
 
 
+def test_files_of_unequal_length_in_an_archive_are_refused(corpus: Path, tmt: Tmt) -> None:
+    with ZipFile("short.zip", "w") as archive:
+        archive.writestr("x.en", "a dog\n" * 9)
+        archive.writestr("x.de", "ein Hund\n" * 4)
+    assert_user_error(tmt("init", "short.zip"), "short.zip/x.en has 9 lines, short.zip/x.de has 4 lines")
+
+
 def test_what_the_corpus_lacks_is_said(corpus: Path, tmt: Tmt) -> None:
     advice = [line for line in tmt("init", "a.en", "a.de").stdout.splitlines() if line.startswith("advice: ")]
     assert "one or two words (0.0%)" in advice[0] and "questions" not in advice[0]

@@ -59,6 +59,7 @@ MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 HEADERLESS_KINDS = ("tsv", "csv")  # of tables that may lack a header
+UNPACK_REMEDY = "unpack the archive, and pass both files to tmt init, or as data.train: {src: F, tgt: G}"
 TABLE_NAMES = ".tsv, .csv, .jsonl, .tmx (each also compressed), .parquet or .zip"
 
 
@@ -327,7 +328,7 @@ def _read_archive(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iter
         names = [f"{path}/{members[language]}" for language in languages]
         with archive.open(members[languages[0]]) as src, archive.open(members[languages[1]]) as tgt:
             files = [iterate_lines(file, name, on_bad=on_bad) for file, name in zip((src, tgt), names, strict=True)]
-            yield from pair_lines(zip_iterators(files, [*map(Path, names)], PAIRS_REMEDY), names[0])
+            yield from pair_lines(zip_iterators(files, [*map(Path, names)], UNPACK_REMEDY), names[0])
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------

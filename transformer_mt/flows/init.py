@@ -242,6 +242,8 @@ def write_initial_config(
     try:
         statistics = inspect_pairs(read_source(source, found.columns, bad))
     except UnequalLengthError as error:
+        if not source.src:  # an archive
+            raise
         raise UserError(f"{error.problem};\n{_explain_repair(source, src_lang, tgt_lang)}") from None
     bad.report()
     _check_statistics(statistics, files)
