@@ -77,8 +77,8 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
         ),
         (
             "numbers",
-            "It is 3 km, 1,000.5 kg, 20 % or -4 in 2024; not a1 or v2.",
-            ["3 km", "1,000.5 kg", "20 %", "-4", "2024"],
+            "It is 3 km, 1,000.5 kg, 20 % or -4 in 2024, on 2026-11-27 at 10:30; not a1 or v2.",
+            ["3 km", "1,000.5 kg", "20 %", "-4", "2024", "2026-11-27", "10:30"],
         ),
     ],
 )

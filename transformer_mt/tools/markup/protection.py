@@ -72,7 +72,7 @@ _EMAIL = regex.compile(r"(?<![\w.+-])[\w.+-]++@(?:[\w-]++\.)+[A-Za-z]{2,}(?!\w)"
 _FILE = regex.compile(r"(?<![\w./\\~-])(?:[A-Za-z]:)?[\w./\\~-]++")
 _PATH = regex.compile(r"(?:~|\.{1,2})?/\w[\w.-]*+(?:/[\w.-]*+)+")
 _NUMBER = regex.compile(
-    r"(?<![\w.,])[-+]?\d+(?:[.,:]\d+)*(?:\s?(?:%|°[CF]?|€|\$|£|(?:[kKMGTmcµn]?(?:m|g|s|B|Hz|W|V|A|b)|km/h|kg|mph|dB|px)\b))?"
+    r"(?<![\w.,])[-+]?\d+(?:[.,:/-]\d+)*(?:\s?(?:%|°[CF]?|€|\$|£|(?:[kKMGTmcµn]?(?:m|g|s|B|Hz|W|V|A|b)|km/h|kg|mph|dB|px)\b))?"
 )
 _TRAILING_PUNCTUATION = ".,;:!?)]…"
 
