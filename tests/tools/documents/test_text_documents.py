@@ -238,6 +238,11 @@ def test_styles_of_subtitles_are_pairs() -> None:
     assert [element.partner for element in segment.source.elements] == [1, 0, 3, 2]
 
 
+def test_dashes_of_dialogues_may_follow_tags() -> None:
+    text = "1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- The dog.\n<i>- Who?</i>\n"
+    assert fill(parse(text, "srt"), upper) == text.replace("The dog", "THE DOG").replace("Who", "WHO")
+
+
 # --- WebVTT, ASS ------------------------------------------------------------------------------------------------------
 
 

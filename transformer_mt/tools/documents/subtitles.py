@@ -22,7 +22,7 @@ from transformer_mt.tools.documents.html import escape_text, split_references
 from transformer_mt.tools.markup.elements import Role
 
 _LINE = re.compile(r"[^\r\n]+|(?<=\n)(?=\r?\n)")
-_DASH = re.compile(r"\s*[-\N{EN DASH}\N{EM DASH}]\s*")
+_DASH = re.compile(r"(?:\s*(?:\{[^{}]*\}|<[^<>]*>))*\s*[-\N{EN DASH}\N{EM DASH}]\s*")  # perhaps after tags
 _STYLES = re.compile(
     r"<(?P<closing>/?)(?P<name>[bius]|font)\b[^<>]*>"
     r"|\{\\(?P<style>[bius])(?P<is_on>[01])\}|\{\\?/?[biusyc\\][^{}]*\}",  # {\i1}, {\an8}, {y:i}
