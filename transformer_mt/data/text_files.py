@@ -108,7 +108,9 @@ def remove_compressed_suffix(path: Path) -> Path:
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of a compressed one."""
+    """Return whether the first bytes of a file are those of a compressed one. A pipe would lose them, so it is not."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return _find_decompressor(file.read(_HEAD_BYTES)) is not None
 
