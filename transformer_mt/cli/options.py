@@ -353,6 +353,8 @@ def load_translator(
 
     folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
     config = folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
+    if "length_penalty_exponent" in decoding and config.n_beams == 1:
+        raise UserError("decoding.length_penalty_exponent: ranks hypotheses, and there is only one: raise --beam")
     for folder in folders:
         folder.find_checkpoint(loading.checkpoint or "best")
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second

@@ -226,6 +226,8 @@ class Translate(Command):
 
 
 def _check_arguments(args: Translate) -> None:
+    if args.markup.markup == "none" and (args.markup.protect or args.markup.protect_patterns):
+        raise UserError("--markup none protects no elements: leave it out, or remove --protect and --protect-pattern")
     line_input.check_input(args.texts, args.lines.input, "translate")
     glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
     line_input.check_files(args.lines.prefix, glossary, args.terminology.memory)

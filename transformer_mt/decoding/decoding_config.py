@@ -133,25 +133,18 @@ class DecodingConfig(Section):
     def with_options(self, options: dict[str, Any]) -> DecodingConfig:
         """Return a copy with other values for some keys. `protect` and `protect_patterns` imply `markup: auto`.
 
-        Raises `UserError` for an unknown key, an invalid value, or one without effect.
+        Raises `UserError` for an unknown key or an invalid value.
         """
         if self.markup == "none" and ("protect" in options or "protect_patterns" in options):
             options = {"markup": "auto", **options}
-            if options["markup"] == "none":
-                raise UserError(
-                    "decoding.markup: none protects no elements: leave it out, or remove protect and protect_patterns"
-                )
         try:
-            changed = DecodingConfig.model_validate({**self.model_dump(), **options})
+            return DecodingConfig.model_validate({**self.model_dump(), **options})
         except ValidationError as error:
             first = cast(dict[str, Any], error.errors()[0])
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # a check across keys has no location
             raise UserError(
                 f"decoding.{key}: {describe_error(first, [*DecodingConfig.model_fields], f'decoding.{key}')}"
             ) from None
-        if "length_penalty_exponent" in options and changed.n_beams == 1:
-            raise UserError("decoding.length_penalty_exponent: ranks hypotheses, and there is only one: raise --beam")
-        return changed
 
     def output_options(self) -> dict[str, Any]:
         """Return all options that affect the translations of texts, as JSON values.
