@@ -1,6 +1,7 @@
 """Fuzz the parsers of documents and the protection of elements, without a model.
 
     python scripts/fuzz_documents.py [--formats NAME ...] [--mutations N] [--seed N] [--repeats N]
+        [--failures DIR]
 
 Each format has seed documents. Mutations cut, repeat, insert and exchange parts of them. Each mutated document is parsed,
 its elements are protected, and it is filled with its own text, with its text in capitals, and with its words in another

@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import sacrebleu
+from trainings import run_script
 
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.text_files import has_letters, read_aligned_files
 from transformer_mt.decoding.line_splitting import LineTranslator
 from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.tools.export.engine_choice import load_translator
@@ -137,7 +138,7 @@ def show_faults(guard: Guard, line_translators: Sequence[LineTranslator]) -> Non
 
 def show_clean(guard: Guard, line_translators: Sequence[LineTranslator], src: Path, ref: Path) -> None:
     """Print false alarms on references, and BLEU, changed lines and time on a test set."""
-    sources, references = (path.read_text(encoding="utf-8").split("\n")[:-1] for path in (src, ref))
+    sources, references = read_aligned_files(src, ref)
     alarms = Counter(
         kind
         for source, reference in zip(sources, references, strict=True)
@@ -168,16 +169,19 @@ def main() -> None:
     parser.add_argument("--src", type=Path)
     parser.add_argument("--ref", type=Path)
     args = parser.parse_args()
+    if (args.src is None) != (args.ref is None):
+        parser.error("--src and --ref belong together")
     translator = load_translator(args.run, threads=args.threads, engine=args.engine, scores=False)
     provenance = ModelProvenance.of_translator(translator)
     guard = Guard.make(provenance, translator.config, ignore_faults)
-    assert guard is not None, "decoding.guard of the run is false"
+    if guard is None:
+        parser.error(f"{args.run}: decoding.guard is false")
     line_translators = [LineTranslator.make(translator, provenance, review=review) for review in (None, guard)]
     show_faults(guard, line_translators)
     print(guard.describe())
-    if args.src and args.ref:
+    if args.src:
         show_clean(guard, line_translators, args.src, args.ref)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -59,8 +59,8 @@ class Training(NamedTuple):
             "--config",
             RUNS / "init.yaml",
             *keys,
-            *plain,
             *self.overrides,
+            *plain,
             log=self.run.with_suffix(".log"),
             threads=1,
         )

@@ -127,7 +127,7 @@ def test_tmx_is_read_without_its_markup() -> None:
     assert load(table="t.tmx", tgt_column="fr", languages=("en", "fr"))[0][:2] == ("two", "deux")
 
 
-def test_the_same_code_precedes_a_similar_one() -> None:
+def test_an_exact_language_code_is_preferred_to_a_regional_one() -> None:
     write("t.tmx", tmx(unit(("en-GB", "colour"), ("en", "color"), ("en-US", "hue"), ("de", "Farbe"))))
     assert [load(table="t.tmx", src_column=code)[0][0] for code in ("en", "en_us", "eng")] == ["color", "hue", "colour"]
 

@@ -10,7 +10,7 @@ MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
 MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
-_WORD = re.compile(r"(?<![\w'’])[^\W\d_]")
+_FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
 _SENTENCE_START = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)\W*[^\W\d_]")
 
@@ -23,7 +23,7 @@ def is_upper_case(text: str) -> bool:
 
 def is_title_case(text: str) -> bool:
     """Return whether a text has several words, and all start with a capital."""
-    starts = _WORD.findall(text)
+    starts = _FIRST_LETTER.findall(text)
     return len(starts) >= MIN_TITLE_WORDS and all(map(str.isupper, starts))
 
 

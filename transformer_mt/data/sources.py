@@ -36,15 +36,15 @@ from transformer_mt.data.text_files import (
     SentencePair,
     UnpairedError,
     check_is_file,
-    ignore,
     is_compressed,
     iterate_lines,
     pair_lines,
+    raise_bad_row,
     read_file_state,
     read_lines,
     read_pairs,
-    refuse,
     remove_compressed_suffix,
+    skip_bad_row,
     unequal_length_error,
     zip_iterators,
 )
@@ -86,13 +86,13 @@ def read_column_names(path: Path) -> list[str]:
         with _open_archive(path) as archive:
             names |= dict.fromkeys(_list_members(archive))
     elif table_kind(path) in HEADERLESS_KINDS:
-        names |= dict.fromkeys(next(read_cells(path, ignore), Cells(1, [])).cells)
-    elif row := next(_read_rows(path, (), None, ignore), None):
+        names |= dict.fromkeys(next(read_cells(path, skip_bad_row), Cells(1, [])).cells)
+    elif row := next(_read_rows(path, (), None, skip_bad_row), None):
         nested = row.values.get("translation")
         names |= dict.fromkeys(cast(Mapping[str, object], nested) if isinstance(nested, Mapping) else row.values)
     if not names:
         if table_kind(path) not in ("tmx", "zip"):
-            next(_read_rows(path, (), None, refuse), None)  # raises the error of the first row
+            next(_read_rows(path, (), None, raise_bad_row), None)  # raises the error of the first row
         raise UserError(f"{path}: holds no sentence pairs; is it the right file?")
     return [*names]
 
@@ -105,7 +105,7 @@ class Row(NamedTuple):
 
 
 def read_table(
-    path: Path, columns: tuple[str, str], names: Sequence[str] = (), on_bad: OnBad = refuse
+    path: Path, columns: tuple[str, str], names: Sequence[str] = (), on_bad: OnBad = raise_bad_row
 ) -> Iterator[SentencePair]:
     """Yield the pairs of a table. `names` are the columns of a table without a header.
 
@@ -190,7 +190,7 @@ class Cells(NamedTuple):
     cells: list[str]
 
 
-def read_cells(path: Path, on_bad: OnBad = refuse) -> Iterator[Cells]:
+def read_cells(path: Path, on_bad: OnBad = raise_bad_row) -> Iterator[Cells]:
     """Yield the rows of a .tsv or .csv file, also its header, without blank lines."""
     if table_kind(path) == "csv":
         yield from _read_csv(path, on_bad)
@@ -371,13 +371,13 @@ def check_is_text(path: Path) -> None:
     if suffix in DOCUMENTS:
         raise UserError(f"{path}: is {DOCUMENTS[suffix]}. If its lines are sentences, rename it to .txt")
     if path.is_file():  # a pipe can be read only once
-        head = "\n".join(line[:200] for line in islice(read_lines(path, "replace", on_bad=ignore), 3))
+        head = "\n".join(line[:200] for line in islice(read_lines(path, "replace", on_bad=skip_bad_row), 3))
         for kind, pattern in _DOCUMENT_HEADS.items():
             if pattern.match(head):
                 raise UserError(f"{path}: is {DOCUMENTS[kind]}")
 
 
-def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = refuse) -> Iterator[SentencePair]:
+def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = raise_bad_row) -> Iterator[SentencePair]:
     """Yield the pairs of a source in order. `columns` names the columns of tables and data sets, before `reverse`.
 
     Bad rows are left out if `on_bad` returns. Raises `UserError` with file and line if the source cannot be read.

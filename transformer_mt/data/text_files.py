@@ -215,14 +215,14 @@ class UnpairedError(UserError):
     """A row lacks one of the two languages. It is not damaged, so it is left out and not counted as bad."""
 
 
-def refuse(error: UserError) -> None:
-    """Raise the error of a bad line or row."""
+def raise_bad_row(error: UserError) -> None:
+    """Raise the error of a bad line or row. A row that lacks a language is left out."""
     if not isinstance(error, UnpairedError):
         raise error
 
 
-def ignore(error: UserError) -> None:
-    """Ignore a bad line or row, for a first look at a file."""
+def skip_bad_row(error: UserError) -> None:
+    """Leave out a bad line or row, for a first look at a file."""
 
 
 def read_lines(
@@ -230,7 +230,7 @@ def read_lines(
     errors: Errors = "strict",
     limit: int = MAX_LINE_BYTES,
     start: LineStart = FIRST_LINE,
-    on_bad: OnBad = refuse,
+    on_bad: OnBad = raise_bad_row,
 ) -> Iterator[str]:
     """Yield the lines of a text file, plain or compressed. A bad line becomes `BAD_LINE`, if `on_bad` returns.
 
@@ -250,7 +250,7 @@ def iterate_lines(
     errors: Errors = "strict",
     limit: int = MAX_LINE_BYTES,
     first: int = 1,
-    on_bad: OnBad = refuse,
+    on_bad: OnBad = raise_bad_row,
 ) -> Iterator[str]:
     """Yield the remaining lines of an open file. The number of the next one is `first`."""
     number = first - 1
@@ -271,7 +271,7 @@ def iterate_lines(
 
 
 def zip_lines(
-    *paths: Path, errors: Errors = "strict", remedy: str | None = None, on_bad: OnBad = refuse
+    *paths: Path, errors: Errors = "strict", remedy: str | None = None, on_bad: OnBad = raise_bad_row
 ) -> Iterator[tuple[str, ...]]:
     """Yield line N of every file, for each N. Raises `UnequalLengthError` if the files differ in length.
 
@@ -311,7 +311,9 @@ def read_aligned_files(*paths: Path) -> list[list[str]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def read_pairs(src: Path, tgt: Path, errors: Errors = "strict", on_bad: OnBad = refuse) -> Iterator[SentencePair]:
+def read_pairs(
+    src: Path, tgt: Path, errors: Errors = "strict", on_bad: OnBad = raise_bad_row
+) -> Iterator[SentencePair]:
     """Yield the pairs of two line-aligned files. Raises `UserError` if the files differ in length."""
     lines = zip_lines(src, tgt, errors=errors, remedy=PAIRS_REMEDY, on_bad=on_bad)
     yield from pair_lines(lines, str(src))

@@ -15,7 +15,7 @@ from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import DAMAGE, damage_error, open_text
 from transformer_mt.errors import UserError
 
-CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
+INLINE_MARKUP = frozenset({"bpt", "ept", "it", "ph", "ut"})
 """XML elements that contain markup of the original document as text."""
 CHUNK_BYTES = 1 << 20
 MAX_TAG_BYTES = 10_000_000  # of a tag, comment or declaration, which the parser keeps in memory
@@ -36,15 +36,15 @@ class TranslationUnit(NamedTuple):
         return codes[0] if codes else None
 
 
-def read_units(path: Path, keep_codes: bool = False) -> Iterator[TranslationUnit]:
+def read_units(path: Path, keep_markup: bool = False) -> Iterator[TranslationUnit]:
     """Yield the units of a TMX file, plain or compressed.
 
-    `keep_codes` keeps the markup of the original documents, and leaves out segments with an empty element of markup.
+    `keep_markup` keeps the markup of the original documents, and leaves out segments with an empty element of markup.
 
     Raises:
         UserError: The file is not TMX, is damaged, or declares entities; with file and line.
     """
-    parser = _Parser(str(path), keep_codes)
+    parser = _Parser(str(path), keep_markup)
     with open_text(path) as file:
         while True:
             is_last = parser.feed(_read_chunk(file, path, parser))
@@ -64,24 +64,23 @@ def _read_chunk(file: IO[bytes], path: Path, parser: _Parser) -> bytes:
 class _Parser:
     """Parser that collects the units of the chunks that it is fed with."""
 
-    def __init__(self, name: str, keep_codes: bool) -> None:
+    def __init__(self, name: str, keep_markup: bool) -> None:
         self.units: list[TranslationUnit] = []
-        self._name, self._keep_codes = name, keep_codes
+        self._name, self._keep_markup = name, keep_markup
         self._n_bytes = 0
         self._unit_line, self._language = 1, ""
         self._segments: dict[str, str] = {}
         self._text: list[str] | None = None  # of the segment, outside of elements that are left out
         self._size = 0  # characters of the unit
-        self._code_starts: list[int] = []  # number of texts at the start of each open element of markup
+        self._markup_starts: list[int] = []  # number of texts at the start of each open element of markup
         self._is_valid = True  # the segment has no empty element of markup
         parser = expat.ParserCreate()
         parser.buffer_text = True
-        parser.StartElementHandler = self._start
+        parser.StartElementHandler = self._start_root
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._add_text
         parser.EntityDeclHandler = self._refuse_entity
         parser.SkippedEntityHandler = self._refuse_entity
-        parser.StartElementHandler = self._start_root
         self._parser = parser
 
     @property
@@ -94,7 +93,7 @@ class _Parser:
         try:
             self._parser.Parse(chunk, not chunk)
         except expat.ExpatError as error:
-            problem = expat.errors.messages[error.code]
+            problem = expat.ErrorString(error.code)
             raise UserError(f"{self._name}:{error.lineno}: not valid XML: {problem}; export it again") from None
         except (LookupError, ValueError) as error:
             raise UserError(f"{self._name}:1: cannot be decoded ({error}); save it as UTF-8") from None
@@ -115,21 +114,21 @@ class _Parser:
         elif tag == "tuv":
             self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
         elif tag == "seg":
-            self._text, self._is_valid, self._code_starts = [], True, []
-        elif tag in CODES and self._text is not None:
-            self._code_starts.append(len(self._text))
+            self._text, self._is_valid, self._markup_starts = [], True, []
+        elif tag in INLINE_MARKUP and self._text is not None:
+            self._markup_starts.append(len(self._text))
 
     def _end(self, tag: str) -> None:
         tag = _local(tag)
         if tag == "tu":
             self.units.append(TranslationUnit(self._unit_line, self._segments))
         elif tag == "seg" and self._text is not None:
-            if self._is_valid or not self._keep_codes:
+            if self._is_valid or not self._keep_markup:
                 text = re.sub(r"[ \t\r\n]+", " ", "".join(self._text)).strip()
                 self._segments.setdefault(self._language, text)
             self._text = None
-        elif tag in CODES and self._text is not None and self._code_starts:
-            self._is_valid &= len(self._text) > self._code_starts.pop()
+        elif tag in INLINE_MARKUP and self._text is not None and self._markup_starts:
+            self._is_valid &= len(self._text) > self._markup_starts.pop()
 
     def _add_text(self, text: str) -> None:
         if self._text is None:
@@ -137,7 +136,7 @@ class _Parser:
         self._size += len(text)
         if self._size > MAX_UNIT_CHARACTERS:
             raise UserError(f"{self._name}:{self._unit_line}: a unit has more than {MAX_UNIT_CHARACTERS:,} characters")
-        if self._keep_codes or not self._code_starts:
+        if self._keep_markup or not self._markup_starts:
             self._text.append(text)
 
     def _refuse_entity(self, entity: str, *_: object) -> None:

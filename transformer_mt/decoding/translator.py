@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
+NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 CHUNK_STRIDE = 1 << 32
 """Difference of the line numbers of consecutive chunks of a line, above any line number.
 
@@ -443,7 +443,7 @@ class Translator:
 
         A source whose translations lack a term is translated again, with its terms.
         """
-        hypotheses = [[EMPTY_HYPOTHESIS] for _ in prepared]
+        hypotheses = [[NOT_SEARCHED] for _ in prepared]
         constraints = self._make_constraints(prepared, line_numbers, prefixes)
         lengths = {
             i: len(sources[i])
@@ -522,7 +522,7 @@ class Translator:
             n_best_lists.append([])
             for hypothesis, alignment in zip(n_best, aligned.get(i, [None] * len(n_best)), strict=True):
                 text, tokens = next(texts), tokenizer.tokens(hypothesis.ids)
-                if hypothesis is EMPTY_HYPOTHESIS and sources[i] and each.sentence.strip():
+                if hypothesis is NOT_SEARCHED and sources[i] and each.sentence.strip():
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 text = text.replace("\n", " ")

@@ -1,6 +1,6 @@
 """Robustness: scores on copies of a test set that are changed as users write, such as capitals and typing errors.
 
-The changes do not use the modifiers of the training, so that the scores also measure what the model was not trained on.
+The code is separate from that of the modifiers of the training, which makes other typing errors, emoji and numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from transformer_mt.data.letter_case import to_lower_case, to_title_case, to_upper_case
+from transformer_mt.data.text_files import Pair
 from transformer_mt.evaluation.metrics import EvaluationSet, Texts
 
 MIN_WORD = 4  # letters of a word that may have a typing error
@@ -21,8 +22,6 @@ EMOJI = [chr(code) for code in (*range(0x1F600, 0x1F640), *range(0x1F430, 0x1F44
 _WORD = re.compile(rf"[^\W\d_]{{{MIN_WORD},}}")
 _END = re.compile(r"[\W_]+$")
 _PUNCTUATION = re.compile(r"(?<=\w)[.,;:!?…]+(?=\s|$)")
-
-Pair = tuple[str, str]
 
 
 class ChangedSet(NamedTuple):

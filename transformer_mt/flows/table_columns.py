@@ -18,7 +18,7 @@ from transformer_mt.data.sources import (
     read_column_names,
     table_kind,
 )
-from transformer_mt.data.text_files import ignore
+from transformer_mt.data.text_files import has_letters, skip_bad_row
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
 
@@ -66,7 +66,7 @@ def choose_columns(
         raise UserError(f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}")
     note = None
     if table_kind(table) in HEADERLESS_KINDS:
-        rows = [row.cells for row in islice(read_cells(table, ignore), HEAD_ROWS)]
+        rows = [row.cells for row in islice(read_cells(table, skip_bad_row), HEAD_ROWS)]
         if not rows:
             next(read_cells(table), None)  # raises the error of the first line, such as that of another encoding
             raise UserError(f"{table}: holds no sentence pairs; is it the right file?")
@@ -203,7 +203,7 @@ def _detect_languages(rows: Sequence[list[str]]) -> dict[int, str]:
     found: dict[int, str] = {}
     for column in range(len(rows[0])):
         texts = [row[column] for row in rows if column < len(row) and row[column].strip()]
-        with_letters = [text for text in texts if re.search(r"[^\W\d_]", text) and not re.match(r"\w+://", text)]
+        with_letters = [text for text in texts if has_letters(text) and not re.match(r"\w+://", text)]
         if 2 * len(with_letters) > len(texts) and (len(rows) < 10 or 10 * len({*texts}) > len(texts)):
             found[column] = detect_language(with_letters) or "?"
     return found

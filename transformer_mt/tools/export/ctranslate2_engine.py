@@ -26,7 +26,7 @@ from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, Tokeni
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, WordAlignment
-from transformer_mt.decoding.translator import EMPTY_HYPOTHESIS, ModelProvenance, Translator, choose_n_best
+from transformer_mt.decoding.translator import NOT_SEARCHED, ModelProvenance, Translator, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import TrainingLengths
@@ -199,7 +199,7 @@ class CTranslate2Engine:
         unfinished hypotheses.
         """
         limits = [min(limit, self.max_positions) for limit in limits]
-        found = [[EMPTY_HYPOTHESIS] for _ in sentences]
+        found = [[NOT_SEARCHED] for _ in sentences]
         again: dict[int, list[int]] = {}  # limit -> indices of sentences
 
         def translate(indices: list[int], limit: int, n: int) -> Iterator[tuple[int, list[Hypothesis]]]:

@@ -58,7 +58,7 @@ def _read_tsv(path: Path) -> dict[str, str]:
 def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
     translations: dict[str, str] = {}
     languages: dict[str, None] = {}
-    for unit in read_units(path, keep_codes=True):
+    for unit in read_units(path, keep_markup=True):
         src, tgt = unit.find_code(src_lang), unit.find_code(tgt_lang)
         languages |= dict.fromkeys(unit.segments)
         if src is not None and tgt is not None and unit.segments[src] and unit.segments[tgt]:

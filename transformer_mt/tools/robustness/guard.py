@@ -39,7 +39,7 @@ _DIGITS = regex.compile(r"\d+")
 _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
 _LINK = regex.compile(r"""(?:\w+://|www\.)[^\s<>"'`]*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+""")
 _EMOJI = regex.compile(r"[[\p{Extended_Pictographic}\p{Regional_Indicator}]--[©®™\p{ASCII}]]", regex.VERSION1)
-_RUN = regex.compile(  # emoji and punctuation after them, or ASCII characters, digits and currencies without a space
+_UNSPACED = regex.compile(  # emoji with the punctuation after them, or ASCII, digits and currencies without a space
     r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[!-~\p{Sc}\d]+\s*"
 )
 
@@ -300,7 +300,7 @@ class _Repair:
 def _isolate(text: str, items: Sequence[str]) -> Iterator[str]:
     """Yield the parts of a text before, between and after the words with the items, and these words."""
     end = 0
-    for match in _RUN.finditer(text):
+    for match in _UNSPACED.finditer(text):
         if any(item in match[0] for item in items):
             if match.start() > end:
                 yield text[end : match.start()]
