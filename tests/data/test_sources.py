@@ -15,6 +15,7 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
+from helpers import RUN_RECORD
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import Source
@@ -22,7 +23,7 @@ from transformer_mt.data.sources import load_corpus, load_pairs
 from transformer_mt.data.text_files import decode_line, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.flows.resolve import pin_revisions
-from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.folder import FORMAT, RunFolder
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -423,6 +424,20 @@ def test_an_unreadable_data_file_is_refused_with_its_cause() -> None:
     message = error_of(dataset="files")
     assert message.startswith("files (train): the data set cannot be loaded: ")
     assert "JSON" in message
+
+
+def test_a_resumed_run_keeps_the_revision_of_each_split(tmp_path: Path) -> None:
+    new = [{"dataset": "a", "name": name, "split": name} for name in ("x", "y")]
+    old = [{**each, "revision": f"of {each['name']}"} for each in new]
+    of_new, of_run = (
+        Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": sources}})
+        for sources in (new, old)
+    )
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.config.write_text(json.dumps(of_run.model_dump(mode="json")), encoding="utf-8")
+    run.metadata.write_text(json.dumps({**RUN_RECORD, "format": FORMAT}), encoding="utf-8")
+    assert [source.revision for source in pin_revisions(run, of_new).data.train_sources] == ["of x", "of y"]
 
 
 def test_a_saved_data_set_without_a_split_name_is_the_training_split() -> None:

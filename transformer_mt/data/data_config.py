@@ -171,6 +171,8 @@ class Source(Section):
                 )
         if (self.url or self.sha256) and len(self.table) != 1:
             raise section_error("url" if self.url else "sha256", "belongs to one table: name one, or list the sources")
+        if self.sha256 and not self.url:
+            raise section_error("sha256", "is that of a download: set url, or remove it")
         if self.url and not re.match("https?://[^/]", self.url):
             raise section_error("url", f"{self.url[:80]} is not an address: it starts with https:// or http://")
         for number, name in enumerate(self.columns):
@@ -399,13 +401,13 @@ class DataConfig(Section):
         """Return the sources of all training pairs and held-out sets."""
         return (*self.train_sources, *(source for _, source in self.iterate_held_out_sources()))
 
-    def with_revisions(self, find: Callable[[str], str | None]) -> Self:
-        """Return a copy in which data sets without a revision have the one that `find` returns for their name."""
+    def with_revisions(self, find: Callable[[Source], str | None]) -> Self:
+        """Return a copy in which data sets without a revision have the one that `find` returns for their source."""
 
         def pin(source: S) -> S:
             if source.dataset is None or source.revision is not None:
                 return source
-            return source.model_copy(update={"revision": find(source.dataset)})
+            return source.model_copy(update={"revision": find(source)})
 
         def pin_all(sources: S | tuple[S, ...]) -> S | tuple[S, ...]:
             return tuple(map(pin, sources)) if isinstance(sources, tuple) else pin(sources)

@@ -271,15 +271,14 @@ def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
 
 
 def _read_tmx(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
-    n_pairs, found = 0, dict[str, None]()
+    has_pair, found = False, dict[str, None]()
     for unit in read_units(path):
-        src, tgt = map(unit.find_code, languages)
-        where = f"{path}:{unit.line}"
-        if src is None or tgt is None or src == tgt:
+        pair, where = unit.find_pair(*languages), f"{path}:{unit.line}"
+        if pair is None:
             found |= dict.fromkeys(unit.segments)
             on_bad(UnpairedError(f"{where}: has no {' and '.join(languages)}"))
             continue
-        pair = unit.segments[src], unit.segments[tgt]
+        has_pair = True
         try:
             for text, language in zip(pair, languages, strict=True):
                 check_text(text, f"{where}: the segment in {language}")
@@ -287,8 +286,7 @@ def _read_tmx(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator
             on_bad(error)
         else:
             yield SentencePair(*pair, str(path), unit.line)
-        n_pairs += 1
-    if not n_pairs and found:
+    if not has_pair and found:
         raise UserError(
             f"{path}: no unit is in {' and '.join(languages)}; its languages are {', '.join(found)}: "
             "set src_column and tgt_column"

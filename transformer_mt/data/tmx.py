@@ -6,7 +6,7 @@ Entities that a file declares are refused: they could expand to any size, or nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 from xml.parsers import expat
@@ -28,12 +28,18 @@ class TranslationUnit(NamedTuple):
     line: int
     segments: dict[str, str]
 
-    def find_code(self, language: str) -> str | None:
-        """Return the code of the segment in a language: the same code, or else the first one of the same language."""
-        wanted = _normalize(language)
-        codes = [code for code in self.segments if _normalize(code) == wanted]
-        codes += [code for code in self.segments if primary_language(code) == primary_language(language)]
-        return codes[0] if codes else None
+    def find_pair(self, src_lang: str, tgt_lang: str) -> tuple[str, str] | None:
+        """Return the segments in two languages, or None if one is missing or both are the same."""
+        src, tgt = find_code(src_lang, self.segments), find_code(tgt_lang, self.segments)
+        return None if src is None or tgt is None or src == tgt else (self.segments[src], self.segments[tgt])
+
+
+def find_code(language: str, codes: Collection[str]) -> str | None:
+    """Return the code of a language among others: the same code, or else the first one of the same language."""
+    wanted = _normalize(language)
+    found = [code for code in codes if _normalize(code) == wanted]
+    found += [code for code in codes if primary_language(code) == primary_language(language)]
+    return found[0] if found else None
 
 
 def read_units(path: Path, keep_markup: bool = False) -> Iterator[TranslationUnit]:

@@ -25,6 +25,7 @@ from transformer_mt.tools.languages.detection import (
     detect_language,
 )
 from transformer_mt.tools.languages.scripts import (
+    CASED_SCRIPTS,
     UNSPACED_SCRIPTS,
     CorpusStatistics,
     SideStatistics,
@@ -304,7 +305,8 @@ def _expect_side(language: str) -> SideStatistics:
     """Return statistics assumed for text in a language that is not downloaded yet."""
     scripts = language_scripts(language) or ("LATIN",)
     is_spaced = scripts[0] not in UNSPACED_SCRIPTS
-    return SideStatistics(["Aa"], scripts[0], is_spaced, 0, "words" if is_spaced else "characters", 0, {})
+    sample = ["Aa"] if scripts[0] in CASED_SCRIPTS else []
+    return SideStatistics(sample, scripts[0], is_spaced, 0, "words" if is_spaced else "characters", 0, {})
 
 
 def _write(output: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from shlex import join, quote
 
@@ -17,7 +17,7 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.data_config import DataConfig, find_unreachable_stage
+from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
 from transformer_mt.data.sources import find_revision
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -89,11 +89,17 @@ def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
 
 def pin_revisions(run: RunFolder, config: Config) -> Config:
     """Return the configuration with the revision of each data set: that of the run, or the newest one for a new run."""
-    find = find_revision
     if run.exists():
-        old = {source.dataset: source.revision for source in configuration.load_run(run).data.sources}
-        find = old.get
-    return config.model_copy(update={"data": config.data.with_revisions(find)})
+        old = {_dataset_key(source): source.revision for source in configuration.load_run(run).data.sources}
+        data = config.data.with_revisions(lambda source: old.get(_dataset_key(source)))
+    else:
+        find = cache(find_revision)  # one answer for all splits of a data set
+        data = config.data.with_revisions(lambda source: find(str(source.dataset)))
+    return config.model_copy(update={"data": data})
+
+
+def _dataset_key(source: Source) -> tuple[str | None, ...]:
+    return source.dataset, source.subset, source.split
 
 
 def _resolve_machine_settings(config: Config) -> Config:

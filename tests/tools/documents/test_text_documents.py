@@ -10,7 +10,7 @@ import pytest
 from document_helpers import fill, identity, parse, rotate, sources, upper
 
 from transformer_mt.tools.documents.document import DocumentError
-from transformer_mt.tools.documents.formats import DocumentFormat
+from transformer_mt.tools.documents.formats import DocumentFormat, DocumentOptions, parse_document
 from transformer_mt.tools.markup.elements import MarkedText
 
 PO = r'''# A comment
@@ -275,6 +275,15 @@ def test_units_of_tmx_without_the_target_language_get_a_segment() -> None:
     assert translated == expected
     assert fill(parse(translated, "tmx"), upper) == translated
     assert "<seg>DONE</seg>" in fill(parse(TMX, "tmx", retranslate=True), upper)
+
+
+def test_variants_of_a_language_are_different_languages_in_tmx() -> None:
+    text = TMX.replace('"en-GB"', '"en-US"').replace(
+        '<tuv xml:lang="fr"><seg>Le chien', '<tuv xml:lang="en-GB"><seg>A dog'
+    )
+    done = fill(parse_document(text, "tmx", DocumentOptions("en-GB", "en", retranslate=True)), upper)
+    assert '<tuv xml:lang="en-GB"><seg>THE <bpt i="1">' in done
+    assert '<tuv xml:lang="en-US"><seg>The <bpt i="1">' in done
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

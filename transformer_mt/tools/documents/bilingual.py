@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.tmx import INLINE_MARKUP, find_code
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
@@ -26,7 +26,7 @@ from transformer_mt.tools.markup.elements import Role
 
 _PAIRS = frozenset({"g", "pc", "mrk", "hi"})
 """Tags around text that is translated."""
-_CODES = frozenset({"x", "ph", "bx", "ex", "bpt", "ept", "it", "sc", "ec", "cp", "sm", "em", "ut"})
+_CODES = INLINE_MARKUP | {"x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}
 """Tags that represent a tag or placeholder of the original file. Their content is not translated."""
 _OPENING_CODES, _CLOSING_CODES = frozenset({"bx", "bpt", "sc", "sm"}), frozenset({"ex", "ept", "ec", "em"})
 _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "originalData", "matches"})
@@ -196,19 +196,22 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
     has_source = False
     for unit in (node for node in nodes if node.kind == "opening" and node.tag == "tu"):
         variants = [node for node in _find_children(nodes, unit.first) if node.tag == "tuv"]
-        languages = [primary_language(variant.get("xml:lang", "lang")) for variant in variants]
         segments = [
             next((each for each in _find_children(nodes, node.first) if each.tag == "seg"), None) for node in variants
         ]
-        by_language = dict(reversed([*zip(languages, segments, strict=True)]))  # the first of each
-        source = by_language.get(primary_language(options.source_language))
+        by_code = dict[str, _Node | None]()
+        for node, segment in zip(variants, segments, strict=True):
+            by_code.setdefault(node.get("xml:lang", "lang"), segment)
+        source_code = find_code(options.source_language, by_code)
+        target_code = find_code(options.language, [code for code in by_code if code != source_code])
+        source = None if source_code is None else by_code[source_code]
         if source is None or source.is_empty:
             continue
         has_source = True
-        target = by_language.get(primary_language(options.language))
+        target = None if target_code is None else by_code[target_code]
         if target is not None:
             replacements += _fill_target(text, nodes, source, target, options.retranslate)
-        elif primary_language(options.language) not in languages:
+        elif target_code is None:
             variant, seg = next(node for node in variants if node.first < source.first < node.last), source.name
             opening = f'<{variant.name} xml:lang="{options.language}"><{seg}>'
             closing = f"</{seg}></{variant.name}>"

@@ -59,10 +59,10 @@ def _read_tmx(path: Path, src_lang: str, tgt_lang: str) -> dict[str, str]:
     translations: dict[str, str] = {}
     languages: dict[str, None] = {}
     for unit in read_units(path, keep_markup=True):
-        src, tgt = unit.find_code(src_lang), unit.find_code(tgt_lang)
+        pair = unit.find_pair(src_lang, tgt_lang)
         languages |= dict.fromkeys(unit.segments)
-        if src is not None and tgt is not None and unit.segments[src] and unit.segments[tgt]:
-            translations[normalize(unit.segments[src])] = normalize(unit.segments[tgt])
+        if pair is not None and all(pair):
+            translations[normalize(pair[0])] = normalize(pair[1])
     if not translations and languages:
         found = ", ".join(languages)
         raise UserError(f"{path}: has no pair of {src_lang} and {tgt_lang}, only {found}; is it the right file?")
