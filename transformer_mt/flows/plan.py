@@ -34,7 +34,7 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import SilentMetricsLogger
 from transformer_mt.training.trainer import LogWindow, Trainer
-from transformer_mt.training.training_config import Interval
+from transformer_mt.training.training_config import Interval, split_interval
 
 WARM_UP_STEPS = 5  # compile kernels and fill caches
 MEASURED_STEPS = 20
@@ -248,11 +248,11 @@ def count_events(config: Config, steps: int, per_epoch: float) -> tuple[int, int
 
 def list_event_steps(interval: Interval, steps: int, per_epoch: float) -> Collection[int]:
     """Return the steps, up to the last one, after which an event with this interval is due."""
-    count, unit = interval.split()
-    if unit.startswith("step"):
-        return range(int(count), steps + 1, int(count))
+    count, counts_epochs = split_interval(interval)
+    if not counts_epochs:
+        return range(count, steps + 1, count)
     n_epochs = int(steps / per_epoch + TOLERANCE)
-    return {math.ceil(n * per_epoch - TOLERANCE) for n in range(int(count), n_epochs + 1, int(count))}
+    return {math.ceil(n * per_epoch - TOLERANCE) for n in range(count, n_epochs + 1, count)}
 
 
 def find_ctranslate2_problems(config: Config) -> tuple[str, ...]:

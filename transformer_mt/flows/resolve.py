@@ -34,7 +34,7 @@ from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, ScheduleConfig, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
-from transformer_mt.training.training_config import LossConfig, ValidationConfig
+from transformer_mt.training.training_config import LossConfig, ValidationConfig, split_interval
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:
@@ -282,7 +282,9 @@ DEFAULT_PATIENCE = ValidationConfig.model_fields["patience"].default
 MAX_USUAL_RATE = 0.6  # of dropout and label smoothing
 
 
-def find_idle_settings(config: Config, n_batches: int, longest: int, n_steps: int | None) -> Iterator[tuple[str, str]]:
+def find_questionable_settings(
+    config: Config, n_batches: int, longest: int, n_steps: int | None
+) -> Iterator[tuple[str, str]]:
     """Yield the key of each setting that will have no effect, or is very unusual, with the reason and a remedy.
 
     An epoch has `n_batches`, and the longest pair needs a token budget of `longest`. The training has `n_steps`; None:
@@ -293,8 +295,8 @@ def find_idle_settings(config: Config, n_batches: int, longest: int, n_steps: in
     total = (schedule.total_steps or 0) if kind in KINDS_WITH_END else 0
 
     def count_events(interval: str) -> float:
-        count, unit = interval.split()
-        return end / int(count) / (1 if unit.startswith("step") else n_batches / batches.accumulate)
+        count, counts_epochs = split_interval(interval)
+        return end / count / (n_batches / batches.accumulate if counts_epochs else 1)
 
     ends = f"the training ends at step {end:,}"
     rules = (
@@ -323,7 +325,7 @@ def find_idle_settings(config: Config, n_batches: int, longest: int, n_steps: in
             f"{validation.metric} is at most 100; lower it",
         ),
     )
-    yield from ((key, message) for is_idle, key, message in rules if is_idle)
+    yield from ((key, message) for is_met, key, message in rules if is_met)
     if validation.patience not in (None, DEFAULT_PATIENCE) and count_events(validation.every) <= validation.patience:
         yield "validation.patience", f"{ends}, which is too early for so many validations; lower it, or set null"
     unused = {

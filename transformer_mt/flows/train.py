@@ -27,7 +27,7 @@ from transformer_mt.flows.resolve import (
     can_pack,
     check_graphs,
     check_model_fits,
-    find_idle_settings,
+    find_questionable_settings,
     log_predicted_memory,
     resolve_batch_tokens,
     resolve_compile,
@@ -196,7 +196,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     steps_per_epoch = len(stream) / config.batches.accumulate
     n_steps = config.train.last_step(steps_per_epoch)
     longest = int(np.ceil(stream.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
-    for key, message in find_idle_settings(config, len(stream), longest, n_steps):
+    for key, message in find_questionable_settings(config, len(stream), longest, n_steps):
         log_rank0(f"warning: {key}: {message}")
     final = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)

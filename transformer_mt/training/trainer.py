@@ -29,7 +29,7 @@ from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResu
 from transformer_mt.training.optimizers import ExponentialMovingAverage, load_optimizers
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
-from transformer_mt.training.training_config import TrainConfig, ValidationConfig
+from transformer_mt.training.training_config import TrainConfig, ValidationConfig, split_interval
 
 MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite, except for overflows that lower the loss scale
 
@@ -47,10 +47,10 @@ class StepDone(NamedTuple):
         """Return whether an event with this interval is due after this step. None is never due."""
         if interval is None:
             return False
-        count, unit = interval.split()
-        if unit.startswith("step"):
-            return self.step % int(count) == 0
-        return self.epochs // int(count) > self.epochs_before // int(count)
+        count, counts_epochs = split_interval(interval)
+        if counts_epochs:
+            return self.epochs // count > self.epochs_before // count
+        return self.step % count == 0
 
 
 @dataclass

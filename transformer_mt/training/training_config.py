@@ -34,6 +34,12 @@ Interval = Annotated[
 """Number of steps or epochs between two events: `500`, `500 steps` or `2 epochs`."""
 
 
+def split_interval(interval: Interval) -> tuple[int, bool]:
+    """Return the number, and whether it counts epochs instead of steps."""
+    count, unit = interval.split()
+    return int(count), unit.startswith("epoch")
+
+
 class TrainConfig(Section):
     """Length of the training, and intervals of logging and saving. The first limit that is reached ends it."""
 

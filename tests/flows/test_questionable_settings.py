@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transformer_mt.config import root as configuration
-from transformer_mt.flows.resolve import find_idle_settings
+from transformer_mt.flows.resolve import find_questionable_settings
 
 QUICKSTART = configuration.find_builtin_config("quickstart")
 
@@ -13,7 +13,7 @@ QUICKSTART = configuration.find_builtin_config("quickstart")
 def find_keys(*overrides: str, n_batches: int = 200, longest: int = 100) -> list[str]:
     config = configuration.load(QUICKSTART, overrides)
     n_steps = config.train.last_step(n_batches / config.batches.accumulate)
-    return [key for key, _ in find_idle_settings(config, n_batches, longest, n_steps)]
+    return [key for key, _ in find_questionable_settings(config, n_batches, longest, n_steps)]
 
 
 @pytest.mark.parametrize(
