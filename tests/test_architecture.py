@@ -36,6 +36,7 @@ RANK = {name: rank for rank, line in enumerate(LAYERS) for name in line.split()}
 PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry point
 SHARED_TOOLS = {"languages", "markup", "pages"}  # packages of tools that other tools may import
 COMPOSITE_TOOLS = {
+    "analysis": {"robustness"},
     "export": {"analysis"},
     "serving": {"analysis", "documents", "export", "robustness"},
 }  # tools that are made of others

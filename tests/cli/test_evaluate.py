@@ -144,6 +144,13 @@ def test_robustness_is_scored_on_changed_copies_of_the_test_set(texts: Path, tin
     assert re.search(r"^upper case +8 ", done.stdout, re.MULTILINE)
 
 
+def test_robustness_is_that_of_translations_with_the_guard(run_copy: Path, texts: Path, tmt: Tmt) -> None:
+    config = (run_copy / "config.yaml").read_text(encoding="utf-8")
+    (run_copy / "config.yaml").write_text(config.replace("guard: false", "guard: true"), encoding="utf-8")
+    found = in_json(tmt, run_copy, *FILES, "--robustness")["test_sets"]["valid.en"]["robustness"]
+    assert {each["name"]: each["kept"] for each in found if each["kept"]} == {"emoji": 1, "number": 1}
+
+
 def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: Path, texts: Path, tmt: Tmt) -> None:
     """Translations and references are detokenized, and case is ignored."""
     config = (run_copy / "config.yaml").read_text(encoding="utf-8")

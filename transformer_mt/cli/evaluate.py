@@ -265,6 +265,7 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
     from transformer_mt.evaluation.metrics import score_with_intervals
     from transformer_mt.evaluation.robustness import measure_robustness
     from transformer_mt.flows.evaluation import translate_set
+    from transformer_mt.tools.robustness.guard import translate_guarded
 
     sources, references = test_set.sources, test_set.references
     with open_output(args.output) if args.output else nullcontext() as file:
@@ -277,5 +278,5 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
     samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
     steps = " + ".join(f"{run.step:,}" for run in translator.runs)
     method = f"{translator.config.method}, step {steps}"
-    robustness = [*measure_robustness(test_set, partial(translate_set, translator))] if args.robustness else []
+    robustness = [*measure_robustness(test_set, partial(translate_guarded, translator))] if args.robustness else []
     return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, robustness)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from statistics import median
@@ -39,6 +40,7 @@ from transformer_mt.tools.analysis.confidence import (
 from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
+from transformer_mt.tools.robustness.guard import translate_guarded
 from transformer_mt.training.metrics_logger import split_by_source
 
 Row = tuple[str, list[str]]
@@ -334,15 +336,11 @@ def _run_model(
 
 def _measure_robustness(translator: Translator, data: EvaluationSet) -> dict[str, str]:
     """Translate changed copies of the first sentences of a set. Return their scores by name."""
-
-    def translate(changed: EvaluationSet) -> list[str]:
-        return translator.translate(changed.sources, tags=changed.tags)
-
     first = data.select(range(min(MAX_ROBUSTNESS, len(data.sources))))
     labels = ("BLEU {}", "{} of unchanged text", "inserted text kept in {}")
     return {
         score.name: ", ".join(label.format(cell) for label, cell in zip(labels, score.cells(), strict=True) if cell)
-        for score in measure_robustness(first, translate)
+        for score in measure_robustness(first, partial(translate_guarded, translator))
     }
 
 

@@ -22,6 +22,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import IsCancelled
 from transformer_mt.decoding.line_splitting import LineTranslator, split_long_sentences
 from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
+from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.runs.records import TrainingLengths
 
 MIN_BEAM = 5  # of the search for another translation
@@ -197,6 +198,23 @@ def _find_lost_numbers(source: str, text: str) -> list[str]:
 
 def _to_ascii(digits: str) -> str:
     return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
+
+
+def translate_guarded(translator: Translator, data: EvaluationSet) -> list[str]:
+    """Translate the sources of a set as `tmt translate` does: long ones in parts, and with the guard if it is on."""
+    texts = [""] * len(data.sources)
+    tags = data.tags or [translator.config.tag] * len(texts)
+    for tag in dict.fromkeys(tags):
+        rows = [row for row, one in enumerate(tags) if one == tag]
+        tagged = translator.with_options({"tag": tag})
+        provenance = ModelProvenance.of_translator(tagged)
+        line_translator = LineTranslator.make(tagged, provenance, review=Guard.make(provenance, tagged.config))
+        lines = line_translator.translate(
+            [data.sources[row] for row in rows], [""] * len(rows), [row + 1 for row in rows]
+        )
+        for row, line in zip(rows, lines, strict=True):
+            texts[row] = line.join()[0].text
+    return texts
 
 
 # --- repair -----------------------------------------------------------------------------------------------------------
