@@ -54,7 +54,7 @@ class ScoringConfig(Section):
     """How translations are scored."""
 
     tokenize: BleuTokenizer = "auto"
-    """sacreBLEU's tokenizer for BLEU; auto: zh for Chinese, char for Japanese, Korean, Thai and similar, else 13a"""
+    """BLEU: 13a, intl, zh, ja-mecab, ko-mecab, char, none; auto: zh for Chinese, char for Japanese, Thai, ...; 13a"""
     text: TextKind = "raw"
     """format of all sets: raw text, or moses: Moses tokens, which are detokenized and scored case-insensitively"""
 
