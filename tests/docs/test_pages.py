@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import csv
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from transformer_mt.config.root import Config, flatten
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TABLES = sorted((ROOT / "docs" / "results").glob("*.csv"))
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(
     r"<!-- test: run( slow)? -->\n```(bash|python)\n(.*?)```\n(?:\n<!-- output(: text)? -->\n```text\n(.*?)```)?",
@@ -124,6 +126,16 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+def test_each_table_of_results_is_linked_and_says_where_it_comes_from() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for table in TABLES:
+        assert f"](results/{table.name})" in pages, table
+        lines = table.read_text(encoding="utf-8").splitlines()
+        comments = [line for line in lines if line.startswith("# ")]
+        assert "command" in " ".join(comments), table
+        assert len({len(row) for row in csv.reader(lines[len(comments) :])}) == 1, table
+
+
 @all_pages
 def test_included_snippets_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -151,7 +163,7 @@ def test_configuration_keys_exist(page: Path) -> None:
             assert key in prefixes, key
 
 
-@all_pages
+@pytest.mark.parametrize("page", [*PAGES, *TABLES], ids=lambda page: page.name)
 def test_commands_and_options_exist(page: Path) -> None:
     (commands,) = [a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     text = page.read_text(encoding="utf-8")

@@ -111,22 +111,21 @@ def test_the_documented_rules_are_those_of_the_code() -> None:
     assert "\n".join(["", *rows, ""]) in page
 
 
-RESULTS = (CONFIGS.parent / "docs" / "results.md").read_text(encoding="utf-8")
-
-
-def gains(pattern: str) -> list[float]:
-    """Return the numbers in the row of docs/results.md that starts with a pattern."""
-    (row,) = re.findall(rf"^\| {pattern} \|(.*)$", RESULTS, re.MULTILINE)
-    return [float(number) for number in re.findall(r"[-+]?\d+\.\d\d\b", row)]
+def measured(table: str, row: str) -> list[float]:
+    """Return the numbers with two decimals in a row of a table in docs/results."""
+    text = (CONFIGS.parent / "docs" / "results" / f"{table}.csv").read_text(encoding="utf-8")
+    (cells,) = re.findall(rf"^{row},(.*)$", text, re.MULTILINE)
+    return [float(number) for number in re.findall(r"[-+]?\d+\.\d\d\b", cells)]
 
 
 def test_reasons_state_the_measured_gains() -> None:
     settings = [*choose_settings(statistics(3000), "de"), *choose_settings(statistics(29_000), "de")]
     reasons = {f"{setting.section}.{setting.key}": setting.reason for setting in settings}
-    assert reasons["model.positions"] == f"{gains('rotary')[1]:.1f} BLEU more than sinusoidal"
-    assert reasons["schedule.kind"] == f"{gains('wsd')[1]:.1f} BLEU more than a cosine"
-    assert reasons["optimizer.kind"] == f"{-gains('adam')[1]:.1f} BLEU more than Adam"
-    plain, noisy = gains("0.1 on whole words"), gains(r"BPE-dropout of 0\.1 \(chosen\)")
+    assert reasons["model.positions"] == f"{measured('screening', 'rotary')[1]:.1f} BLEU more than sinusoidal"
+    assert reasons["schedule.kind"] == f"{measured('screening', 'wsd')[1]:.1f} BLEU more than a cosine"
+    assert reasons["optimizer.kind"] == f"{-measured('screening', 'adam')[1]:.1f} BLEU more than Adam"
+    plain = measured("few_pairs_noise", r"0\.1 on whole words")
+    noisy = measured("few_pairs_noise", r"BPE-dropout of 0\.1 \(chosen\)")
     differences = ", ".join(f"{after - before:+.1f}" for before, after in zip(plain, noisy, strict=True))
     page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
     assert f"{differences} BLEU with 1,000, 3,000, 10,000 pairs (Multi30k," in page

@@ -122,7 +122,7 @@ SIZE_PRESETS = (
 
 ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
 BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."
-"""Conditions of the differences in BLEU that reasons state; docs/results.md has all figures."""
+"""Conditions of the differences in BLEU that reasons state; docs/results has all figures."""
 
 MIN_PAIRS_TO_SPLIT = 10  # the fewest pairs that validation pairs can be split off from
 
