@@ -199,6 +199,17 @@ def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkey
     assert translator.translate(["x"]) == ["one two "]
 
 
+def test_only_valid_utf8_comes_out(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["one \ufffd\ufffd two\ufffd", "\ufffd", "fine"]
+    hypotheses = [[Hypothesis([], [], finished=True)] for _ in texts]
+    monkeypatch.setattr(translator.engine, "search", lambda *_: hypotheses)
+    monkeypatch.setattr(translator.engine, "align", lambda *_: [[(0, 0), (1, 1), (2, 2)]] * 3)
+    monkeypatch.setattr(Tokenizer, "decode", lambda *_: texts)
+    found = translator.n_best(["x y z"] * 3, alignments=True)
+    assert [each.text for (each,) in found] == ["one two", "", "fine"]
+    assert found[0][0].alignment == [(0, 0), (2, 1)]
+
+
 # --- n-best lists -----------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ def test_a_log_file_gets_few_lines(monkeypatch: pytest.MonkeyPatch, capsys: pyte
             progress.update(10 * second)
     progress.update(1000)
     assert capsys.readouterr().err.splitlines() == [
-        f"test.en: translated {done} of 1,000 lines" for done in (100, 300, 700)
+        f"test.en: translated {done} of 1,000 lines" for done in ("100", "300", "700", "1,000")
     ]
 
 

@@ -195,6 +195,8 @@ def _lock(file: IO[bytes]) -> None:
 def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> FinishedLines:
     """Return the progress to continue from. Raises `UserError` if a partial output does not match or would be lost."""
     if not part.stat().st_size:  # new, or killed before its first lines
+        if resume:
+            log(f"tmt: {part}: no finished lines; starting with the first line")
         return FinishedLines(settings)
     saved = FinishedLines.load(record, part)
     if not resume:

@@ -33,6 +33,7 @@ OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 CHUNK_STRIDE = 1 << 32
+REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
 """Difference of the line numbers of consecutive chunks of a line, above any line number.
 
 So chunks of a line have different random samples.
@@ -525,6 +526,8 @@ class Translator:
                 if hypothesis is NOT_SEARCHED and sources[i] and each.sentence.strip():
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
+                elif REPLACEMENT in text:
+                    text, alignment = leave_out_invalid_bytes(text, alignment)
                 text = text.replace("\n", " ")
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs, hypothesis.finished
                 translation = Translation(text, score, tokens, log_probs, finished, alignment)
@@ -614,6 +617,15 @@ def choose_n_best(
     for text, each in zip(tokenizers.tgt.decode([each.ids for each in hypotheses]), hypotheses, strict=True):
         distinct.setdefault(" ".join(text.split()), each)
     return [*distinct.values()][: config.n_best]
+
+
+def leave_out_invalid_bytes(text: str, alignment: WordAlignment | None) -> tuple[str, WordAlignment | None]:
+    """Return a translation without its replacement characters: byte tokens that the model joined to no valid UTF-8."""
+    words = [word.replace(REPLACEMENT, "") for word in text.split()]
+    kept = {old: new for new, old in enumerate(i for i, word in enumerate(words) if word)}
+    if alignment is not None:
+        alignment = [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]
+    return " ".join(filter(None, words)), alignment
 
 
 @dataclass(frozen=True)

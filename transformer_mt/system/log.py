@@ -107,6 +107,8 @@ class ProgressReport:
         self.title, self.total, self.unit = make_visible(title), total, unit
         self._bar: Any = None
         self._wait, self._next_message = FIRST_WAIT, math.inf
+        self._n_done = 0
+        self._n_reported: int | None = None  # in the last message
 
     @contextmanager
     def show(self, n_done: int = 0, *, bar: bool = True, messages: bool = True) -> Generator[ProgressReport]:
@@ -125,17 +127,24 @@ class ProgressReport:
             self._wait, self._next_message = FIRST_WAIT, time.monotonic() + FIRST_WAIT
         try:
             yield self
+            if self._n_reported not in (None, self._n_done):
+                self._report()
         finally:
             if self._bar is not None:
                 self._bar.close()
-            self._bar, self._next_message = None, math.inf
+            self._bar, self._next_message, self._n_reported = None, math.inf, None
 
     def update(self, n_done: int) -> None:
         """Set the number of finished units."""
+        self._n_done = n_done
         if self._bar is not None:
             self._bar.update(n_done - self._bar.n)
         elif (now := time.monotonic()) >= self._next_message:
-            of_total = "" if self.total is None else f" of {self.total:,}"
-            log(f"{self.title} {n_done:,}{of_total} {self.unit}")
+            self._report()
             self._wait = min(2 * self._wait, MAX_WAIT)
             self._next_message = now + self._wait
+
+    def _report(self) -> None:
+        of_total = "" if self.total is None else f" of {self.total:,}"
+        log(f"{self.title} {self._n_done:,}{of_total} {self.unit}")
+        self._n_reported = self._n_done
