@@ -256,6 +256,12 @@ def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path,
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
 
 
+def test_a_text_in_another_language_gives_a_warning(tiny_run: Path, tmt: Tmt) -> None:
+    text = "Der Hund schläft heute in dem Haus.\nWir haben die Katze nicht gesehen.\n" * 5
+    assert "seems to be German" in tmt("translate", tiny_run, stdin=text.encode()).stderr
+    assert "seems to be" not in tmt("translate", tiny_run, stdin=b"The dog is asleep in the house.\n" * 10).stderr
+
+
 def test_sampling_options_need_sample(tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, "one", "--top-k", 3)
     assert (done.returncode, done.stdout) == (2, "") and "--top-k needs --sample" in done.stderr

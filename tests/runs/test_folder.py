@@ -144,7 +144,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path, run: RunFolder) -> Non
     with pytest.raises(UserError, match=r"is not a run folder \(it has no run.json\)"):
         RunFolder.open(tmp_path)
     run.config.unlink()
-    with pytest.raises(UserError, match="is not a run folder"):
+    with pytest.raises(UserError, match=r"is not a run folder \(it has no config\.yaml\)"):
         RunFolder.open(run.path)
 
 

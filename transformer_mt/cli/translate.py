@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
+MIN_DETECTED = 10  # lines of a text whose language is checked; loading the detector takes half a second
 LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
 DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
@@ -377,6 +378,8 @@ class WindowTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
+        if first_number == 1 and len(window) >= MIN_DETECTED:
+            self._check_language(window)
         translated = self.line_translator.translate(
             [line.src for line in window],
             [line.tgt for line in window],
@@ -390,6 +393,14 @@ class WindowTranslator:
             output += self.format.lines(number, line.src, n_best)
             self._count_terms(translation.source, n_best[0])
         return "".join(f"{line}\n" for line in output)
+
+    def _check_language(self, window: Sequence[Line]) -> None:
+        from transformer_mt.tools.languages.detection import find_other_language, language_name
+
+        expected = self.provenance.src_lang
+        if other := find_other_language((line.src for line in window), expected):
+            names = language_name(other), language_name(expected)
+            log_rank0("tmt: warning: the text seems to be {}, and the model translates {}".format(*names))
 
     def _add_confidences(self, line: TranslatedLine) -> TranslatedLine:
         """Return a line whose translations have confidences, if they are wanted."""

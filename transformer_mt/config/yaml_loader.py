@@ -126,12 +126,19 @@ def read_value(text: str, source: str) -> Value:
     return value
 
 
+YAML_ADVICE = {
+    "'\\t'": " (indent with spaces, never with tabs)",
+    "mapping values are not allowed": " (does the line before lack a colon?)",
+}
+
+
 def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
     try:
         root = _compose(text)
     except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        advice = " (indent with spaces, never with tabs)" if "'\\t'" in str(error.problem) else ""
+        mark = error.context_mark if error.context == "while scanning a simple key" else error.problem_mark
+        line = f":{mark.line + 1}" if mark else ""
+        advice = next((hint for problem, hint in YAML_ADVICE.items() if problem in str(error.problem)), "")
         raise UserError(f"{source}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None

@@ -625,7 +625,7 @@ def leave_out_invalid_bytes(text: str, alignment: WordAlignment | None) -> tuple
     kept = {old: new for new, old in enumerate(i for i, word in enumerate(words) if word)}
     if alignment is not None:
         alignment = [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]
-    return " ".join(filter(None, words)), alignment
+    return text.replace(REPLACEMENT, ""), alignment
 
 
 @dataclass(frozen=True)

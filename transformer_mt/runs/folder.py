@@ -282,10 +282,9 @@ class RunFolder:
                 f"{run.path}: is a model for another engine ({EXPORT}); use the run that it was exported from, or "
                 f"translate with `tmt translate {quote(str(run.path))}`"
             )
-        if not run.exists():
-            raise UserError(
-                f"{run.path}: is not a run folder (it has no {run.metadata.name}); use one that tmt train made"
-            )
+        for file in run.metadata, run.config:
+            if not file.exists():
+                raise UserError(f"{run.path}: is not a run folder (it has no {file.name}); use one of tmt train")
         refuse_special_files(run.path)
         run.read_metadata()
         return run

@@ -12,7 +12,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.confidence import load_calibration
 from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction
-from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
+from transformer_mt.tools.languages.detection import find_other_language, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
 
 NO_REASON = "none found: the words are known, and the model is certain of them"
@@ -43,9 +43,9 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
 
 def _describe_language(translator: Translator, text: str) -> Iterator[str]:
     """Name another language that the text is certainly written in."""
-    if translator.runs and any(map(str.isalpha, text)):
-        expected, detector = ModelProvenance.of_translator(translator).src_lang, LanguageDetector.load()
-        if detector.knows(expected) and (other := detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)):
+    if translator.runs:
+        expected = ModelProvenance.of_translator(translator).src_lang
+        if other := find_other_language([text], expected):
             yield f"The text looks like {language_name(other)}, and the model translates {language_name(expected)}."
 
 

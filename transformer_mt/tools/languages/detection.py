@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +41,14 @@ def has_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> b
     """Return whether the sides of a corpus are exchanged, as a sample shows."""
     sample = corpus.select_evenly(SAMPLE_LINES)
     return are_exchanged(languages, sample.column("src"), sample.column("tgt"))
+
+
+def find_other_language(lines: Iterable[str], expected: str) -> str | None:
+    """Return the language that a text is certainly written in, if it is another than `expected`; None in doubt."""
+    text, detector = "\n".join(lines), LanguageDetector.load()
+    if not detector.knows(expected) or not any(map(str.isalpha, text)):
+        return None
+    return detector.find_other_language(text, expected, LANGUAGE_THRESHOLD)
 
 
 class LanguageDetector:

@@ -25,7 +25,7 @@ from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
 from transformer_mt.evaluation.metrics import compute_sentence_chrf
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
-from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector
+from transformer_mt.tools.languages.detection import find_other_language
 
 SAMPLE_LINES = 1000  # of a file, to detect its language
 TOO_LONG, ROUND_TRIP = "too_long", "round_trip"
@@ -90,11 +90,7 @@ def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors
     if any_language:
         return
     src_lang, tgt_lang = languages
-    detector = LanguageDetector.load()
-    if not detector.knows(src_lang):
-        return
-    found = detector.find_other_language("\n".join(sample), src_lang, LANGUAGE_THRESHOLD)
-    if found is not None:
+    if found := find_other_language(sample, src_lang):
         remedy = f"pass text in {src_lang}, or a run that translates from {found}"
         if primary_language(found) == primary_language(tgt_lang):
             remedy = f"pass a run of the other direction, {tgt_lang} to {src_lang}, or text in {src_lang}"
