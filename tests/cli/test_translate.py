@@ -156,7 +156,8 @@ def test_a_long_line_is_translated_sentence_by_sentence(run_copy: Path, tmt: Tmt
     assert done.stdout.split("\n")[:-1] == expected
     three = translator.translate(["One.", "Two.", "Three."])
     for option in ((), ("--split-sentences", "always")):
-        assert tmt("translate", run_copy, short, *option).stdout == "{} {}  {}\n".format(*three)
+        found = tmt("translate", run_copy, short, *option).stdout
+        assert found.rstrip() == "{} {}  {}".format(*three).rstrip()  # no spaces are left of empty translations
 
 
 def test_a_long_line_without_sentence_ends_is_split_between_words(run_copy: Path, tmt: Tmt) -> None:
