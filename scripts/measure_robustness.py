@@ -69,11 +69,11 @@ class Training(NamedTuple):
 def main() -> None:
     args = read_arguments()
     if args.folder is None:
-        print_table({"": args.runs}, args.src, args.ref)
+        print_table({"": [Path(word) for word in args.words]}, args.src, args.ref)
         return
     write_texts(args.folder, args.pairs)
     trainings = [
-        Training(seed + 1, is_plain, tuple(args.runs)) for seed in range(args.seeds) for is_plain in (True, False)
+        Training(seed + 1, is_plain, tuple(args.words)) for seed in range(args.seeds) for is_plain in (True, False)
     ]
     run_tasks(trainings, args.jobs)
     groups = {
@@ -124,7 +124,7 @@ def measure(run: Path, src: Path, ref: Path) -> dict[str, dict[str, Any]]:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", help="run folders; with --folder: overrides of both trainings")
+    parser.add_argument("words", nargs="*", metavar="RUN|section.key=value", help="runs; with --folder: overrides")
     parser.add_argument("--src", type=Path, help="source sentences")
     parser.add_argument("--ref", type=Path, help="reference translations")
     parser.add_argument("--folder", type=existing_folder, help="contains train, val and test_2016_flickr (.en, .de)")
@@ -132,10 +132,10 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=positive_int, default=1, help="trainings of each kind (1)")
     parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
     args = parser.parse_intermixed_args()
-    if args.folder is None and not (args.runs and args.src and args.ref):
+    if args.folder is None and not (args.words and args.src and args.ref):
         parser.error("pass RUN --src F --ref G, or --folder F")
     if args.folder is not None:
-        refuse_reserved_keys(parser, args.runs)
+        refuse_reserved_keys(parser, args.words)
     return args
 
 

@@ -93,6 +93,7 @@ def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Pa
         (("table.tsv",), Source(table=("table.tsv",), src_column="source", tgt_column="target")),
         (("three.csv", "--columns", "en", "de"), Source(table=("three.csv",))),
         (("three.csv", "--src-lang", "en", "--tgt-lang", "de"), Source(table=("three.csv",))),
+        (("three.csv", "--src-lang", "en"), Source(table=("three.csv",))),
         (
             ("spaces.tsv", "--columns", "English text", "deutscher Text"),
             Source(table=("spaces.tsv",), src_column="English text", tgt_column="deutscher Text"),
@@ -183,7 +184,6 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
         (("utf16.jsonl",), ("utf16.jsonl:1: is text in UTF-16",)),
         (("a.tmx", "b.tmx"), ("a.tmx: a table holds both languages",)),
         (("a.srt", "a.srt"), ("a.srt: is subtitles",)),
-        (("three.csv",), ("three.csv: has the columns de, en, note", "--columns")),
         (
             ("three.csv", "--columns", "en", "fr"),
             ("three.csv: has no column fr", "its columns are de, en, note"),
@@ -241,6 +241,26 @@ def test_bad_rows_are_written_to_the_configuration(corpus: Path, tmt: Tmt) -> No
     assert_succeeded(done)
     assert "left out: bad.tsv:2: " in done.stderr and "left out: bad.tsv:42: " in done.stderr
     assert configuration.load(corpus / "mine.yaml").data.max_bad_rows == 2
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["English|Deutsch", "en-US|de_DE", "eng_Latn|deu_Latn", "Quelle|Ziel", "sentence1|sentence2", "text_en|text_de"],
+)
+def test_names_of_columns_are_recognised(header: str, corpus: Path) -> None:
+    names = tuple(header.split("|"))
+    rows = ["\t".join(names), *map("\t".join, PAIRS)]
+    (corpus / "t.tsv").write_text("\n".join(rows), encoding="utf-8")
+    assert choose_columns(Path("t.tsv"), None, None, None, None).columns == names
+    numbered = [f"{number}\t{row}" for number, row in enumerate(rows)]
+    (corpus / "t.tsv").write_text("\n".join(["id" + numbered[0][1:], *numbered[1:]]), encoding="utf-8")
+    assert choose_columns(Path("t.tsv"), None, None, None, None).columns == names
+
+
+@pytest.mark.parametrize("first", ["A|B", "was|war", "English|Englisch", "no|nein"])
+def test_a_first_pair_is_no_header(first: str, corpus: Path) -> None:
+    (corpus / "t.tsv").write_text("\n".join([first.replace("|", "\t"), *map("\t".join, PAIRS)]), encoding="utf-8")
+    assert choose_columns(Path("t.tsv"), None, None, None, None).source.columns == ("src", "tgt")
 
 
 @pytest.mark.parametrize(("answers", "columns"), [(["", ""], ("src", "tgt")), (["2", "1"], ("tgt", "src"))])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import tarfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,8 @@ def test_compressed_text_is_read_whatever_its_name(suffix: str, tmp_path: Path) 
         assert list(read_lines(tmp_path / name)) == LINES
     (tmp_path / "two").write_bytes(data + COMPRESS[suffix](b"end"))  # as parallel compressors write it
     assert list(read_lines(tmp_path / "two")) == [*LINES, "end"]
+    (tmp_path / "twice.gz").write_bytes(gzip.compress(data))
+    assert error_of(tmp_path / "twice.gz").startswith(f"{tmp_path / 'twice.gz'}: is compressed twice")
     (tmp_path / f"plain{suffix}").write_bytes(TEXT)
     assert list(read_lines(tmp_path / f"plain{suffix}")) == LINES
     (tmp_path / "a.tsv").write_bytes(COMPRESS[suffix](b"en\tde\n1\tx\n"))
@@ -75,6 +79,12 @@ def test_a_zero_byte_is_refused_wherever_it_is(
     assert list(read_lines(path, "replace"))[n_lines] == "a\ufffdb"
 
 
+@pytest.mark.parametrize("line", [b"\0", b"\0\0\0", b"\0" * 9, b"ab\0\0\0\0"])
+def test_zero_bytes_alone_are_no_utf16(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(line + b"\n")
+    assert ":1: holds a zero byte" in error_of(tmp_path / "a")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_utf16_is_named(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "a b.en"
@@ -84,7 +94,32 @@ def test_utf16_is_named(encoding: str, tmp_path: Path) -> None:
     assert f"iconv -f {name} -t UTF-8 '{path}'" in error_of(path)
 
 
-@pytest.mark.parametrize("head", [b"PK\x03\x04", b"%PDF-1.7", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"\x04\x22\x4d\x18"])
-def test_other_kinds_of_files_are_named(head: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(head + b"\x14\n\0\0\xff")
+def test_the_old_format_of_xz_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.lzma").write_bytes(lzma.compress(TEXT, lzma.FORMAT_ALONE))
+    assert list(read_lines(tmp_path / "a.lzma")) == LINES
+
+
+def make_tar() -> bytes:
+    file = BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.en"))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"PK\x03\x04",
+        b"%PDF-1.7",
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        b"\x04\x22\x4d\x18",
+        b"\x1f\x9d\x90",
+        b"SQLite format 3\0",
+        make_tar(),
+    ],
+)
+def test_other_kinds_of_files_are_named(head: bytes, compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(compress(head + b"\x14\n\0\0\xff"))
     assert error_of(tmp_path / "a").startswith(f"{tmp_path / 'a'}: is ")
+    assert "extract its text" in error_of(tmp_path / "a")

@@ -61,6 +61,13 @@ def test_wrong_columns_are_refused() -> None:
             Source.model_validate(wrong)
 
 
+@pytest.mark.parametrize("columns", [(), ("en", "de")])
+def test_semicolons_may_separate_the_cells_of_a_csv_file(columns: tuple[str, ...]) -> None:
+    lines = [*([] if columns else ["en;de"]), "dog;Hund", '"a, b; ""c""";d']
+    write("t.csv", "\n".join(lines))
+    assert [pair[:2] for pair in load(table="t.csv", columns=columns)] == [("dog", "Hund"), ('a, b; "c"', "d")]
+
+
 # --- archives ---------------------------------------------------------------------------------------------------------
 
 
@@ -94,6 +101,9 @@ def test_a_wrong_archive_is_refused() -> None:
     unequal = error_of(table=make_archive({**MOSES, "T.de-en.en": "dog\n"}))
     assert unequal.startswith("a.zip/T.de-en.en has 1 lines, a.zip/T.de-en.de has 2 lines")
     assert error_of(table=make_archive({**MOSES, "T.de-en.en": "dog\n\0\n"})).startswith("a.zip/T.de-en.en:2: ")
+    for others in (["a.tmx"], ["a.tsv", "LICENSE"], ["a.en", "a.de", "b.en", "b.de"], []):
+        archive = make_archive(dict.fromkeys(others, "x\n"))
+        assert error_of(table=archive).startswith("a.zip: is no Moses archive, ")
     whole = Path(make_archive(MOSES)).read_bytes()
     for damaged in (whole[:-30], whole.replace(b"dog", b"dag"), b"PK\x03\x04"):
         assert error_of(table=write("a.zip", damaged)).startswith("a.zip: not a readable ZIP archive")

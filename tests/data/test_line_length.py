@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.data.sources import read_table
+from transformer_mt.data.tables import read_table
 from transformer_mt.data.text_files import MAX_LINE_BYTES, read_lines
 from transformer_mt.errors import UserError
 

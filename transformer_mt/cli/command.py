@@ -232,6 +232,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _find_similar(self, option: str, value: str) -> list[str]:
         """Return overrides of the keys with the name of an option, or else the most similar option or key."""
+        if option == "--config":  # as in tmt train
+            return [f"{self.prog} {make_visible(value)}"]
         keys = list_config_keys() if any(each.dest == "overrides" for each in self._actions) else []
         word = option.lstrip("-").replace("-", "_")
         names = {key.rpartition(".")[2]: key for key in keys}

@@ -41,11 +41,10 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value or ()
 
 
-Files = Annotated[
-    tuple[PathName, ...],
-    BeforeValidator(_as_list),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
+_AS_LIST = BeforeValidator(_as_list)
+_LIST_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+Files = Annotated[tuple[PathName, ...], _AS_LIST, _LIST_SCHEMA]
+Names = Annotated[tuple[str, ...], _AS_LIST, _LIST_SCHEMA]
 
 Language = Annotated[str, AfterValidator(check_language)]
 
@@ -101,7 +100,7 @@ class Source(Section):
     """column of the source sentences; of a .tmx: a language; of a .zip: a file suffix (default: data.src_lang)"""
     tgt_column: str | None = None
     """column of the translations (default: data.tgt_lang)"""
-    columns: Files = ()
+    columns: Names = ()
     """columns of a .tsv or .csv without a header, in order, such as [src, tgt] or [en, _, de]; _ is not read"""
     reverse: bool = False
     """exchange both sides: the pairs train, or test, the other direction"""

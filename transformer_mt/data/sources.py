@@ -1,4 +1,4 @@
-"""Readers of the sources of sentence pairs, which yield pairs with their file and line, and the stages that use them.
+"""The sources of sentence pairs, which yield pairs with their file and line, and the stages that read them.
 
 The stage `count` counts the lines of large plain text files, so that each task of the stage `read` finds its rows. A
 compressed file is read by one task, because it can only be decompressed from its start.
@@ -6,18 +6,13 @@ compressed file is read by one task, because it can only be decompressed from it
 
 from __future__ import annotations
 
-import csv
 import gzip
-import json
 import os
-import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,307 +22,25 @@ from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
+from transformer_mt.data.tables import BLOCK_ROWS, Row, empty_error, make_pairs, read_table, select_text_columns
 from transformer_mt.data.text_files import (
-    BAD_LINE,
-    MAX_LINE_BYTES,
     PAIRS_REMEDY,
     LineStart,
     OnBad,
     SentencePair,
     UnpairedError,
-    check_is_file,
+    find_structure,
     is_compressed,
-    iterate_lines,
     pair_lines,
     raise_bad_row,
     read_file_state,
     read_lines,
     read_pairs,
     remove_compressed_suffix,
-    skip_bad_row,
     unequal_length_error,
-    zip_iterators,
 )
-from transformer_mt.data.tmx import read_units
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log_rank0
-
-BLOCK_ROWS = 10_000  # rows of a Parquet file or a data set in memory at a time
-MAX_CSV_FIELD = 10_000_000  # characters; a longer field means that a quote was never closed
-MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a text file
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-HEADERLESS_KINDS = ("tsv", "csv")  # of tables that may lack a header
-UNPACK_REMEDY = "unpack the archive, and pass both files to tmt init, or as data.train: {src: F, tgt: G}"
-TABLE_NAMES = ".tsv, .csv, .jsonl, .tmx (each also compressed), .parquet or .zip"
-
-
-def is_table(path: Path) -> bool:
-    """Return whether the name of a file is that of a table."""
-    return table_kind(path) in ("parquet", "jsonl", "tmx", "zip", *HEADERLESS_KINDS)
-
-
-def table_kind(path: Path) -> str:
-    """Return the last part of the name of a table, without that of its compression."""
-    return remove_compressed_suffix(path).suffix[1:].lower()
-
-
-def read_column_names(path: Path) -> list[str]:
-    """Return the columns of a table, the keys of its column `translation`, or the languages of its first units.
-
-    Raises `UserError` if it has no row.
-    """
-    names: dict[str, None] = {}
-    if table_kind(path) == "tmx":
-        for unit in islice(read_units(path), BLOCK_ROWS):
-            names |= dict.fromkeys(unit.segments)
-    elif table_kind(path) == "zip":
-        with _open_archive(path) as archive:
-            names |= dict.fromkeys(_list_members(archive))
-    elif table_kind(path) in HEADERLESS_KINDS:
-        names |= dict.fromkeys(next(read_cells(path, skip_bad_row), Cells(1, [])).cells)
-    elif row := next(_read_rows(path, (), None, skip_bad_row), None):
-        nested = row.values.get("translation")
-        names |= dict.fromkeys(cast(Mapping[str, object], nested) if isinstance(nested, Mapping) else row.values)
-    if not names:
-        if table_kind(path) not in ("tmx", "zip"):
-            next(_read_rows(path, (), None, raise_bad_row), None)  # raises the error of the first row
-        raise UserError(f"{path}: holds no sentence pairs; is it the right file?")
-    return [*names]
-
-
-class Row(NamedTuple):
-    """One row of a table: its line, and its values by column."""
-
-    line: int
-    values: Mapping[str, object]
-
-
-def read_table(
-    path: Path, columns: tuple[str, str], names: Sequence[str] = (), on_bad: OnBad = raise_bad_row
-) -> Iterator[SentencePair]:
-    """Yield the pairs of a table. `names` are the columns of a table without a header.
-
-    Raises `UserError` with file and line if it cannot be read.
-    """
-    kind = table_kind(path)
-    if names and kind not in HEADERLESS_KINDS:
-        raise UserError(f"{path}: only .tsv and .csv lack a header; remove columns, or set src_column and tgt_column")
-    if kind == "tmx":
-        yield from _read_tmx(path, columns, on_bad)
-    elif kind == "zip":
-        yield from _read_archive(path, columns, on_bad)
-    else:
-        for row in _read_rows(path, names, columns, on_bad):
-            try:
-                pair = get_pair(row.values, columns, f"{path}:{row.line}")
-            except UserError as error:
-                on_bad(error)
-            else:
-                yield SentencePair(*pair, str(path), row.line)
-
-
-def _read_rows(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
-    match table_kind(path):
-        case "tsv" | "csv":
-            return _name_cells(path, names, columns, on_bad)
-        case "jsonl":
-            return _read_jsonl(path, on_bad)
-        case "parquet":
-            return _read_parquet(path, columns)
-        case _:
-            raise UserError(f"{path}: a table ends in {TABLE_NAMES}")
-
-
-def get_pair(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tuple[str, str]:
-    """Return both sentences of a row, from two columns or from a column `translation` that holds a dictionary."""
-    nested = row.get("translation")
-    if isinstance(nested, Mapping):
-        row = cast(Mapping[str, object], nested)
-    _check_columns(list(row), columns, where)
-    for column in columns:
-        if not isinstance(row[column], str):
-            raise UserError(f"{where}: column {column} holds {json.dumps(row[column], default=str)} instead of text")
-        check_text(cast(str, row[column]), f"{where}: column {column}")
-    return cast(str, row[columns[0]]), cast(str, row[columns[1]])
-
-
-def check_text(text: str, where: str) -> None:
-    """Raise `UserError` for a text that no line of a text file could hold."""
-    if re.search("[\ud800-\udfff]", text):
-        raise UserError(f"{where} holds half a character (a lone surrogate); repair or drop it")
-    if "\0" in text:
-        raise UserError(f"{where} holds a zero byte; repair or drop it")
-    if len(text) > MAX_LINE_BYTES:
-        raise UserError(f"{where} has more than {MAX_LINE_BYTES:,} characters; split or remove it")
-
-
-def _check_columns(names: Sequence[str], columns: tuple[str, str], where: str) -> None:
-    for column in columns:
-        if column not in names:
-            raise UserError(f"{where}: no column {column}; it has {', '.join(names)}: set src_column and tgt_column")
-
-
-def _check_header(names: list[str], where: str) -> list[str]:
-    """Return the column names. Raises `UserError` if two are equal."""
-    if repeated := [name for i, name in enumerate(names) if name and name in names[:i]]:
-        raise UserError(f'{where}: two columns are named "{repeated[0]}"; rename one')
-    return names
-
-
-def select_text_columns(names: list[str], columns: tuple[str, str], where: str) -> list[str]:
-    """Return the columns to read. Others may hold audio or images, which need further packages."""
-    if "translation" not in names:
-        _check_columns(names, columns, where)
-    return [name for name in names if name in ("translation", *columns)]
-
-
-class Cells(NamedTuple):
-    """The cells of one row of a .tsv or .csv file, and the line of its start."""
-
-    line: int
-    cells: list[str]
-
-
-def read_cells(path: Path, on_bad: OnBad = raise_bad_row) -> Iterator[Cells]:
-    """Yield the rows of a .tsv or .csv file, also its header, without blank lines."""
-    if table_kind(path) == "csv":
-        yield from _read_csv(path, on_bad)
-        return
-    for number, line in enumerate(read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad), start=1):
-        if line and line != BAD_LINE:
-            yield Cells(number, line.split("\t"))
-
-
-def _read_csv(path: Path, on_bad: OnBad) -> Iterator[Cells]:
-    csv.field_size_limit(MAX_CSV_FIELD)
-    lines = read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad)
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
-    while True:
-        first_line = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            problem = UserError(f"{path}:{reader.line_num}: not valid CSV: {error}")
-            if reader.line_num > first_line:  # an open quote, after which the ends of rows are unknown
-                raise problem from None
-            on_bad(problem)
-            continue
-        if fields is None:
-            return
-        if fields and not any(BAD_LINE in field for field in fields):  # a blank line has no fields
-            yield Cells(first_line, fields)
-
-
-def _name_cells(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
-    rows = read_cells(path, on_bad)
-    source = "columns"
-    if not names:
-        header = next(rows, None)
-        if header is None:
-            return
-        source = f"line {header.line}"
-        names = _check_header(header.cells, f"{path}:{header.line}")
-    if columns:
-        _check_columns(names, columns, str(path))
-    for line, cells in rows:
-        if len(cells) == len(names):
-            yield Row(line, dict(zip(names, cells, strict=True)))
-        else:
-            on_bad(UserError(f"{path}:{line}: {len(cells)} columns, but {source} names {len(names)}"))
-
-
-def _read_jsonl(path: Path, on_bad: OnBad) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad), start=1):
-        if not line.strip() or line == BAD_LINE:
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            on_bad(UserError(f"{path}:{number}: not valid JSON: {error}"))
-            continue
-        if isinstance(row, dict):
-            yield Row(number, cast(dict[str, object], row))
-        else:
-            on_bad(UserError(f'{path}:{number}: not a JSON object such as {{"en": "...", "de": "..."}}'))
-
-
-def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, with these columns only."""
-    import pyarrow
-    import pyarrow.parquet
-
-    pa: Any = pyarrow
-    unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError)
-    try:
-        file = cast(Any, pyarrow.parquet).ParquetFile(path)
-        names = _check_header(file.schema_arrow.names, str(path))
-        selected = names if columns is None else select_text_columns(names, columns, str(path))
-        rows = (row for block in file.iter_batches(BLOCK_ROWS, columns=selected) for row in block.to_pylist())
-        yield from (Row(number, row) for number, row in enumerate(rows, start=1))
-    except unreadable as error:
-        raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
-
-
-def _read_tmx(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
-    has_pair, found = False, dict[str, None]()
-    for unit in read_units(path):
-        pair, where = unit.find_pair(*languages), f"{path}:{unit.line}"
-        if pair is None:
-            found |= dict.fromkeys(unit.segments)
-            on_bad(UnpairedError(f"{where}: has no {' and '.join(languages)}"))
-            continue
-        has_pair = True
-        try:
-            for text, language in zip(pair, languages, strict=True):
-                check_text(text, f"{where}: the segment in {language}")
-        except UserError as error:
-            on_bad(error)
-        else:
-            yield SentencePair(*pair, str(path), unit.line)
-    if not has_pair and found:
-        raise UserError(
-            f"{path}: no unit is in {' and '.join(languages)}; its languages are {', '.join(found)}: "
-            "set src_column and tgt_column"
-        )
-
-
-@contextmanager
-def _open_archive(path: Path) -> Generator[ZipFile]:
-    check_is_file(path)
-    try:
-        with ZipFile(path) as archive:
-            yield archive
-    except (BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"{path}: not a readable ZIP archive: {error}; fetch it again") from None
-
-
-def _list_members(archive: ZipFile) -> dict[str, str]:
-    """Return the text files of an archive by the last part of their names, as OPUS names them by languages."""
-    members: dict[str, list[str]] = {}
-    for name in archive.namelist():
-        stem, _, suffix = Path(name).name.rpartition(".")
-        if stem and suffix not in ("xml", "ids", "scores", "md", "html"):
-            members.setdefault(suffix, []).append(name)
-    return {suffix: names[0] for suffix, names in members.items() if len(names) == 1}
-
-
-def _read_archive(path: Path, languages: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
-    """Yield the pairs of lines of two members of an archive, which end in their languages."""
-    with _open_archive(path) as archive:
-        members = _list_members(archive)
-        for language in languages:
-            if language not in members:
-                raise UserError(
-                    f"{path}: has no file that ends in .{language}, only in {', '.join(members) or 'other suffixes'}: "
-                    "set src_column and tgt_column"
-                )
-        names = [f"{path}/{members[language]}" for language in languages]
-        with archive.open(members[languages[0]]) as src, archive.open(members[languages[1]]) as tgt:
-            files = [iterate_lines(file, name, on_bad=on_bad) for file, name in zip((src, tgt), names, strict=True)]
-            yield from pair_lines(zip_iterators(files, [*map(Path, names)], UNPACK_REMEDY), names[0])
-
 
 # --- sources ----------------------------------------------------------------------------------------------------------
 
@@ -344,35 +57,25 @@ def load_pairs(split: str) -> list[tuple[str, str]]:
         return [(en, de) for _, en, de in rows]
 
 
-_DOCUMENTS = {
-    ".srt .vtt .ass .ssa .sub .sbv": "subtitles; pair the sentences by their times, and write one a line",
-    ".xlf .xliff .po .pot .sdlxliff": "messages of a program; export them as TMX or TSV",
-    ".html .htm .xhtml .xml": "a document with tags; write one sentence a line",
-    ".json": "JSON; write one object with both languages a line, as .jsonl",
-    ".docx .doc .odt .rtf .pptx .xlsx .ods .epub .pdf": "a document; save its text with one sentence a line",
-    ".tmx": "a table of both languages; write {table: F.tmx}, or tmt init F.tmx",
-    ".zip": "an archive; if it holds both languages, write {table: F.zip}, or tmt init F.zip",
+_REMEDIES = {
+    "ass sbv srt ssa sub vtt": "subtitles: pair the sentences by their times, and write one a line",
+    "mqxliff po pot sdlxliff xlf xliff": "messages of a program: export them as TMX or TSV",
+    "json": "JSON: write one object with both languages a line, as .jsonl",
+    "tmx zip": "a file of both languages: write {table: F}, or tmt init F",
 }
-DOCUMENTS = {suffix: problem for suffixes, problem in _DOCUMENTS.items() for suffix in suffixes.split()}
-"""Suffixes of files that hold no lines of text, what they are, and what to do."""
-_DOCUMENT_HEADS = {
-    ".srt": re.compile(r"\s*\d+\n\d+:\d\d:\d\d,\d+ --> "),
-    ".vtt": re.compile(r"WEBVTT\b"),
-    ".html": re.compile(r"\s*(<\?xml\b|<!doctype html|<html\b)", re.IGNORECASE),
-}
-"""Patterns of the first lines of documents, by suffix."""
+_TABLE_SUFFIXES = ("csv", "tsv")  # whose lines may be sentences
 
 
 def check_is_text(path: Path) -> None:
     """Raise `UserError` if the name or the first lines of a file show a document, whose lines are not sentences."""
-    suffix = remove_compressed_suffix(path).suffix.lower()
-    if suffix in DOCUMENTS:
-        raise UserError(f"{path}: is {DOCUMENTS[suffix]}. If its lines are sentences, rename it to .txt")
-    if path.is_file():  # a pipe can be read only once
-        head = "\n".join(line[:200] for line in islice(read_lines(path, "replace", on_bad=skip_bad_row), 3))
-        for kind, pattern in _DOCUMENT_HEADS.items():
-            if pattern.match(head):
-                raise UserError(f"{path}: is {DOCUMENTS[kind]}")
+    kind = find_structure(path)
+    if kind is None or kind in _TABLE_SUFFIXES:
+        return
+    remedies = (remedy for kinds, remedy in _REMEDIES.items() if kind in kinds.split())
+    problem = next(remedies, f"no plain text ({kind}): write one sentence a line")
+    is_named = remove_compressed_suffix(path).suffix.lower() == f".{kind}"
+    insist = "; if its lines are sentences, rename it to .txt" if is_named else ""
+    raise UserError(f"{path}: is {problem}{insist}")
 
 
 def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = raise_bad_row) -> Iterator[SentencePair]:
@@ -400,23 +103,17 @@ def _read_both_sides(source: Source, columns: tuple[str, str], on_bad: OnBad) ->
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
-
 HUB_SECONDS = 10.0  # to ask for the newest commit of a data set
 
 
 def _read_dataset(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
+    """Yield the pairs of a data set. `columns` names its columns of both sides."""
     name = f"{source.dataset} ({source.split or 'train'})"
     rows = _load_dataset(source, source.split or "train")
     rows = rows.select_columns(select_text_columns(rows.column_names, columns, name))
-    number = 0
-    for block in rows.iter(batch_size=BLOCK_ROWS):
-        for number, values in enumerate(zip(*block.values(), strict=True), number + 1):  # noqa: B020
-            try:
-                pair = get_pair(dict(zip(block, values, strict=True)), columns, f"{name}:{number}")
-            except UserError as error:
-                on_bad(error)
-            else:
-                yield SentencePair(*pair, name, number)
+    blocks = rows.iter(batch_size=BLOCK_ROWS)
+    values = (dict(zip(block, row, strict=True)) for block in blocks for row in zip(*block.values(), strict=True))
+    return make_pairs((Row(number, row) for number, row in enumerate(values, start=1)), columns, name, on_bad)
 
 
 def find_revision(dataset: str) -> str | None:
@@ -534,7 +231,7 @@ def load_corpus(
         bad.n_unpaired += metadata["n_unpaired"]
     bad.report()
     if not found:
-        raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
+        raise empty_error(_source_name(source))
     return ParallelCorpus(found, stage.folder.name, join_fingerprints(hashes))
 
 

@@ -14,13 +14,13 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, cast
 
 from transformer_mt.errors import UserError
 
@@ -33,14 +33,13 @@ Errors = Literal["strict", "replace"]
 Pair = tuple[str, str]
 """Source and target sentence."""
 
-CHECK_ADVICE = "save the last line as pairs.yaml: `tmt check pairs.yaml` finds the first shifted line"
-"""Advice for files of different length; a configuration in one line follows."""
 PAIRS_REMEDY = (
     "tmt check X.yaml finds the first shifted line, and with --write FOLDER it pairs lines of data.train again"
 )
 """Advice for files of a configuration."""
 
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
+MIN_UTF16 = 4  # bytes of a line that show its encoding
 
 
 class UnequalLengthError(UserError):
@@ -81,23 +80,26 @@ def check_is_file(path: Path) -> None:
 
 # --- compression ------------------------------------------------------------------------------------------------------
 
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma", ".zst")
 _COMPRESSIONS: Sequence[tuple[bytes, Callable[[BufferedReader], Any]]] = (
     (rb"\x1f\x8b", gzip.open),
     (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", bz2.open),
-    (rb"\xfd7zXZ\0", lzma.open),
+    (rb"\xfd7zXZ\0|\x5d\0\0", lzma.open),
     (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", zstd.open),  # the latter: a frame to be skipped
 )
 """First bytes of a compressed file, and the function that opens it."""
 _OTHER_FILES = (
-    (rb"PK[\x03\x05\x07][\x04\x06\x08]", "a ZIP archive, or a document such as .docx; extract its text"),
-    (rb"%PDF-\d", "a PDF; extract its text, e.g. with pdftotext"),
-    (rb"\xd0\xcf\x11\xe0\xa1\xb1", "an old Office document; save it as text"),
-    (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07", "an archive; extract its files"),
-    (rb"\x04\x22\x4d\x18", "compressed with lz4, which cannot be read; decompress it"),
+    (rb"PK[\x03\x05\x07][\x04\x06\x08]", "a ZIP archive or an Office document", "unzip, or by saving it as text"),
+    (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07", "a 7z or RAR archive", "7z x"),
+    (rb".{257}ustar", "a tar archive", "tar -xf"),
+    (rb"\x1f\x9d", "compressed (.Z)", "gzip -d"),
+    (rb"\x04\x22\x4d\x18", "compressed with lz4", "lz4 -d"),
+    (rb"%PDF-\d", "a PDF", "pdftotext"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1", "an old Office document", "saving it as text"),
+    (rb"SQLite format 3\0", "an SQLite database", "sqlite3 -csv"),
 )
-"""First bytes of files that are not text, and what they are."""
-_HEAD_BYTES = 16
+"""First bytes of files that are not text, what they are, and what extracts their text."""
+_HEAD_BYTES = 512
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 """Errors of the libraries that decompress."""
 
@@ -112,10 +114,18 @@ def is_compressed(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return _find_decompressor(file.read(_HEAD_BYTES)) is not None
+        return _find_decompressor(file, path) is not None
 
 
-def _find_decompressor(head: bytes) -> Callable[[BufferedReader], Any] | None:
+def _find_decompressor(file: IO[bytes], path: Path) -> Callable[[BufferedReader], Any] | None:
+    """Return the function that opens a compressed file. Raises `UserError` for other files that are not text."""
+    try:
+        head = cast(BufferedReader, file).peek(_HEAD_BYTES)[:_HEAD_BYTES]  # because a pipe cannot seek
+    except DAMAGE as error:
+        raise damage_error(str(path), 1, error) from None
+    for magic, kind, remedy in _OTHER_FILES:
+        if re.match(magic, head, re.DOTALL):
+            raise UserError(f"{path}: is {kind}, and cannot be read; extract its text, e.g. with {remedy}")
     return next((opener for magic, opener in _COMPRESSIONS if re.match(magic, head)), None)
 
 
@@ -127,16 +137,14 @@ def open_text(path: Path) -> Generator[IO[bytes]]:
     """
     check_is_file(path)
     with path.open("rb") as file:
-        head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]  # because a pipe cannot seek
-        for magic, description in _OTHER_FILES:
-            if re.match(magic, head):
-                raise UserError(f"{path}: is {description}")
-        decompress = _find_decompressor(head)
+        decompress = _find_decompressor(file, path)
         if decompress is None:
             yield file
-        else:
-            with decompress(file) as text:
-                yield text
+            return
+        with decompress(file) as text:
+            if _find_decompressor(text, path):
+                raise UserError(f"{path}: is compressed twice; decompress it once")
+            yield text
 
 
 def damage_error(name: str, line: int, error: Exception) -> Exception:
@@ -144,6 +152,44 @@ def damage_error(name: str, line: int, error: Exception) -> Exception:
     if getattr(error, "errno", None) is not None:
         return error
     return UserError(f"{name}:{line}: the compressed data is truncated or damaged ({error}); fetch the file again")
+
+
+# --- structured text --------------------------------------------------------------------------------------------------
+
+_STRUCTURED = (
+    "adoc asciidoc ass bib cfg css csv dfxp doc docx epub htm html ini ipynb js json jsonl mqxliff ndjson odp ods odt "
+    "org pdf php po pot ppt pptx properties py resx rst rtf sbv sdlxliff sql srt ssa stl strings sub svg tex tmx toml "
+    "tsv ttml vtt vue xhtml xlf xliff xls xlsx xml yaml yml zip"
+)
+_STRUCTURED_SUFFIXES = frozenset(_STRUCTURED.split())
+_SIGNS: Mapping[str, re.Pattern[str]] = {
+    "rtf": re.compile(r"\{\\rtf"),
+    "tmx": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE[^>]*>\s*)?<tmx\b"),
+    "xliff": re.compile(r"(?:<\?xml[^>]*>\s*)?<xliff\b"),
+    "html": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE html|<html\b)", re.IGNORECASE),
+    "xml": re.compile(r"<\?xml\b|<!DOCTYPE\b"),
+    "vtt": re.compile(r"WEBVTT\s"),
+    "ass": re.compile(r"\[Script Info\]"),
+    "srt": re.compile(r"\d+\s*\n\s*\d+:\d\d:\d\d[,.]\d+\s*-->"),
+    "po": re.compile(r'(?:#.*\n|\s*\n)*(?:msgctxt ".*"\n)?msgid ".*"\n(?:".*"\n)*(?:msgstr|msgid_plural) ?"'),
+    "tex": re.compile(r"(?:%.*\n|\s*\n)*\\documentclass\b"),
+    "json": re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:|\[\s*\{\s*"'),
+    "tsv": re.compile(r"(?:[^\t\n]*(?:\t[^\t\n]*){1}\n){3}|(?:[^\t\n]*(?:\t[^\t\n]*){2}\n){3}"),
+}
+"""Patterns of the start of structured text, by its usual suffix."""
+_SIGN_LINES, _SIGN_WIDTH = 100, 1000  # lines of the start, and characters of each
+
+
+def find_structure(path: Path) -> str | None:
+    """Return the suffix, without its dot, of a file whose lines are not sentences, by its name or its beginning."""
+    suffix = remove_compressed_suffix(path).suffix.lower().removeprefix(".")
+    if suffix in _STRUCTURED_SUFFIXES:
+        return suffix
+    if not path.is_file():  # a pipe can be read only once
+        return None
+    lines = islice(read_lines(path, "replace", on_bad=skip_bad_row), _SIGN_LINES)
+    head = "".join(f"{line[:_SIGN_WIDTH]}\n" for line in lines).lstrip()
+    return next((kind for kind, sign in _SIGNS.items() if sign.match(head)), None)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -165,29 +211,27 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
-        raise _encoding_error(
-            raw, name, number, f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
-        ) from None
-    if "\0" not in text:
-        return text
-    if errors == "strict":
-        raise _encoding_error(raw, name, number, f"holds a zero byte (position {raw.index(0) + 1})")
-    return text.replace("\0", "\ufffd")
-
-
-def _encoding_error(raw: bytes, name: str, number: int, problem: str) -> UserError:
-    """Return the error for a line that is not UTF-8 text. Every other byte of Latin text in UTF-16 is zero."""
-    encoding = None
-    if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encoding = "UTF-16"
-    elif raw.count(0) > len(raw) / 3:
-        encoding = "UTF-16BE" if raw[::2].count(0) > raw[1::2].count(0) else "UTF-16LE"
-    if encoding:
+        problem = f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
+        problem += ";\nconvert the file to UTF-8, e.g. with iconv"
+    else:
+        if "\0" not in text or errors == "replace":
+            return text.replace("\0", "\ufffd")
+        at = raw.index(0) + 1
+        problem = f"holds a zero byte (position {at}); is it a text file? Remove the byte or the line"
+    if encoding := _find_utf16(raw, number):
         remedy = f"iconv -f {encoding} -t UTF-8 {quote(name)}"
-        return UserError(f"{name}:{number}: is text in {encoding}; convert the file to UTF-8, e.g. with {remedy}")
-    if "zero byte" in problem:
-        return UserError(f"{name}:{number}: {problem}; is it a text file? Remove the byte or the line")
-    return UserError(f"{name}:{number}: {problem};\nconvert the file to UTF-8, e.g. with iconv")
+        problem = f"is text in {encoding}; convert the file to UTF-8, e.g. with {remedy}"
+    raise UserError(f"{name}:{number}: {problem}")
+
+
+def _find_utf16(raw: bytes, number: int) -> str:
+    """Return the name of the encoding of a line in UTF-16, or "". Every other byte of Latin text in it is zero."""
+    if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    even, odd = raw[::2].count(0), raw[1::2].count(0)
+    if len(raw) < MIN_UTF16 or 4 * min(even, odd) > max(even, odd) or even + odd <= len(raw) / 3:
+        return ""
+    return "UTF-16BE" if even else "UTF-16LE"
 
 
 def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> UserError:
@@ -295,12 +339,16 @@ def unequal_length_error(paths: Sequence[Path], counts: Sequence[int], remedy: s
     """Return the error for files with different line counts."""
     found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
     other = next(path for path, count in zip(paths, counts, strict=True) if count != counts[0])
-    return UnequalLengthError(found, remedy or _advise_check(paths[0], other))
+    return UnequalLengthError(found, remedy or advise_check(str(paths[0]), str(other)))
 
 
-def _advise_check(path: Path, other: Path) -> str:
-    src, tgt = (json.dumps(str(file), ensure_ascii=False) for file in (path, other))
-    return f"{CHECK_ADVICE}\ndata: {{src_lang: xx, tgt_lang: xx, train: {{src: {src}, tgt: {tgt}}}}}"
+def advise_check(src: str, tgt: str, languages: tuple[str, str] = ("xx", "xx")) -> str:
+    """Return advice for files of different length, and a configuration in one line."""
+    src, tgt = (json.dumps(file, ensure_ascii=False) for file in (src, tgt))
+    return (
+        "save the last line as pairs.yaml: `tmt check pairs.yaml` finds the first shifted line\n"
+        f"data: {{src_lang: {languages[0]}, tgt_lang: {languages[1]}, train: {{src: {src}, tgt: {tgt}}}}}"
+    )
 
 
 def read_aligned_files(*paths: Path) -> list[list[str]]:

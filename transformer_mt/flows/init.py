@@ -12,8 +12,9 @@ from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.sources import BadRows, check_is_text, is_table, read_source
-from transformer_mt.data.text_files import CHECK_ADVICE, UnequalLengthError, check_is_file, read_lines
+from transformer_mt.data.sources import BadRows, check_is_text, read_source
+from transformer_mt.data.tables import is_table
+from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
@@ -417,12 +418,10 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
         given or detect_language([*islice(read_lines(Path(file)), HEAD_LINES)]) or "xx"
         for given, file in ((src_lang, source.src[0]), (tgt_lang, source.tgt[0]))
     )
-    data = {"src_lang": src, "tgt_lang": tgt, "train": {"src": source.src[0], "tgt": source.tgt[0]}}
-    folder = "repaired"
+    advice, config = advise_check(source.src[0], source.tgt[0], (src, tgt)).split("\n")
     return (
-        f"{CHECK_ADVICE}, and `tmt check pairs.yaml --write {folder}` pairs the lines again;\n"
-        f"then `tmt init {folder}/train.{src} {folder}/train.{tgt}`\n"
-        f"data: {render_value(data)}"
+        f"{advice}, and `tmt check pairs.yaml --write repaired` pairs the lines again;\n"
+        f"then `tmt init repaired/train.{src} repaired/train.{tgt}`\n{config}"
     )
 
 

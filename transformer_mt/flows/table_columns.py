@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import check_language, primary_language
-from transformer_mt.data.sources import (
-    HEADERLESS_KINDS,
-    TABLE_NAMES,
-    is_table,
-    read_cells,
-    read_column_names,
-    table_kind,
-)
-from transformer_mt.data.text_files import has_letters, skip_bad_row
+from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, is_table, read_head, table_kind
+from transformer_mt.data.text_files import has_letters
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
 
 HEAD_ROWS = 1000  # by which languages are detected
 N_PLAUSIBLE = 5  # most likely languages of a column, one of which its name may be
+MAX_NAME = 40  # characters of the name of a column
 NAME_WORDS = re.compile(
     "src|source|tgt|trg|target|texts?|sentences?|sent|segment|translation|translated|original|reference|ref|ids?|index|"
     "no|nr|numbers?|scores?|lang|language|file|line|url|origin|domain|corpus|quality|notes?|comments?|input|output|"
-    "label|split|[ab]|l1|l2|[0-9]+"
+    "label|split|quelle|ziel|cible|fuente|origen|destino"
 )
 """Usual words of column names."""
+_OWN_NAMES = (
+    "ar العربية cs čeština de deutsch es español fr français it italiano ja 日本語 ko 한국어 nl nederlands pl polski "
+    "pt português ru русский tr türkçe uk українська zh 中文"
+)
+OWN_NAMES = dict(re.findall("([a-z]+) ([^ ]+)", _OWN_NAMES))
+"""Names of languages in themselves, by code."""
 
+Head = Sequence[list[str]]
+"""First rows of a table, the first of which may have the names of the columns."""
+Languages = tuple[str | None, str | None]
+"""Given languages of both sides."""
 Ask = Callable[[str], str]
 """Asks a question on the terminal and returns the answer, which may be empty."""
 
@@ -64,33 +67,23 @@ def choose_columns(
     """
     if not is_table(table):
         raise UserError(f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}")
-    note = None
+    note, head, languages = None, read_head(table, HEAD_ROWS), (src_lang, tgt_lang)
+    if len(head[0]) < 2:
+        raise UserError(f"{table}: has one column ({head[0][0][:40]}), and sentence pairs need two: source and target")
     if table_kind(table) in HEADERLESS_KINDS:
-        rows = [row.cells for row in islice(read_cells(table, skip_bad_row), HEAD_ROWS)]
-        if not rows:
-            next(read_cells(table), None)  # raises the error of the first line, such as that of another encoding
-            raise UserError(f"{table}: holds no sentence pairs; is it the right file?")
-        if not _is_header(rows, columns, (src_lang, tgt_lang)):
-            return _choose_unnamed(table, rows, columns, src_lang, tgt_lang, ask)
-        if columns is None and not all(_is_name(rows, column, (src_lang, tgt_lang)) for column in range(len(rows[0]))):
+        if not _is_header(head, columns, languages):
+            return _choose_unnamed(table, head, columns, languages, ask)
+        if columns is None and not all(_is_name(head, column, languages) for column in range(len(head[0]))):
             note = f"line 1 of {table} is taken as the names of its columns; if it is a pair, pass --columns 1 2"
-    names = read_column_names(table)
-    src, tgt = _choose_named(table, names, columns, src_lang, tgt_lang, ask)
+    src, tgt = _choose_named(table, head, columns, languages)
     return TableColumns(Source(table=(str(table),), src_column=src, tgt_column=tgt), (src, tgt), note)
 
 
 # --- with names -------------------------------------------------------------------------------------------------------
 
 
-def _choose_named(
-    table: Path,
-    names: Sequence[str],
-    columns: Sequence[str] | None,
-    src_lang: str | None,
-    tgt_lang: str | None,
-    ask: Ask | None,
-) -> tuple[str, str]:
-    shown = ", ".join(names)
+def _choose_named(table: Path, head: Head, columns: Sequence[str] | None, languages: Languages) -> tuple[str, str]:
+    names, shown = head[0], ", ".join(head[0])
     if columns is not None:
         if missing := [column for column in columns if column not in names]:
             raise UserError(f"{table}: has no column {missing[0]} (--columns); its columns are {shown}")
@@ -98,34 +91,26 @@ def _choose_named(
     if table_kind(table) == "tmx":  # en also finds en-US
         primary = [*map(primary_language, names)]
         names = [short if primary.count(short) == 1 else name for short, name in zip(primary, names, strict=True)]
-    if len(names) < 2:
-        raise UserError(f"{table}: has one column ({names[0][:40]}), and sentence pairs need two: source and target")
     src, tgt = (
         next((name for name in names if language and name in (language, primary_language(language))), None)
-        for language in (src_lang, tgt_lang)
+        for language in languages
     )
+    if len(head) > 1 and (len(names) > 2 or not (src or tgt)):
+        by_text = _match_languages(_find_text_columns(head), languages)
+        found = [None if column is None else names[column] for column in by_text]
+        src, tgt = src or found[0], tgt or found[1]
     if len(names) == 2:
         src = src or next(name for name in names if name != tgt)
         tgt = tgt or next(name for name in names if name != src)
-    if (src is None or tgt is None) and ask:
-        src = src or _ask_name(ask, "source", names)
-        tgt = tgt or _ask_name(ask, "target", names)
     if src is None or tgt is None or src == tgt:
         raise UserError(f"{table}: has the columns {shown}; pass two of them as --columns SRC TGT")
     return src, tgt
 
 
-def _ask_name(ask: Ask, side: str, names: Sequence[str]) -> str | None:
-    answer = ask(f"which column is the {side} ({', '.join(names)})? ").strip()
-    return answer if answer in names else None
-
-
 # --- without names ----------------------------------------------------------------------------------------------------
 
 
-def _is_header(
-    rows: Sequence[list[str]], columns: Sequence[str] | None, languages: tuple[str | None, str | None]
-) -> bool:
+def _is_header(rows: Head, columns: Sequence[str] | None, languages: Languages) -> bool:
     """Return whether the first row has names of columns: at least two of them are usual ones."""
     first = rows[0]
     if columns is not None:
@@ -135,52 +120,49 @@ def _is_header(
             return True
     if len({cell.strip().lower() for cell in first}) < len(first):
         return False
-    if len(first) == 1:
-        return len({len(row) for row in rows}) == 1
-    return sum(_is_name(rows, column, languages) for column in range(len(first))) >= min(2, len(first))
+    return sum(_is_name(rows, column, languages) for column in range(len(first))) > 1
 
 
-def _is_name(rows: Sequence[list[str]], column: int, languages: tuple[str | None, str | None]) -> bool:
+def _is_name(rows: Head, column: int, languages: Languages) -> bool:
     cell = rows[0][column].strip().lower()
-    words = re.findall(r"[^\W_]+", cell)
-    if not words or len(cell) > 40:
+    if len(cell) > MAX_NAME or rows[0][column] in (row[column] for row in rows[1:] if column < len(row)):
         return False
-    if cell in languages:
+    if cell in languages or _find_named_language(rows, column):
         return True
-    texts = [row[column] for row in rows[1:] if column < len(row)]
-    if rows[0][column] in texts:
-        return False
-    plausible = {code for code, _ in LanguageDetector.load().rank("\n".join(texts))[:N_PLAUSIBLE]}
-    plausible |= {language_name(code).lower() for code in plausible}
-    return all(NAME_WORDS.fullmatch(word) or _is_language(word, plausible) for word in words) and any(
-        not word.isdecimal() for word in words
-    )
+    words = re.findall(r"[^\W\d_]+", cell)
+    return bool(words) and all(NAME_WORDS.fullmatch(word) or _find_named_language(rows, column, word) for word in words)
 
 
-def _is_language(word: str, plausible: set[str]) -> bool:
-    return word in plausible or (len(word) == 3 and primary_language(word) in plausible)
+def _find_named_language(rows: Head, column: int, name: str | None = None) -> str | None:
+    """Return the language that the name of a column, or a word of it, states, if its text may be in this language.
+
+    A tag with a script or region, such as eng_Latn, leaves no doubt.
+    """
+    from langcodes import tag_is_valid
+
+    name = rows[0][column].strip().lower() if name is None else name
+    ranking = LanguageDetector.load().rank("\n".join(row[column] for row in rows[1:] if column < len(row)))
+    plausible = [code for code, _ in ranking[:N_PLAUSIBLE]]
+    for code in plausible:
+        if name in (language_name(code).lower(), OWN_NAMES.get(code)):
+            return code
+    code = primary_language(name) if tag_is_valid(name) else None
+    return code if code in plausible or re.search(r"\w[-_]\w", name) else None
 
 
 def _choose_unnamed(
-    table: Path,
-    rows: Sequence[list[str]],
-    columns: Sequence[str] | None,
-    src_lang: str | None,
-    tgt_lang: str | None,
-    ask: Ask | None,
+    table: Path, rows: Head, columns: Sequence[str] | None, languages: Languages, ask: Ask | None
 ) -> TableColumns:
     width = len(rows[0])
     example = f'line 1 of {table} reads "{" | ".join(cell[:20] for cell in rows[0])[:60]}"'
     if columns is not None and not all(column.isdecimal() and 1 <= int(column) <= width for column in columns):
         raise UserError(f"{table}: has no header, because {example}; pass two numbers from 1 to {width} as --columns")
-    if width < 2:
-        raise UserError(f"{table}: has one column, and sentence pairs need two: source and target")
     found = _detect_languages(rows)
     shown = ", ".join(f"{number + 1} ({language})" for number, language in found.items())
     if columns is not None:
         src, tgt = int(columns[0]) - 1, int(columns[1]) - 1
     else:
-        src, tgt = _match_languages(found, src_lang, tgt_lang)
+        src, tgt = _match_languages(found, languages)
         if ask:
             src = _ask_number(ask, f"{example}.\nwhich column is the source, of {shown}", src, width)
             tgt = _ask_number(ask, "which column is the target", tgt if tgt != src else None, width)
@@ -198,6 +180,13 @@ def _choose_unnamed(
     return TableColumns(Source(table=(str(table),), columns=tuple(names)), ("src", "tgt"), note)
 
 
+def _find_text_columns(head: Head) -> dict[int, str]:
+    """Return the languages of two columns that are named like them, or else of all columns of sentences."""
+    named = {column: _find_named_language(head, column) for column in range(len(head[0]))}
+    found = {column: code for column, code in named.items() if code is not None}
+    return found if len(found) == 2 else _detect_languages(head[1:])
+
+
 def _detect_languages(rows: Sequence[list[str]]) -> dict[int, str]:
     """Return the language of each column of sentences, which are different and have letters."""
     found: dict[int, str] = {}
@@ -209,13 +198,11 @@ def _detect_languages(rows: Sequence[list[str]]) -> dict[int, str]:
     return found
 
 
-def _match_languages(
-    found: dict[int, str], src_lang: str | None, tgt_lang: str | None
-) -> tuple[int | None, int | None]:
+def _match_languages(found: dict[int, str], languages: Languages) -> tuple[int | None, int | None]:
     """Return the columns in the given languages, or both if there are two."""
     sides = [
         [column for column, code in found.items() if language and code == primary_language(language)]
-        for language in (src_lang, tgt_lang)
+        for language in languages
     ]
     src, tgt = (columns[0] if len(columns) == 1 else None for columns in sides)
     if len(found) == 2:

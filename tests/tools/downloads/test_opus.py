@@ -38,6 +38,7 @@ class Opus:
         self.archive = make_archive()
         self.broken_after: int | None = None
         self.tag = md5(self.archive).hexdigest()
+        self.states_length = True
         self.ranges: list[str | None] = []
         opus = self
 
@@ -63,7 +64,8 @@ class Opus:
 
             def answer(self, body: bytes, length: int | None = None, status: int = 200) -> None:
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(body) if length is None else length))
+                if opus.states_length:
+                    self.send_header("Content-Length", str(len(body) if length is None else length))
                 self.send_header("ETag", f'"{opus.tag}"')
                 self.end_headers()
                 self.wfile.write(body)
@@ -115,6 +117,14 @@ def test_an_interrupted_download_is_resumed(opus: Opus) -> None:
     fetch_sources([source(opus)])  # is there already
     assert len(opus.ranges) == 2
     assert [path.name for path in Path("data").iterdir()] == ["T.zip"]
+
+
+def test_a_part_of_an_archive_of_unstated_size_is_not_complete(opus: Opus) -> None:
+    opus.broken_after, opus.states_length, opus.tag = 1000, False, ""
+    with pytest.raises(UserError, match=r"the connection ended"):
+        fetch_sources([source(opus)])
+    fetch_sources([source(opus)])
+    assert Path("data/T.zip").read_bytes() == opus.archive
 
 
 def test_a_part_of_another_version_is_not_resumed(opus: Opus) -> None:

@@ -5,14 +5,13 @@ The stages are imported inside the functions, because they import torch, and a f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from transformer_mt.data.text_files import open_text, remove_compressed_suffix
+from transformer_mt.data.text_files import find_structure, remove_compressed_suffix
 from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import (
@@ -44,39 +43,11 @@ def find_format(path: Path) -> DocumentFormat | None:
     return next((name for name, suffixes in FORMATS.items() if path.suffix.lower() in suffixes), None)
 
 
-_OTHER_FORMATS = (
-    "adoc asciidoc bib cfg css csv dfxp doc docx epub ini ipynb js jsonl mqxliff ndjson odp ods odt org pdf php ppt "
-    "pptx properties py resx rst rtf sbv sdlxliff sql stl strings sub svg tex toml ts tsv ttml vue xls xlsx xml yaml "
-    "yml zip"
-)
-_OTHER_SUFFIXES = frozenset(f".{name}" for name in _OTHER_FORMATS.split())
-_SIGNS: Mapping[str, re.Pattern[str]] = {
-    "rtf": re.compile(r"\{\\rtf"),
-    "tmx": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE[^>]*>\s*)?<tmx\b"),
-    "xliff": re.compile(r"(?:<\?xml[^>]*>\s*)?<xliff\b"),
-    "html": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE html|<html\b)", re.IGNORECASE),
-    "xml": re.compile(r"<\?xml\b|<!DOCTYPE\b"),
-    "vtt": re.compile(r"WEBVTT\s"),
-    "ass": re.compile(r"\[Script Info\]"),
-    "srt": re.compile(r"\d+\s*\n\s*\d+:\d\d:\d\d[,.]\d+\s*-->"),
-    "po": re.compile(r'(?:#.*\n|\s*\n)*(?:msgctxt ".*"\n)?msgid ".*"\n(?:".*"\n)*(?:msgstr|msgid_plural) ?"'),
-    "tex": re.compile(r"(?:%.*\n|\s*\n)*\\documentclass\b"),
-    "json": re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:|\[\s*\{\s*"'),
-    "tsv": re.compile(r"(?:[^\t\n]*(?:\t[^\t\n]*){1}\n){3}|(?:[^\t\n]*(?:\t[^\t\n]*){2}\n){3}"),
-}
-"""Patterns of the start of a file that is not plain text, by format or suffix."""
-_HEAD_BYTES = 4096
-
-
 def check_is_plain(path: Path) -> None:
     """Raise `UserError` if the suffix or the content of a file shows that it is not plain text."""
-    suffix = remove_compressed_suffix(path).suffix.lower()
-    found = suffix.removeprefix(".") if suffix in _OTHER_SUFFIXES else ""
-    if not found and path.is_file():
-        with open_text(path) as file:
-            head = file.read(_HEAD_BYTES).decode(errors="ignore").removeprefix(BOM).lstrip().replace("\r\n", "\n")
-        found = next((name for name, sign in _SIGNS.items() if sign.match(head)), "")
-    name = next((name for name, suffixes in FORMATS.items() if name == found or suffix in suffixes), None)
+    found = find_structure(path)
+    suffixes_found = {f".{found}", remove_compressed_suffix(path).suffix.lower()}
+    name = next((name for name, suffixes in FORMATS.items() if suffixes_found.intersection(suffixes)), None)
     insist = "--document-format text translates it line by line"
     if name and remove_compressed_suffix(path) != path:
         raise UserError(f"{path}: is a compressed document ({name}); unpack it, or {insist}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
+from zipfile import is_zipfile
 
 import yaml
 
@@ -140,6 +141,9 @@ class _Download:
         n_bytes = self._part.stat().st_size
         if self._size and n_bytes < self._size:
             raise self._failure(f"the connection ended after {n_bytes:,} of {self._size:,} bytes")
+        if not self._size and self._target.suffix == ".zip" and not is_zipfile(self._part):
+            self._part.unlink()
+            raise self._failure("the connection ended before the end of the archive")
         digest = _hash_file(self._part, "md5") if re.fullmatch("[0-9a-f]{32}", self._tag) else self._tag
         if n_bytes > self._size > 0 or digest != self._tag:
             self._part.unlink()
