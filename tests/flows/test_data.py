@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def test_recorded_lengths_are_those_of_the_sources_that_the_model_sees(join: flo
         limit = config.data.max_length - 1
         epoch = [2 * n if 2 * n <= limit else n for n in values for _ in range(round(10 * join))]
         epoch += [n for n in values for _ in range(2 * round(10 - 10 * join))]
-        wanted = np.percentile(epoch, [50, 90, 95, 99, 99.9, 100], method="inverted_cdf").tolist()
+        wanted = np.percentile(epoch, [95, 99.9], method="inverted_cdf").tolist()
         assert [*percentiles.model_dump().values()] == wanted
     assert found.ratio == pytest.approx(0.7, abs=0.05)
 
@@ -104,18 +103,6 @@ def test_the_limit_of_the_validation_size_is_logged(
     run.path.mkdir()
     prepare_data(run, Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}}))
     assert logged in capsys.readouterr().err
-
-
-def test_the_cache_of_an_earlier_version_is_named_and_not_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("table-1a2b", "ids-3c4d"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "pairs.arrow").write_text("old")
-    data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
-    config = Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}})
-    assert len(prepare_data(RunFolder(tmp_path / "run"), config).train)
-    assert re.search(r"table-\*, ids-\*.*delete", capsys.readouterr().err)
 
 
 def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,6 @@ TOKENIZERS = "tokenizers.json"
 LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
 TEXT_SAMPLE = 2000  # pairs whose text is measured
 NORMAL_MEDIAN = 0.6745  # median of the absolute values of a normal distribution, in standard deviations
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",
@@ -108,10 +107,10 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
     """
     if launcher.rank() == 0:
         remove_stale_folders(Path(config.data.cache_dir))
-        _report_old_caches(Path(config.data.cache_dir))
     train, validation = (load_split(config, name, runner) for name in ("train", "validation"))
     if config.data.validation is None:
-        limit = " (at most a tenth)" if len(validation) < config.data.validation_size else ""
+        size = config.data.validation_size
+        limit = f" (at most a tenth, instead of {size:,}, data.validation_size)" if len(validation) < size else ""
         log_rank0(
             f"data: data.validation is not set: {len(validation):,} random training pairs{limit} are held out for it"
         )
@@ -124,14 +123,6 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
         tokenizers,
         _describe_duplicates_and_overlap(config, train, {"validation": validation, **test}, runner),
     )
-
-
-def _report_old_caches(cache_dir: Path) -> None:
-    """Name the files of a version that wrote other folders, because they may be large."""
-    names = [f"{kind}-*" for kind in ("table", "combined", "filtered", "ids", "repetitions")]
-    old = [name for name in names if any(cache_dir.glob(name))]
-    if old:
-        log_rank0(f"data: {cache_dir}: {', '.join(old)} are of an earlier version and no longer used; delete them")
 
 
 def _describe_duplicates_and_overlap(
@@ -248,7 +239,10 @@ class VocabularyTask:
     def __call__(self, task: int, folder: Path) -> dict[str, int]:
         """Write the tokenizers."""
         log_rank0(f"data: learning the vocabulary from {min(len(self.pairs), self.config.sample_size):,} pairs")
-        build_tokenizers(self.config, self.pairs, self.seed).save(folder / TOKENIZERS)
+        tokenizers = build_tokenizers(self.config, self.pairs, self.seed)
+        if self.config.merges is None and (n := tokenizers.tgt.vocab_size) < self.config.vocab_size:
+            log_rank0(f"data: the text has only {n:,} entries for the vocabulary ({self.config.vocab_size:,} allowed)")
+        tokenizers.save(folder / TOKENIZERS)
         return {}
 
 
@@ -341,8 +335,8 @@ def _find_percentiles(values: NDArray[np.integer[Any]], join: float, limit: int)
     joined[: 2 * half : 2] = single[:half] * join / 2
     single[:half] *= 1 - join
     shares = np.cumsum(single + joined)
-    total = float(shares[-1])
-    return Percentiles(**{name: int(np.searchsorted(shares, q * total)) for name, q in PERCENTILES.items()})
+    p95, p999 = np.searchsorted(shares, [0.95 * shares[-1], 0.999 * shares[-1]]).tolist()
+    return Percentiles(p95=p95, p999=p999)
 
 
 def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:

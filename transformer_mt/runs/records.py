@@ -148,12 +148,8 @@ class _Score(Record):
 class Percentiles(Record):
     """Percentiles of a distribution: p95 is the smallest value that at least 95 % of the values do not exceed."""
 
-    p50: Count
-    p90: Count
     p95: Count
-    p99: Count
     p999: Count  # 99.9
-    max: Count
 
 
 class TrainingLengths(Record):
