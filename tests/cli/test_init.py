@@ -280,3 +280,20 @@ def test_files_of_unequal_length_in_an_archive_are_refused(corpus: Path, tmt: Tm
 def test_what_the_corpus_lacks_is_said(corpus: Path, tmt: Tmt) -> None:
     advice = [line for line in tmt("init", "a.en", "a.de").stdout.splitlines() if line.startswith("advice: ")]
     assert "one or two words (0.0%)" in advice[0] and "questions" not in advice[0]
+
+
+def test_preprocessed_text_is_said_with_a_remedy(corpus: Path, tmt: Tmt) -> None:
+    pairs = load_pairs("test")[:100]
+    for side, language in enumerate(("en", "de")):
+        lines = [re.sub(r"(\w)([.,])", r"\1 \2", pair[side]).lower() for pair in pairs]
+        Path(f"b.{language}").write_text("\n".join(lines), encoding="utf-8")
+    done = tmt("init", "b.en", "b.de")
+    tokenized, lower = [line for line in done.stdout.splitlines() if "% of the pairs " in line]
+    assert "detokenize" in tokenized and "normalization: [lowercase]" in lower
+    assert configuration.load(corpus / "mine.yaml").tokenizer.normalization == ("lowercase",)
+    found = {
+        each["name"]: each["severity"] for each in json.loads(tmt("check", "mine.yaml", "--json").stdout)["findings"]
+    }
+    assert (found["tokenized"], found["lower case"]) == ("warning", "info")
+    plain = tmt("init", "a.en", "a.de", "--force").stdout
+    assert "tokenized" not in plain and "lowercase" not in plain

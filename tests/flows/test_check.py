@@ -237,14 +237,6 @@ def test_examples_of_tokens_have_their_line_and_both_sides(builtin: Corpus, tmp_
         assert (example.src, example.tgt) == pairs[line - 1]
 
 
-def test_characters_that_occur_once_are_quoted_and_counted_among_all(builtin: Corpus, tmp_path: Path) -> None:
-    pairs = [(src, tgt) for src, tgt in builtin[0][:200] if "ñ" not in src]
-    report = check(tmp_path, [*pairs[:-1], (f"{pairs[-1][0]} ñ", pairs[-1][1])], builtin[1])
-    rare = next(finding for finding in report.findings if finding.name == "source rare characters")
-    assert rare.message.startswith(f"of {rare.total} different characters of the source occur once in")
-    assert '"ñ"' in rare.message or rare.count > 10
-
-
 def test_a_side_of_white_space_is_checked(builtin: Corpus, tmp_path: Path) -> None:
     tokenizers = build_tokenizers(TokenizerConfig(vocab_size=300, min_frequency=1), builtin[0][:50])
     train = write(tmp_path, "train", [(" ", tgt) for _, tgt in builtin[0][:50]])

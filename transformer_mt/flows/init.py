@@ -34,6 +34,8 @@ from transformer_mt.tools.languages.scripts import (
     inspect_pairs,
     language_scripts,
 )
+from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
+from transformer_mt.tools.quality.signals import is_lower_case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class SizePreset:
     n_layers: int = 4  # of the encoder, and of the decoder
     positions: Literal["rotary", "sinusoidal"] = "rotary"
     dropout: float
+    word_dropout: float = 0.0
     tokens: int = 4096  # per batch
     accumulate: int = 1  # batches per step
     optimizer: Literal["muon", "adam"] = "adam"
@@ -62,7 +65,7 @@ class SizePreset:
 
 
 FEW_PAIRS = SizePreset(
-    max_pairs=15_000,
+    max_pairs=6000,
     vocab_size=3000,
     sampling=0.1,
     d_model=128,
@@ -74,10 +77,18 @@ FEW_PAIRS = SizePreset(
     peak=8e-3,
     max_steps=3000,
     validate_every=250,
-    evidence="measured with 1,000 to 10,000 pairs (configs/low_resource.yaml)",
+    evidence="measured with 1,000 and 3,000 pairs (configs/low_resource.yaml)",
 )
 SIZE_PRESETS = (
     FEW_PAIRS,
+    replace(
+        FEW_PAIRS,
+        max_pairs=15_000,
+        sampling=0.0,
+        word_dropout=0.1,
+        max_steps=2000,
+        evidence="measured with 10,000 pairs",
+    ),
     replace(
         FEW_PAIRS,
         max_pairs=60_000,
@@ -125,6 +136,7 @@ ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larg
 BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."
 """Conditions of the differences in BLEU that reasons state; docs/results has all figures."""
 
+MIN_LOWER = 0.95  # share of the texts without capitals from which users' capitals are lowered
 MIN_PAIRS_TO_SPLIT = 10  # the fewest pairs that validation pairs can be split off from
 
 
@@ -167,8 +179,12 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
         size = preset.vocab_size + -(-n_characters // 1000) * 1000
         reason = f"{preset.vocab_size:,} subwords, and room for {n_characters:,} characters"
         yield Setting("tokenizer", "vocab_size", size, reason)
+        yield Setting("tokenizer", "min_frequency", 1, "all characters, also those that occur once")
     else:
         yield Setting("tokenizer", "vocab_size", preset.vocab_size, "subwords of both languages; more for more pairs")
+    samples = statistics.src.sample, statistics.tgt.sample
+    if all(sum(map(is_lower_case, sample)) > MIN_LOWER * len(sample) for sample in samples):
+        yield Setting("tokenizer", "normalization", ("lowercase",), "no capitals here; users may type some")
     if preset.sampling:
         yield Setting("tokenizer", "sampling", preset.sampling, "BPE-dropout: new subwords in each epoch")
     layers = {"n_layers": preset.n_layers}
@@ -180,6 +196,8 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
     if preset.positions == "rotary":
         yield Setting("model", "positions", "rotary", "1.5 BLEU more than sinusoidal")
     rates = {"embedding": preset.dropout, "residual": preset.dropout}
+    if preset.word_dropout:
+        rates["word"] = preset.word_dropout
     yield Setting("model", "dropout", rates, "against overfitting; less for more pairs")
     yield Setting("batches", "tokens", preset.tokens, "target tokens of a batch, with padding")
     if preset.accumulate > 1:
@@ -197,6 +215,16 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Set
         yield Setting("validation", "patience", None, "no early stopping: scores rise to the end")
     if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:  # `auto` knows the others
         yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")
+
+
+def _describe_preprocessing(statistics: CorpusStatistics) -> Iterator[str]:
+    """Yield advice about text that is unlike what users type."""
+    pairs = [*zip(statistics.src.sample, statistics.tgt.sample, strict=True)]
+    for check in PREPROCESSING_CHECKS:
+        find_reason = cast(FunctionFilter, check.filter).reason_of
+        share = sum(find_reason(*pair) is not None for pair in pairs) / len(pairs)
+        if share >= check.min_share:
+            yield f"{share:.0%} of the pairs {check.message}; {check.remedy}"
 
 
 HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
@@ -262,7 +290,7 @@ def write_initial_config(
     _write(output, text)
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
     warnings = [*([found.note] if found.note else []), *(warning for one in given for warning in _doubt_language(*one))]
-    return InitialConfig(text, warnings, [*describe_gaps(statistics)])
+    return InitialConfig(text, warnings, [*_describe_preprocessing(statistics), *describe_gaps(statistics)])
 
 
 def write_opus_config(
@@ -477,8 +505,8 @@ def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, o
 
 def render_value(value: object) -> str:
     """Render a value, a list or a mapping in one line."""
-    if isinstance(value, list):
-        return "[" + ", ".join(map(render_value, cast(list[object], value))) + "]"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(render_value, cast(Sequence[object], value))) + "]"
     if isinstance(value, dict):
         items = cast(dict[str, object], value).items()
         return "{" + ", ".join(f"{key}: {render_value(item)}" for key, item in items) + "}"

@@ -102,11 +102,12 @@ def test_characters_below_min_frequency_get_no_entry(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_rare_characters_take_at_most_a_quarter_of_the_vocabulary(kind: str) -> None:
-    """They take more if they make up more than 0.05 % of the text."""
-    rare = [chr(0x4E00 + i) for i in range(200)]
+    """They take more if they make up more than 0.05 % of the text, or if min_frequency asks for all."""
+    rare = [chr(0x4E00 + i) for i in range(100)]
     room = 600 - 3 - 256
-    for share, least, most in ((30, 1, room // 4), (1, 150, 200)):
-        found = entries(train_on([*TEXTS * share, "".join(rare)], kind=kind, vocab_size=600))
+    for min_frequency, share, least, most in ((2, 30, 1, room // 4), (2, 1, 90, 100), (1, 30, 100, 100)):
+        texts = [*TEXTS * share, *["".join(rare)] * 2]
+        found = entries(train_on(texts, kind=kind, vocab_size=600, min_frequency=min_frequency))
         assert least <= len({*rare} & {*found}) <= most
 
 

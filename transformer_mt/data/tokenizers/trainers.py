@@ -242,10 +242,13 @@ def _alphabet(config: TokenizerConfig, texts: Texts, room: int | None) -> list[s
     """Return the characters that get an entry of their own; the others are encoded as bytes.
 
     The library's trainers would keep all, so a few thousand rare characters could fill the vocabulary. Here characters
-    take at most a quarter of the `room` (a number of entries), unless the text needs more for `ALPHABET_COVERAGE`.
+    take at most a quarter of the `room` (a number of entries), unless the text needs more for `ALPHABET_COVERAGE`, or
+    `min_frequency` is 1, which asks for all.
     """
     characters, n_covering = _count_characters(config, texts)
-    return sorted(characters if room is None else characters[: min(room, max(n_covering, room // 4))])
+    if room is not None and config.min_frequency > 1:
+        room = min(room, max(n_covering, room // 4))
+    return sorted(characters[:room])
 
 
 def _distinct_words(config: TokenizerConfig, texts: Texts) -> list[str]:

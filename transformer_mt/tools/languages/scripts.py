@@ -113,7 +113,6 @@ def measure_script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, in
 # --- statistics of a corpus -------------------------------------------------------------------------------------------
 
 SAMPLE_SIZE = 20_000  # pairs, spread evenly over the corpus, in which characters are counted
-MIN_CHARACTER_COUNT = 2  # a rarer character belongs to no vocabulary; see tokenizer.min_frequency
 
 
 @dataclass
@@ -123,7 +122,7 @@ class SideStatistics:
     sample: list[str]
     script: str  # Unicode name of the most frequent one, such as LATIN
     is_spaced: bool  # words are separated by spaces
-    n_characters: int  # different characters of the sample, except those that occur once
+    n_characters: int  # different characters of the sample
     unit: str  # "words", or "characters" in a text without spaces between words
     n_units: int
     lengths: dict[int, int]  # percentile -> units per sentence
@@ -206,7 +205,7 @@ def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
         sample=sample,
         script=script,
         is_spaced=is_spaced,
-        n_characters=sum(count >= MIN_CHARACTER_COUNT for count in characters.values()),
+        n_characters=len(characters),
         unit="words" if is_spaced else "characters",
         n_units=int(units.sum()),
         lengths={p: int(np.percentile(units, p)) if len(units) else 0 for p in (50, 95, 100)},

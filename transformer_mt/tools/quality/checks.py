@@ -52,6 +52,7 @@ class CorpusCheck(NamedTuple):
     filter: Filter | None = None  # finds the pairs; None: the remedy, a filter with its defaults
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
     group: str = "content"
+    min_share: float = 0.0  # below which it is no finding
 
     def make_filter(self) -> Filter:
         """Return the filter that finds the pairs."""
@@ -145,8 +146,28 @@ CONTENT_CHECKS = [
     ),
     CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, filter=_in_sides(signals.find_html)),
 ]
+PREPROCESSING_CHECKS = [
+    CorpusCheck(
+        "tokenized",
+        "are tokenized: they have spaces before punctuation or between words, which users do not type, and which "
+        "translations will have",
+        "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
+        0.3,
+        filter=_in_sides(signals.is_tokenized),
+        min_share=0.3,
+    ),
+    CorpusCheck(
+        "lower case",
+        "have no capitals, and neither will translations",
+        "take the original text, or set tokenizer.normalization: [lowercase], so that users may type capitals",
+        NEVER,
+        filter=_in_sides(signals.is_lower_case),
+        min_share=0.95,
+    ),
+]
 CHECKS = [
     *CONTENT_CHECKS,
+    *PREPROCESSING_CHECKS,
     CorpusCheck("held-out text", "are in the validation or a test set", "overlap", 0.001, 0.1, group="overlap"),
     CorpusCheck(
         "near held-out text",
@@ -174,7 +195,7 @@ CHECKS = [
         group="duplicates",
     ),
 ]
-SAMPLE_CHECKS = [check for check in CONTENT_CHECKS if check.name != "unrelated"]
+SAMPLE_CHECKS = [check for check in (*CONTENT_CHECKS, *PREPROCESSING_CHECKS) if check.name != "unrelated"]
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
@@ -343,8 +364,8 @@ def _make_findings(checks: Sequence[CorpusCheck], affected: Sequence[Affected], 
     findings: dict[str, Finding] = {}
     for check, *of_shards in zip(checks, *affected, strict=True):
         count = sum(found for found, _ in of_shards)
-        if count:
-            share = count / n_pairs
+        share = count / max(1, n_pairs)
+        if count and share >= check.min_share:
             severity = Severity.WARNING if share >= check.warning_share else Severity.OK
             severity = Severity.ERROR if share >= check.error_share else severity
             examples = merge_examples([found for _, found in of_shards])
@@ -367,7 +388,7 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 6  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 7  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from transformer_mt.tools.languages.scripts import split_units
+from transformer_mt.tools.languages.scripts import UNSPACED, split_units
 
 # --- normalisation ----------------------------------------------------------------------------------------------------
 
@@ -259,3 +259,20 @@ def find_line_separators(text: str) -> list[str]:
 def find_html(text: str) -> list[str]:
     """Return HTML tags and character references."""
     return _HTML.findall(text) if "<" in text or "&" in text else []
+
+
+_TOKENIZED = re.compile(r"\w [.,](?:\s|$)| @-@ |\w@@ ")
+_UNSPACED_LETTER, _GAP = re.compile(f"[{UNSPACED}]"), re.compile(f"[{UNSPACED}] +(?=[{UNSPACED}])")
+MIN_RUN = 6  # letters between two spaces in a script without spaces between words
+_CASED_LETTER = re.compile("[a-zß-öø-ÿ\u0101-\u024f\u03ac-\u03ce\u0430-\u052f\u0561-\u0587]")
+
+
+def is_tokenized(text: str) -> bool:
+    """Return whether spaces precede full stops or commas, or separate words in a script that has no such spaces."""
+    n_gaps = 0 if text.isascii() else len(_GAP.findall(text))
+    return bool(_TOKENIZED.search(text)) or n_gaps * MIN_RUN > len(_UNSPACED_LETTER.findall(text))
+
+
+def is_lower_case(text: str) -> bool:
+    """Return whether a text has small letters of a script with capitals, and no capital."""
+    return text == text.lower() and _CASED_LETTER.search(text) is not None
