@@ -21,7 +21,7 @@ quickstart: .venv/.installed ## train on the built-in corpus, then translate hel
 test: .venv/.installed-dev ## run the fast tests (up to 4 minutes on 2 cores)
 	$(BIN)/pytest -m "not slow"
 
-test-all: .venv/.installed-dev ## run all tests, also those that train, kill and damage runs (up to 20 minutes)
+test-all: .venv/.installed-dev ## run all tests, also those that train, kill and damage runs (about 15 minutes)
 	$(BIN)/pytest
 
 check: .venv/.installed-dev ## run ruff and pyright

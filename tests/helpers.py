@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -10,11 +11,15 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from transformer_mt.data.batches import Batch
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
+
+LONG_TEST = pytest.mark.skipif("TMT_LONG_TESTS" not in os.environ, reason="takes minutes; set TMT_LONG_TESTS=1")
 
 
 RUN_RECORD: dict[str, Any] = {

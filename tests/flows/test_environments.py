@@ -59,10 +59,14 @@ TRAIN = ("train", "--config", "tiny.yaml")
 @pytest.mark.parametrize(
     "environment",
     [
-        {"HOME": "/proc/nonexistent"},
-        {"HOME": "/dev/null", "LC_ALL": "POSIX"},
         {"HOME": None, "USER": None, "LC_ALL": "C"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": None},
+        {
+            "HOME": "/dev/null",
+            "LC_ALL": "POSIX",
+            "PYTHONUTF8": "0",
+            "PYTHONCOERCECLOCALE": "0",
+            "PYTHONIOENCODING": None,
+        },
     ],
     ids=lambda environment: " ".join(f"{name}={value}" for name, value in environment.items()),
 )

@@ -17,7 +17,7 @@ import pytest
 import reproduce
 import reproduce_work
 import trainings
-from helpers import RUN_RECORD
+from helpers import LONG_TEST, RUN_RECORD
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.data_config import Source
@@ -92,14 +92,8 @@ def test_reproduce_trains_averages_and_scores(
     assert capsys.readouterr().out.splitlines()[-2:] == rows[-2:]  # nothing was written again
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
-    sys.argv[-1:] += ["train.max_steps=4"]
-    reproduce.main()
-    scores = json.loads(Path("runs/multi30k/tiny-en-de-1-average-last-2/scores-val.json").read_text(encoding="utf-8"))
-    assert scores["step"] == 4
-    assert json.loads(ensemble.read_text(encoding="utf-8"))["step"] == 4
 
-
-@pytest.mark.slow
+@LONG_TEST
 def test_reproduce_trains_teachers_and_students(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

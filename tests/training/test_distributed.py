@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import read_folder
+from helpers import LONG_TEST, read_folder
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -214,8 +214,7 @@ def test_a_rank_without_batches_takes_part(tiny: Path) -> None:
     assert len(losses) == 2 and losses[1] < losses[0]
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-@pytest.mark.parametrize("layer_drop", [0.0, 0.3])
+@pytest.mark.parametrize(("layer_drop", "processes"), [(0.0, 2), (0.3, 3)])
 def test_a_killed_training_of_several_processes_resumes_to_the_bit(
     tiny: Path, processes: int, layer_drop: float
 ) -> None:
@@ -359,7 +358,7 @@ def test_training_is_bit_identical_after_two_of_four_processes_die(tiny: Path) -
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
-@pytest.mark.skipif("TMT_ELASTIC" not in os.environ, reason="takes 100 seconds; set TMT_ELASTIC=1")
+@LONG_TEST
 def test_an_elastic_job_continues_after_the_loss_and_the_start_of_a_node(tiny: Path) -> None:
     """Each node has one process. Steps have the same batches with one node and with two."""
     settings = ("precision=fp32", "optimizer.eps=1e-3", "train.save_every=1", "train.max_steps=150")
