@@ -94,7 +94,7 @@ class DecodingConfig(Section):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> DecodingConfig:
-        longest = self.max_target_tokens(self.max_source_length)  # of a translation that is cut, without EOS
+        longest = int(self.max_length_factor * self.max_source_length) + self.max_length_offset
         if self.min_length > longest:
             raise section_error(
                 "min_length", f"{self.min_length} is above the maximum, {longest}: lower it, or raise --max-length"
@@ -176,8 +176,8 @@ class DecodingConfig(Section):
         return "sampled" if self.sample else "greedy" if self.beam == 1 else f"beam {self.beam}"
 
     def max_target_tokens(self, source_tokens: int) -> int:
-        """Return the maximum length of a translation, EOS included."""
-        return int(self.max_length_factor * source_tokens) + self.max_length_offset
+        """Return the maximum length of a translation, EOS included. It is at least the minimum length."""
+        return max(int(self.max_length_factor * source_tokens) + self.max_length_offset, self.min_length)
 
     def length_normalize(self, scores: ScoresT, length: int) -> ScoresT:
         """Divide the scores of hypotheses of this length, EOS included, by the length penalty.
