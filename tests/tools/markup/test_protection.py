@@ -23,13 +23,18 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
     [
         (
             "tags",
-            'A <a href="x>y">link</a>, <br/> 3 < 4 > 2 <!-- note --> <x:g id=1>',
-            ['<a href="x>y">', "</a>", "<br/>", "<!-- note -->", "<x:g id=1>"],
+            'A <a href="x>y">link</a>, <br/> 3 < 4 > 2 <!-- note --> <x:g id=1> <0>a</0>',
+            ['<a href="x>y">', "</a>", "<br/>", "<!-- note -->", "<x:g id=1>", "<0>", "</0>"],
         ),
         (
             "placeholders",
             "Hi {name}, {0} of {}, %sm %s and %(n)d, %1$s, ${HOME}, {{ user.name }}, 100% sure, 5%",
             ["{name}", "{0}", "{}", "%s", "%s", "%(n)d", "%1$s", "${HOME}", "{{ user.name }}"],
+        ),
+        (
+            "placeholders",
+            "{{{y}}} @{x} #{y} {$z} [% x %] ${x ? 'a' : 'b'} %{count} %{x|y} {a, b}, but not {it's}",
+            ["{{{y}}}", "@{x}", "#{y}", "{$z}", "[% x %]", "${x ? 'a' : 'b'}", "%{count}", "%{x|y}", "{a, b}"],
         ),
         (
             "placeholders",
@@ -48,6 +53,11 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
             "versions",
             "v0.85.x and 0.85.x, RTX-4090 or Qwen2.5-7B. 使用GPT-4o显卡 x86_64 user_name 1.2.3-rc1 0x1F",
             ["v0.85.x", "0.85.x", "RTX-4090", "Qwen2.5-7B", "GPT-4o", "x86_64", "user_name", "1.2.3-rc1", "0x1F"],
+        ),
+        (
+            "versions",
+            "fooBar() --dry-run=x -v $HOME, $5, C# and C++. [1] [2, 4–6] [a] McDonald getX-like LaTeX a--b",
+            ["fooBar", "--dry-run", "$HOME", "C#", "C++", "[1]", "[2, 4–6]"],
         ),
         (
             "versions",

@@ -33,19 +33,19 @@ _FILE_SUFFIXES = (
 FILE_SUFFIXES = frozenset(_FILE_SUFFIXES.split())
 
 _TAG = regex.compile(
-    r"""<!--(?:(?!-->|<!--).)*+-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>""",
+    r"""<!--(?:(?!-->|<!--).)*+-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+|\d++)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>""",
     regex.DOTALL,
 )
 _TEMPLATE = (
-    r"\{\{(?:[#^]\s*(?P<opens>[\w.-]++)|/\s*(?P<closes>[\w.-]++))?[^{}]*\}\}"  # {{name}} {{#if x}} {{/if}}
+    r"\{?\{\{(?:[#^]\s*(?P<opens>[\w.-]++)|/\s*(?P<closes>[\w.-]++))?[^{}]*\}\}\}?"  # {{name}} {{#if x}} {{/if}}
     r"|\{%-?+\s*+(?:end(?P<ends>\w++)|(?P<starts>\w++))?(?:[^{%]|%(?!\})|\{(?!%))*+%\}"  # {% if x %} {% endif %}
-    r"|<%(?:[^<%]|%(?!>)|<(?!%))*+%>|<\?(?:php\b|=)(?:[^<?]|\?(?!>)|<(?!\?))*+\?>|\[\[[^][]++\]\]"
+    r"|[<[]%(?:[^<%]|%(?![]>])|<(?!%))*+%[]>]|<\?(?:php\b|=)(?:[^<?]|\?(?!>)|<(?!\?))*+\?>|\[\[[^][]++\]\]"
 )
 TEMPLATE = regex.compile(_TEMPLATE)
 """Values and controls of template languages."""
 _PLACEHOLDER = regex.compile(
     rf"{_TEMPLATE}|"
-    r"\$?\{\{[^{}]*\}\}|\$?\{[\w.:!,# -]*\}"  # {name} {0} {} ${name}
+    r"[$@#%]\{\{?[^{}]*\}\}?|\{[\w.:!,#$@|() -]*\}"  # {name} {0} {} ${x ? y : z} #{x} %{x} {$x}
     r"|(?<!\d)%(?:\(\w+\)|\d++\$)?[-+#0]*+\d*+(?:\.\d+)?[diouxXeEfFgGcrsa@](?![A-Za-z]{3})"  # %s %(x)d %1$s
     r"|%[A-Z_]{2,}%"
 )
@@ -60,6 +60,10 @@ _VERSION = regex.compile(
     r"|\w*[^\W_]_[^\W_]\w*"  # user_name
     r"|(?=[\w.+/-]*\d)(?=\D|\d++(?!h\d\d\Z)[^\W\d]++\d)(?:(?:(?=\w*\d)|(?!\w*[[:lower:]]\w))\w+(?:[.+/-]|\Z))+"  # X-90
 )
+_CODE = regex.compile(
+    r"(?<![\w$.@/\[-])(?:\p{Ll}+(?:\p{Lu}[\p{Ll}\d]*)+(?![\w-])|--[a-z][\w-]*(?<!-)|\$[A-Za-z_]\w+"
+    r"|[A-Z](?:\#|\+\+)(?!\w))|\[\d+(?:\s?[,–-]\s?[\d*]+)*\]"
+)  # fooBar --flag $HOME C# [1]
 _MENTION = regex.compile(r"(?<![\w@#&/.])(?:@[\w.-]*\w|#\w+)")
 _SYMBOLS = r"[\p{So}\p{Sm}\p{Co}©®•‣]--[\x00-\xa8\xaa-\xad\xaf-\xff№]"
 _SYMBOL = regex.compile(
@@ -149,6 +153,8 @@ def _find_versions(text: str) -> Iterator[Span]:
     for match in _TOKEN.finditer(text):
         if len(match[0]) <= _MAX_VERSION and _VERSION.fullmatch(match[0]):
             yield Span(*match.span())
+    for match in _CODE.finditer(text):
+        yield Span(*match.span())
 
 
 def _find_urls(text: str) -> Iterator[Span]:
