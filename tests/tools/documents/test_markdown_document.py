@@ -96,6 +96,43 @@ def test_text_of_all_blocks_is_translated_and_code_is_not() -> None:
     ]
 
 
+EXTENSIONS = r"""> [!NOTE]
+> The old dog.
+
+!!! note "A title"
+    The dog
+    sleeps.
+
+    - an item
+
+\begin{align}
+the sum
+\end{align}
+
+\[
+x
+\]
+Term
+:   The meaning
+:   Another
+*[HTML]: Old text
+*[TEX]: More text
+
+The ==small \(x+y\) dog== a == b.
+"""
+
+
+def test_extensions_of_markdown_are_kept() -> None:
+    document = parse(EXTENSIONS, "markdown")
+    assert sources(document) == [
+        "The old dog.", "The dog sleeps.", "an item", "Term", "The meaning", "Another", "Old text", "More text",
+        r"The ==small \(x+y\) dog== a == b.",
+    ]  # fmt: skip
+    assert [segment.source.text_only for segment in document.segments][-1] == "The small  dog a  b."
+    translated = sources(parse(fill(document, upper), "markdown"))
+    assert translated == [text.upper().replace("(X+Y", "(x+y") for text in sources(document)]
+
+
 def test_maths_templates_and_containers_are_kept() -> None:
     text = (
         ":::note\nThe dog is {}.\n:::\n\n$x_1 * y_2$ is the {} {{{{ a * b * c }}}} dog.\n$$\na word\n$$\n"

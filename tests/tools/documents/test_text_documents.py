@@ -321,6 +321,13 @@ def test_values_of_excluded_keys_are_kept() -> None:
     assert sources(parse(text, "json", exclude_keys=["meta", "d"])) == ["a b", "dog"]
 
 
+def test_metadata_of_arb_is_kept_and_forms_of_a_plural_are_segments() -> None:
+    text = '{"@@locale": "en", "n": "{x|y} dog | {n} dogs", "@n": {"description": "d"}}'
+    document = parse(text, "json")
+    assert sources(document) == ["{x|y} dog", "{n} dogs"]
+    assert fill(document, identity) == text.replace('"en"', '"de"')
+
+
 def test_json_in_ascii_stays_ascii() -> None:
     assert fill(parse(r'{"a": "caf\u00e9"}', "json"), upper) == r'{"a": "CAF\u00c9"}'
     assert fill(parse('{"a": "café"}', "json"), upper) == '{"a": "CAFÉ"}'

@@ -331,14 +331,15 @@ def _strip_outer_spaces(document: str, tokens: Sequence[InlineToken]) -> list[In
     return stripped
 
 
-_LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*|\A\s+|(?<!\s)\s+\Z)")
+_LINE_BREAKS = re.compile(r"((?<!\s)\s*(?:\n|\|(?![^{}|]*\}))\s*|\A\s+|(?<!\s)\s+\Z)")  # a|b: forms of a plural
 
 
 def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> list[str | Segment]:
     """Return the parts of a text without markup, such as a string in JSON. Each line with a letter is a segment.
 
-    `offset` is that of the text in the document. `escape` writes text in the syntax of the document. The branches of a
-    message of ICU are segments; a text with such a message in several lines is kept.
+    A vertical bar separates the forms of a plural, which are segments too. `offset` is that of the text in the
+    document. `escape` writes text in the syntax of the document. The branches of a message of ICU are segments; a text
+    with such a message in several lines is kept.
     """
     branches = find_branches(value)
     if not branches and any("\n" in value[span.start : span.end] for span in find_messages(value)):

@@ -27,7 +27,7 @@ DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", 
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
     "ass": (".ass", ".ssa"),
     "html": (".html", ".htm", ".xhtml"),
-    "json": (".json",),
+    "json": (".json", ".arb"),
     "markdown": (".md", ".markdown"),
     "po": (".po", ".pot"),
     "srt": (".srt",),

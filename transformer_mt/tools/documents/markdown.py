@@ -39,13 +39,24 @@ _LABEL = "label"
 HARD_BREAK = "hardbreak"
 _PAIRS = {"em": "em", "strong": "strong", "s": "s", "link": "link"}
 _TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
-_EXTENSIONS = re.compile(r"\A\[[ xX]\](?=\s)|\[\^[^\]\s]+\]:?")  # check boxes of task lists, and footnotes
+_EXTENSIONS = re.compile(r"\A\[[ xX]\](?=\s)|\[\^[^\]\s]+\]")  # check boxes of task lists, and footnotes
 
 
 _MATHS = regex.compile(
     r"\$\$[^$`]+\$\$|(?<![$\w])\$(?![\s$])(?!\d[^$]*(?<![\\\w])[^\W\d_]{2})[^$`]*(?<![\s\\])\$(?![\d$])"
 )  # $x$, but not prices: $5 or 5$
 _NOT_MATHS = re.compile(r"\]\(|<[A-Za-z/!?]")  # a link or a tag that is cut
+_TEX = re.compile(r"\\\(((?:[^\\]|\\(?![()]))++)\\\)")
+_FORMULA = re.compile(r"[\\^_=+*/<>\d]|\A.\Z")  # \(x+y\), but not \(see below\)
+_DISPLAYS = {"$$": "$$", r"\[": r"\]"}
+"""Lines that start maths, and those that end it."""
+_MAX_MATHS_LINES = 200
+_ENVIRONMENT = re.compile(r"\\begin(\{\w+\*?\})")
+_CONTAINER = re.compile(r'(?:!!!|\?\?\?\+?|===)\s+[\w"]')
+"""Start of a container whose content is indented."""
+_MARKER = re.compile(r"(?:\*\[[^]\n]+\]:|\[\^[^]\s]+\]:|\[![\w-]+\][+-]?|:)(?=\s)|\[![\w-]+\][+-]?\Z")
+"""Start of a line: an abbreviation, a footnote, the kind of an alert, or a definition."""
+_HIGHLIGHT = re.compile("(?<!=)==(?!=)")
 
 
 def make_markdown() -> MarkdownIt:
@@ -65,32 +76,52 @@ def make_markdown() -> MarkdownIt:
 
 
 def _read_verbatim_block(state: StateBlock, first: int, end: int, silent: bool) -> bool:
-    """Read a line that starts or ends a container (:::), or maths between lines with `$$`."""
+    """Read maths in lines of its own, or a line that starts or ends a container, with its indented content."""
 
     def read_line(number: int) -> str:
         return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip()
 
     line, last = read_line(first), first
+    environment, following = _ENVIRONMENT.match(line), state.skipEmptyLines(first + 1)
+    indent = state.blkIndent + 4
+    is_container = following < end and state.sCount[following] >= indent and _CONTAINER.match(line) is not None
+    closing = f"\\end{environment[1]}" if environment else _DISPLAYS.get(line)
     is_maths = line.startswith("$$") and line.endswith("$$")
-    if state.is_code_block(first) or not (is_maths or line.startswith(":::")):
+    if state.is_code_block(first) or not (closing or is_container or is_maths or line.startswith(":::")):
         return False
-    if line == "$$":
-        last = next((i for i in range(first + 1, end) if read_line(i) in ("$$", "")), end)
+    if closing and not (environment and line.endswith(closing)):
+        lines = range(first + 1, min(end, first + _MAX_MATHS_LINES))
+        last = next((i for i in lines if read_line(i) in (closing, "")), end)
         if last == end or not read_line(last):
             return False
     if not silent:
         state.line = last + 1
         token = state.push("verbatim_block", "", 0)
         token.content = state.src[state.bMarks[first] : state.eMarks[last]]
+    if is_container and not silent:
+        line_max, outside = state.lineMax, (i for i in range(following, end) if 0 <= state.sCount[i] < indent)
+        state.blkIndent, state.lineMax = indent, next((i for i in outside if not state.isEmpty(i)), end)
+        state.level += 1  # it is limited
+        state.md.block.tokenize(state, following, state.lineMax)
+        state.level -= 1
+        state.blkIndent, state.lineMax = indent - 4, line_max
     return True
 
 
 def _read_verbatim(state: StateInline, silent: bool) -> bool:
-    """Read maths, or a value or control of a template."""
-    if state.src[state.pos] not in "$[{<":
+    """Read maths, a value or control of a template, or a mark of an extension."""
+    if state.src[state.pos] not in "$[{<\\*:=":
         return False
+    is_start = state.pos == 0 or state.src[state.pos - 1] == "\n"
+    if marker := _HIGHLIGHT.match(state.src, state.pos) or (is_start and _MARKER.match(state.src, state.pos)):
+        if not silent:
+            state.push("marker", "", 0).content = marker[0]
+        state.pos = marker.end()
+        return True
     match = _MATHS.match(state.src, state.pos)
-    if match and (_NOT_MATHS.search(match[0]) or match[0].count("[") != match[0].count("]")):
+    if (tex := _TEX.match(state.src, state.pos)) and _FORMULA.search(tex[1]):
+        match = tex
+    elif match and (_NOT_MATHS.search(match[0]) or match[0].count("[") != match[0].count("]")):
         return False
     match = match or TEMPLATE.match(state.src, state.pos)
     if match is None or (match[0].startswith("[[") and state.src[match.end() : match.end() + 1] in ("(", "[", ":")):
@@ -155,7 +186,11 @@ def tokenize_inline(token: MarkdownToken) -> list[InlineToken]:
 def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Iterator[InlineToken]:
     name, _, side = token.type.rpartition("_")
     if token.type == "softbreak":
-        yield InlineToken(start, stop, " ")
+        is_hard = _MARKER.match(content, stop) is not None
+        yield InlineToken(start, stop, None if is_hard else " ", name=HARD_BREAK if is_hard else "")
+    elif token.type == "marker" and token.content == "==":
+        is_opening = bool(content[stop : stop + 1].strip()) and not content[start - 1 : start].isalnum()
+        yield InlineToken(start, stop, role=Role.OPENING if is_opening else Role.CLOSING, name="==")
     elif token.type == "text_special":
         if token.info == "entity":
             yield from split_references(content, start, stop)

@@ -121,7 +121,7 @@ def parse_json(text: str, options: DocumentOptions) -> Document:
     escape = partial(_escape_json, ascii=text.isascii() and re.search(r"\\u0*[0-9a-fA-F]{3}", text) is not None)
     replacements: list[Replacement] = []
     excluded = [False]  # whether the key of each open object or list is excluded
-    is_excluded = False  # the next value
+    is_excluded, key = False, ""  # of the next value
     for match in _JSON_TOKEN.finditer(text):
         if match[0] in ("{", "["):
             excluded.append(is_excluded)
@@ -129,7 +129,10 @@ def parse_json(text: str, options: DocumentOptions) -> Document:
             excluded.pop()
             is_excluded = excluded[-1]
         elif match["is_name"] is not None:
-            is_excluded = excluded[-1] or json.loads(match["string"]) in options.exclude_keys
+            key = json.loads(match["string"])
+            is_excluded = excluded[-1] or key in options.exclude_keys or key.startswith("@")  # metadata of .arb files
+        elif key == "@@locale":
+            replacements.append(Replacement(match.start() + 1, match.end() - 1, [options.language]))
         elif not is_excluded:
             start, end = match.start() + 1, match.end() - 1
             value = json.loads(match[0])
