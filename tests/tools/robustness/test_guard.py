@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,11 +80,14 @@ def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
         ("fine 👍🏽 © 2 you", "gut 👍 dir", ""),
         ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),
         (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
+        ("Собака 狗 спит", "", "unknown script"),
+        ("the Собака dog", "der Собака Hund", ""),
         ("Yes.", "Ja, das ist so, und so war es immer.", "long"),
     ],
 )
 def test_faults_are_those_that_a_reader_sees_without_knowing_the_languages(source: str, text: str, kinds: str) -> None:
-    guard = Guard.make(PROVENANCE, DecodingConfig(), ignore_faults)
+    language = "zh" if source.startswith("狗") else "en"
+    guard = Guard.make(replace(PROVENANCE, src_lang=language), DecodingConfig(), ignore_faults)
     assert guard is not None
     assert " ".join(fault.kind for fault in guard.find_faults(source, text)) == kinds
 
@@ -115,7 +119,7 @@ def test_the_best_hypothesis_without_the_fault_is_chosen() -> None:
         ("call 2.200.112, please", "RUFE 2.200.112, BITTE"),
         ("see (www.a.org) now", "SIEH (www.a.org) JETZT"),
         ("https://a.org/b", "https://a.org/b"),
-        ("nice😍👍🏽!", "NETT 😍👍🏽!"),
+        ("nice😍👍🏽!", "NETT😍👍🏽!"),
     ],
 )
 def test_what_no_hypothesis_has_is_copied_between_the_translated_parts(line: str, expected: str) -> None:
@@ -124,6 +128,12 @@ def test_what_no_hypothesis_has_is_copied_between_the_translated_parts(line: str
     texts, guard, _ = run(table, [line])
     assert texts == [expected]
     assert guard.n_repaired == 1
+
+
+def test_text_in_an_unknown_script_is_copied_and_reported() -> None:
+    texts, guard, (_, searches) = run({}, ["Собака спит", "a dog"])
+    assert texts == ["Собака спит", "A DOG"]
+    assert guard.remaining == {"unknown script": 1} and len(searches) == 1
 
 
 def test_a_chunk_is_halved_until_its_parts_have_no_fault() -> None:

@@ -2,7 +2,8 @@
 
 Only a chunk with a fault is translated again, so all other translations stay as they are. The first search that finds a
 translation without the fault wins: the n-best list of a wider beam, then the translations of the parts of the chunk. A
-part that is a lost number, link or emoji is copied. Otherwise the translation with the fewest faults stays.
+part that is a lost number, link or emoji is copied, and so is a chunk in a script that the source language does not
+have. Otherwise the translation with the fewest faults stays.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from transformer_mt.decoding.line_splitting import LineTranslator, split_long_se
 from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
 from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.runs.records import TrainingLengths
+from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share
 
 MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a chunk that is halved
@@ -31,6 +33,7 @@ MAX_DEPTH = 3  # times that a chunk is divided
 LOOP_WORDS, LOOP_CHARACTERS = 3, 6  # of the n-gram that a loop repeats
 LOOP_FACTOR = 2  # an n-gram of a loop occurs more often than this, and than this times its maximum in the source
 UNSPACED_WORD = 15  # a text whose mean word is longer counts as written without spaces
+MIN_SCRIPT_SHARE = 0.5  # of the words
 COPIED_SHARE, COPIED_WORDS = 0.8, 4  # of the words of the source, and of those in lower case, in a copy
 MIN_RATIO, MAX_RATIO, MAX_DEVIATION = 0.5, 2.0, 4.0  # of the length to the usual one; and in standard deviations
 USUAL_RATIO, USUAL_SPREAD = 1.0, 2.0  # of lengths, for runs that did not record them
@@ -55,6 +58,8 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.item}".rstrip()
 
 
+UNKNOWN_SCRIPT = Fault("unknown script")
+
 OnFault = Callable[[int, Sequence[Fault], Sequence[Fault]], object]
 """Takes the number of a line, and the faults of its translation before and after the repair."""
 
@@ -69,6 +74,7 @@ class Guard:
 
     lengths: TrainingLengths | None
     has_two_languages: bool  # False: a copy of the source is no fault
+    scripts: tuple[str, ...] | None  # of the source language, and Latin; None: unknown
     on_fault: OnFault
     n_repaired: int = 0  # lines that have no fault any more
     remaining: Counter[str] = field(default_factory=Counter[str])  # other lines, by the kind of their first fault
@@ -81,7 +87,8 @@ class Guard:
         if not config.guard or config.sample:
             return None
         languages = {primary_language(code) for code in (provenance.src_lang, provenance.tgt_lang)}
-        return cls(provenance.lengths, len(languages) == 2, on_fault)
+        scripts = language_scripts(provenance.src_lang)
+        return cls(provenance.lengths, len(languages) == 2, scripts and (*scripts, "LATIN"), on_fault)
 
     def __call__(
         self,
@@ -125,7 +132,12 @@ class Guard:
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def find_faults(self, source: str, text: str) -> list[Fault]:
-        """Return the faults of a translation of a source that has letters."""
+        """Return the faults of a translation of a source that has letters.
+
+        A text in a script that the source language does not have has no other fault, because its translation is junk.
+        """
+        if not source.isascii() and self.scripts and measure_script_share(source, self.scripts)[0] < MIN_SCRIPT_SHARE:
+            return [UNKNOWN_SCRIPT]
         faults = [] if any(map(str.isalnum, text)) else [Fault("empty")]
         src_words, words = source.split(), text.split()
         n_repeated = _count_repeated(text, words)
@@ -249,6 +261,9 @@ class _Repair:
         """Return the translations, each replaced by one with fewer faults if the searches find one."""
         best = [*translations]
         faults = [self.judge(job.chunk, one) for job, one in zip(jobs, best, strict=True)]
+        unknown = {row for row, found in enumerate(faults) if UNKNOWN_SCRIPT in found}
+        for row in unknown:
+            best[row] = self._copy(jobs[row].chunk) or best[row]
 
         def offer(row: int, candidate: Translation) -> None:
             found = self.judge(jobs[row].chunk, candidate)
@@ -257,7 +272,7 @@ class _Repair:
 
         translator = self.line_translator.text_translator
         n_beams = max(MIN_BEAM, translator.config.beam)
-        rows = [row for row, found in enumerate(faults) if found]
+        rows = [row for row, found in enumerate(faults) if found and row not in unknown]
         if rows:
             wide = translator.with_options({"beam": n_beams, "n_best": n_beams})
             for row, n_best in zip(rows, self._search([jobs[row] for row in rows], wide), strict=True):
@@ -292,17 +307,17 @@ class _Repair:
 
     def _translate(self, jobs: Sequence[_Job], depth: int) -> list[Translation]:
         """Return the translations of parts, or copies of them."""
-        copies = [self._copy(job) for job in jobs]
+        copies = [self._copy(job.chunk) if job.is_copied else None for job in jobs]
         searched = [job for job, copy in zip(jobs, copies, strict=True) if copy is None]
         n_best_lists = self._search(searched, self.line_translator.text_translator.with_options({"n_best": 1}))
         improved = iter(self.improve(searched, [n_best[0] for n_best in n_best_lists], depth))
         return [next(improved) if copy is None else copy for copy in copies]
 
-    def _copy(self, job: _Job) -> Translation | None:
-        """Return a lost item as its own translation; None for other parts."""
+    def _copy(self, chunk: Any) -> Translation | None:
+        """Return a chunk as its own translation; None if it cannot be."""
         chunker = self.line_translator.chunker
-        text = chunker.surface(job.chunk).strip()
-        copy = chunker.adopt(text, job.chunk) if job.is_copied else None
+        text = chunker.surface(chunk).strip()
+        copy = chunker.adopt(text, chunk)
         alignment = [(word, word) for word in range(len(text.split()))] if self.alignments else None
         return copy and replace(copy, from_memory=False, alignment=alignment)
 
