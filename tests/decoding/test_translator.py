@@ -503,6 +503,27 @@ def test_capitals_and_title_case_are_translated_like_sentence_case(
     assert translator.translate(SENTENCES, restore_case=False) == translator.translate(SENTENCES)
 
 
+def test_words_in_capitals_are_translated_like_others_and_their_translations_are_capitals(
+    translator: Translator,
+) -> None:
+    stage = CaseStage(translator.tokenizers, "en", "de")
+    for source, target, alignment, expected in (
+        (
+            "THE OLD DOG is sleeping.",
+            "Der alte Hund schläft.",
+            [(0, 0), (1, 1), (2, 2), (4, 3)],
+            "DER ALTE HUND schläft.",
+        ),
+        ("a child is SLEEPING.", "ein Kind schläft.", [(0, 0), (1, 1), (3, 2)], "ein Kind SCHLÄFT."),
+        ("The UN is HERE.", "Die UN ist hier.", [(0, 0)], "Die UN ist hier."),
+    ):
+        text, state = stage.prepare(source)
+        assert text == (source if "UN" in source else source.lower().replace("the", "The"))
+        assert stage.needs_alignment(state) == (text != source)
+        translation = Translation(target, -1.0, [], [], finished=True, alignment=alignment)
+        assert stage.finish(translation, state).text == expected
+
+
 def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> None:
     """Here all that it knows are capitals, as in a corpus of telegrams."""
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]

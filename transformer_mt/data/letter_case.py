@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
+MIN_CAPITALS = 5  # letters of words in capitals; fewer may be an abbreviation
 MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
@@ -30,6 +31,21 @@ def is_title_case(text: str) -> bool:
 def find_case(text: str) -> Callable[[str, str], str] | None:
     """Return the function that restores the case of `text` if it is in capitals or title case, else None."""
     return to_upper_case if is_upper_case(text) else to_title_case if is_title_case(text) else None
+
+
+def find_capital_words(text: str) -> list[int]:
+    """Return the indices of words in capitals, of consecutive ones with several letters such as "THE DOG"."""
+    found: list[int] = []
+    run: list[int] = []
+    n_letters = 0
+    for i, word in enumerate([*text.split(), ""]):
+        if word.isupper() and not any(map(str.isdigit, word)):
+            run.append(i)
+            n_letters += sum(map(str.isalpha, word))
+            continue
+        found += run if n_letters >= MIN_CAPITALS else []
+        run, n_letters = [], 0
+    return found
 
 
 def to_upper_case(text: str, language: str = "") -> str:

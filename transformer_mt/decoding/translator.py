@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from transformer_mt.data.batches import batch_by_length
-from transformer_mt.data.letter_case import find_case, to_sentence_case
+from transformer_mt.data.letter_case import (
+    find_capital_words,
+    find_case,
+    to_lower_case,
+    to_sentence_case,
+    to_title_case,
+    to_upper_case,
+)
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
+_WORD = re.compile(r"\S+")
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 CHUNK_STRIDE = 1 << 32
 REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
@@ -107,31 +117,56 @@ class TextStage:
 
 @dataclass
 class CaseState:
-    """The function that restores the case of a text, or None, and the prefix of its translation that stays as it is."""
+    """How to restore the case of a text."""
 
-    restore: Callable[[str, str], str] | None
+    restore: Callable[[str, str], str] | None = None
+    """Restores the case of the whole text."""
+    capitals: Collection[int] = ()
+    """Words of the text whose translations are written in capitals."""
     prefix: str = ""
+    """Prefix of the translation, which stays as it is."""
 
 
 class CaseStage(TextStage):
     """Translates text in capitals or title case in sentence case, and writes its translation in that case.
 
     Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
-    has no fewer tokens in sentence case, such as "USA", may be known, and does not change.
+    has no fewer tokens in sentence case, such as "USA", may be known, and does not change. In a text with some words in
+    capitals, the translations of these words are found by word alignment.
     """
 
-    def __init__(self, tokenizers: TokenizerPair, src_lang: str, tgt_lang: str) -> None:
+    def __init__(self, tokenizers: TokenizerPair, src_lang: str, tgt_lang: str, *, has_alignments: bool = True) -> None:
         self.tokenizers, self.src_lang, self.tgt_lang = tokenizers, src_lang, tgt_lang
+        self.has_alignments = has_alignments
 
     def prepare(self, text: str) -> tuple[str, CaseState]:
-        """Change a text in capitals or title case to sentence case."""
+        """Change words in capitals or title case to sentence case."""
         restore = find_case(text)
         if restore is not None:
             changed = to_sentence_case(text, self.src_lang)
             ids, changed_ids = self.tokenizers.src.encode([text, changed])
             if len(changed_ids) < len(ids):
                 return changed, CaseState(restore)
-        return text, CaseState(None)
+        elif self.has_alignments and (capitals := find_capital_words(text)):
+            words = text.split()
+            changed = [*words]
+            for i in capitals:
+                changed[i] = self._find_known_form(words[i], is_first=i == 0)
+            if changed != words:
+                return " ".join(changed), CaseState(capitals=capitals)
+        return text, CaseState()
+
+    def _find_known_form(self, word: str, *, is_first: bool) -> str:
+        """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
+        lower = to_lower_case(word, self.src_lang)
+        title = to_title_case(lower, self.src_lang)
+        forms = [word, title, lower] if is_first else [word, lower, title]
+        counts = map(len, self.tokenizers.src.encode(forms))
+        return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
+
+    def needs_alignment(self, state: CaseState) -> bool:
+        """Return whether the text has some words in capitals."""
+        return bool(state.capitals)
 
     def prepare_prefix(self, prefix: str, state: CaseState) -> str:
         """Return the prefix of a translation, in sentence case if it has the case of the text."""
@@ -142,6 +177,14 @@ class CaseStage(TextStage):
 
     def finish(self, translation: Translation, state: CaseState) -> Translation:
         """Restore the case of the text."""
+        if state.capitals and not state.prefix:
+            targets = {target for source, target in translation.alignment or () if source in state.capitals}
+            numbers = count()
+            text = _WORD.sub(
+                lambda match: to_upper_case(match[0], self.tgt_lang) if next(numbers) in targets else match[0],
+                translation.text,
+            )
+            return replace(translation, text=text)
         if state.restore is None:
             return translation
         n_kept = len(state.prefix)
@@ -286,8 +329,10 @@ class Translator:
 
     def _make_case_stages(self) -> Sequence[TextStage]:
         """Return the stage that restores letter case. It comes last, because it changes the text for the model."""
+        if not self.config.restore_case:
+            return []
         languages = (self.runs[0].data.src_lang, self.runs[0].data.tgt_lang) if self.runs else ("", "")
-        return [CaseStage(self.tokenizers, *languages)] if self.config.restore_case else []
+        return [CaseStage(self.tokenizers, *languages, has_alignments=self.engine.has_alignments)]
 
     def _make_caller_stages(self) -> Sequence[TextStage]:
         if not self.config.needs_stages:
@@ -404,7 +449,7 @@ class Translator:
             prefix_ids = self._encode_prefixes([each.prefix(prefix.rstrip()) for each, prefix in pairs], line_numbers)
         hypotheses = self._search(prepared, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
-        return self._finish(prepared, sources, hypotheses, aligned)
+        return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
 
     def _encode_prefixes(self, prefixes: Sequence[str], line_numbers: Sequence[int]) -> list[list[int]]:
         """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
@@ -497,7 +542,7 @@ class Translator:
         rows: list[int] = []
         for i, each in enumerate(prepared):
             needing = next((stage for stage, state in each.states if stage.needs_alignment(state)), None)
-            if is_requested and needing is not None:
+            if is_requested and needing is not None and needing.alignment_refusal:
                 raise UserError(needing.alignment_refusal)
             if is_requested or needing is not None:
                 rows.append(i)
@@ -514,6 +559,8 @@ class Translator:
         sources: Sequence[Sequence[int]],
         hypotheses: Sequence[Sequence[Hypothesis]],
         aligned: Mapping[int, Sequence[WordAlignment]],
+        *,
+        keeps_alignments: bool,
     ) -> list[list[Translation]]:
         """Return the n-best translations of each text. A line break in a translation would split the output line."""
         tokenizer = self.tokenizers.tgt
@@ -533,6 +580,8 @@ class Translator:
                 translation = Translation(text, score, tokens, log_probs, finished, alignment)
                 for stage, state in reversed(each.states):
                     translation = stage.finish(translation, state)
+                if not keeps_alignments and translation.alignment is not None:
+                    translation = replace(translation, alignment=None)
                 n_best_lists[-1].append(translation)
         return n_best_lists
 
