@@ -60,6 +60,10 @@ CASES = {
         "The list: a) one. b) two.",
         "See Smith et al. (2003). |They agree.",
         "What is 2 + 2? |4. Good.",
+        "The dog sleeps.|The cat runs!|I see it.|Is it so?|Yes.",
+        "  The first cell\t|the second\u2028|and the third.",
+        "the dog sleeps. |the cat runs approx. two miles, e.g. here. |“stop!” he said. |what? |no! |yes",
+        "Call Foo.bar(), Mail.Send(x) or Site.Example.Com by Mr.Smith, Ph.D. or not.",
     ],
     "de": [
         "Der Hund schläft. |Die Katze nicht.",
@@ -81,6 +85,7 @@ CASES = {
         "Frau Dr. med. Meier hat i. d. R. Zeit. |Heute nicht.",
         "Es war ca. 8 Uhr. |Wir gingen.",
         "Die Firma Meier & Co. KG liefert bzgl. Qualität gut. |Oder?",
+        "Er sieht z.B. den Hund.|Er schläft.|Gut.",
     ],
     "fr": [
         "Le chien dort. |Le chat ne dort pas.",
@@ -268,6 +273,11 @@ def test_long_piece_is_split_at_clause_then_space_then_anywhere() -> None:
     assert split_long_sentences(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
 
 
+def test_parts_of_a_long_sentence_are_shorter_than_the_longest_sentence() -> None:
+    pieces = ["the dog and the cat. ", "the dog and the old cat sleep"]
+    assert split_long_sentences(pieces, characters, 21, 15) == [pieces[0], "the dog and ", "the old ", "cat sleep"]
+
+
 def test_combining_accent_stays_with_its_letter() -> None:
     assert split_long_sentences(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
 
@@ -290,6 +300,8 @@ def join(pieces: list[str], translations: list[str], language: str | None = None
 
 def test_white_space_between_sentences_is_kept() -> None:
     assert join(["One. ", "Two.  ", "Three. "], ["Eins.", "Zwei.", "Drei."], "de") == "Eins. Zwei.  Drei."
+    assert join(["One.", "Two.\t", "Three."], ["Eins.", "Zwei.", "Drei."], "de") == "Eins.Zwei.\tDrei."
+    assert join(["One. ", "Two.\t", "Three."], ["一。", "二。", "三。"], "zh") == "一。二。\t三。"
 
 
 def test_chinese_and_japanese_have_no_space_between_sentences() -> None:

@@ -56,10 +56,12 @@ _SAME_ABBREVIATIONS = {"no": "da", "nb": "da", "nn": "da"}
 
 _CLOSING_QUOTES = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
 _MARKS = r"[.!?…‼⁇⁈⁉؟۔።։;\u037e]"
+_BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 _STOP = re.compile(
     # marks that always end a sentence, with or without a space after them
     rf"(?P<sure>[。！？｡।॥။។][。！？｡।॥။។…!?]*|(?<=[\u3040-\uffef])[!?]+(?=[\u3040-\uffef])){_CLOSING_QUOTES}\s*"
-    rf"|(?<!{_MARKS})(?P<stop>{_MARKS}+)(?P<closed>{_CLOSING_QUOTES})\s+"
+    rf"|(?<!{_MARKS})(?P<stop>{_MARKS}+)(?P<closed>{_CLOSING_QUOTES})\s*"
+    rf"|{_BREAK.pattern}\s*"
 )
 _OPENING_QUOTES = re.compile(
     r"""(?:['’][nst]\s)?[\s"'“”„‟«»‹›‘’‚()\[{¿¡「『$€£¥—–-]*"""
@@ -69,17 +71,20 @@ _INITIALS = re.compile(r"[^\W\d_](?:\.[-–]?[^\W\d_])*")  # J  z.B  J.-C
 _ORDINAL = re.compile(r"\d{1,3}|\d{1,2}\.\d{1,2}")
 _ROMAN = re.compile(r"[IVXLC]+")
 _WORD = re.compile(r"[^\s\"'“”„«»‘’‹›()\[\]{}/—–¿¡]*$")
+_PLAIN_WORD = re.compile(r"\W*[^\W\d_]++(?![\d_@/\\=(]|\.\w)")  # not the start of a name such as Foo.bar or Foo()
 
 _CLAUSE = re.compile(r"[,;:،؛]['\"”’»)\]]*\s+|\s[—–-]\s+|[、，；：]")
 _SPACE = re.compile(r"\s+")
+_PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
+_LAST_SPACED = "\u0900"  # sentences in scripts before this one have spaces between them
 
 
 def split_sentences(text: str, language: str | None = None) -> list[str]:
     """Return the sentences with the white space after them. Their concatenation is the text."""
     language = _rule_language(language)
-    starts = [0]
-    for match in _STOP.finditer(text):
-        if match.end() < len(text) and _is_sentence_end(text, starts[-1], match, language):
+    starts, is_lower = [0], text.islower()
+    for match in _STOP.finditer(text, len(text) - len(text.lstrip())):
+        if match.end() < len(text) and _is_sentence_end(text, starts[-1], match, language, is_lower):
             starts.append(match.end())
     return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
@@ -87,14 +92,15 @@ def split_sentences(text: str, language: str | None = None) -> list[str]:
 def find_spaces_before(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
     """Return the white space before each translation: the white space that precedes its source chunk.
 
-    Chinese and Japanese have no space between sentences. An empty translation adds none.
+    After a script without spaces it is a space. Chinese and Japanese have no space between sentences. An empty
+    translation adds none.
     """
     has_spaces = _rule_language(language) not in ("zh", "ja")
     spaces: list[str] = []
     has_text = False  # a translation before is not empty
     for before, translation in zip(["", *chunks], translations, strict=False):
-        space = before[len(before.rstrip()) :].replace("\u3000", " ") or " "
-        spaces.append(space if has_spaces and translation and has_text else "")
+        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES) or " " * (before[-1:] > _LAST_SPACED)
+        spaces.append(space if translation and has_text and (has_spaces or _BREAK.search(space)) else "")
         has_text |= bool(translation)
     return spaces
 
@@ -105,12 +111,18 @@ def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language:
     return [space + translation for space, translation in zip(spaces, translations, strict=True)]
 
 
-def split_long_sentences(chunks: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
-    """Return the chunks, with long ones halved repeatedly until each has at most `max_tokens` tokens, or no letters."""
+def split_long_sentences(
+    chunks: Sequence[str], count_tokens: CountTokens, max_tokens: int, part_tokens: int | None = None
+) -> list[str]:
+    """Return the chunks, with those of more than `max_tokens` tokens halved repeatedly.
+
+    Each of their parts has at most `part_tokens` tokens (None: `max_tokens`), or no letters.
+    """
+    part_tokens = part_tokens or max_tokens
     short: list[str] = []
     for chunk, n_tokens in zip(chunks, count_tokens(chunks), strict=True):
         fits = n_tokens <= max_tokens or len(chunk) < 2 or not has_letters(chunk)
-        short += [chunk] if fits else split_long_sentences(_halves(chunk), count_tokens, max_tokens)
+        short += [chunk] if fits else split_long_sentences(_halves(chunk), count_tokens, part_tokens)
     return short
 
 
@@ -141,13 +153,26 @@ def _rule_language(language: str | None) -> str:
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str) -> bool:
-    """Return whether the sentence that starts at `start` ends at a match of `_STOP`."""
+def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str, is_lower: bool) -> bool:
+    """Return whether the sentence that starts at `start` ends at a match of `_STOP`.
+
+    A small letter begins a sentence only if the text `is_lower`. A sentence may follow without a space: "It is.He is".
+    """
+    if _BREAK.search(match[0]):
+        return True
     if match["sure"]:
         is_closed = match.end("sure") < match.end()
         return not (is_closed and _QUOTE_CONTINUES.match(text, match.end()))
     stop, following = match["stop"], _first_character(text, match.end())
-    if not following.isalnum() or following.islower():
+    if not following.isalnum() or (following.islower() and not is_lower):
+        return False
+    before = text[max(start, match.start() - 80) : match.start()]  # enough for one word, and fast in a long line
+    word = _last_word(before)
+    if following.islower() and (match["closed"] or not word.isalpha() or len(word + stop.strip(".")) < 3):
+        return False
+    if match.end() == match.end("closed") and not (
+        following.isupper() and word.isalpha() and word[1:].islower() and _PLAIN_WORD.match(text, match.end())
+    ):
         return False
     if not stop.strip(";\u037e") and (language != "el" or len(stop) > 1):
         return False  # a semicolon is a question mark only in Greek
@@ -155,7 +180,6 @@ def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str)
         return not text.endswith((" ", "\u00a0"), 0, match.start())  # "he ... Paris" is an omission
     if stop != "." or match["closed"]:
         return True
-    before = text[max(start, match.start() - 80) : match.start()]  # enough for one word, and fast in a long line
     return not _continues_after(before, following, language)
 
 
@@ -166,10 +190,15 @@ def _first_character(text: str, start: int) -> str:
     return text[start : start + 1]
 
 
+def _last_word(text: str) -> str:
+    """Return the characters after the last space, quote or bracket."""
+    found = _WORD.search(text)
+    return found[0] if found else ""
+
+
 def _continues_after(before: str, following: str, language: str) -> bool:
     """Return whether the full stop after `before` belongs to its last word and does not end the sentence."""
-    found = _WORD.search(before)
-    word = found[0] if found else ""
+    word = _last_word(before)
     lower = word.lower()
     if lower in _NOT_FINAL.get(language, ()):
         return True
@@ -211,6 +240,7 @@ class LineChunker:
     max_tokens: int  # of a chunk
     when: SplitWhen = "auto"
     max_sentences: int = 1  # of a chunk, if `when` is auto
+    part_tokens: int | None = None  # of a part of a sentence with more than `max_tokens` tokens; None: as many
 
     def read(self, line: Any) -> Any:
         """Return a line as the other methods need it."""
@@ -228,6 +258,10 @@ class LineChunker:
         """Return the text of a chunk in which sentences are found."""
         return chunk
 
+    def find_sentences(self, chunk: Any) -> list[str]:
+        """Return the sentences of a chunk, whose concatenation is its text."""
+        return split_sentences(self.text_of_chunk(chunk), self.src_lang)
+
     def divide(self, chunk: Any, sentences: list[str]) -> list[Any]:
         """Divide a chunk into sentences, whose concatenation is its text."""
         return sentences
@@ -242,9 +276,9 @@ class LineChunker:
             is_long = n_tokens > self.max_tokens
             if not has_letters(text) or (not is_long and self.when == "long"):
                 continue
-            chunks = split_sentences(text, self.src_lang)
+            chunks = self.find_sentences(chunk_lists[i][0])
             if is_long:
-                chunks = split_long_sentences(chunks, self.count_tokens, self.max_tokens)
+                chunks = split_long_sentences(chunks, self.count_tokens, self.max_tokens, self.part_tokens)
             if self.when == "auto" and self.max_sentences > 1:
                 chunks = self._group(chunks)
             if len(chunks) > 1:
@@ -356,15 +390,18 @@ class LineTranslator:
     ) -> Self:
         """Return a translator whose chunks are at most as long as the training pairs, and fit the model.
 
-        A chunk has several sentences only if at least every twentieth source of the training had as many.
+        Longer sentences are split into parts of a usual length, because the model knows few of the greatest length. A
+        chunk has several sentences only if at least every twentieth source of the training had as many.
         """
 
         def count_tokens(texts: Sequence[str]) -> list[int]:
             return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
 
         limit = min(provenance.longest_source, translator.max_source_tokens)
-        n_sentences = 1 if provenance.lengths is None else provenance.lengths.sentences.p95
-        chunker = LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when, n_sentences)
+        lengths = provenance.lengths
+        n_sentences = 1 if lengths is None else lengths.sentences.p95
+        part = None if lengths is None else min(limit, lengths.tokens.p95)
+        chunker = LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when, n_sentences, part)
         return cls.wrap(translator, chunker, look_up, review)
 
     @classmethod

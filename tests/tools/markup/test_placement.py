@@ -30,6 +30,7 @@ def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> st
         ("<b>I <i>see</i></b> it", "Ich sehe es", [(0, 0), (1, 1), (2, 2)], "<b>Ich <i>sehe</i></b> es"),
         ("a <b>dog</b>.", "ein Hund.", [(0, 0), (1, 1)], "ein <b>Hund</b>."),
         ("Hello {n}!", "Hallo!", [(0, 0)], "Hallo {n}!"),
+        ("{n}A dog", "Ein Hund", [(0, 0), (1, 1)], "{n}Ein Hund"),
         ("{n} is here", "ist da", [(0, 0), (1, 1)], "{n} ist da"),
         ("see {n} now", "siehe jetzt", [(0, 0), (1, 1)], "siehe {n} jetzt"),
         ("un<b>believ</b>able", "unglaublich", [(0, 0)], "<b>unglaublich</b>"),
@@ -71,15 +72,14 @@ def test_text_without_elements_has_normal_spaces(text: str, expected: str) -> No
     assert remove_elements(MARK(text)) == expected
 
 
-def test_no_chunk_ends_inside_a_pair_of_tags() -> None:
-    text = MARK("<b>One.</b> Two {n}. <i>Three. Four.</i> Five.")
-    sentences = ["One. ", "Two . ", "Three. ", "Four. ", "Five."]
-    assert [chunk.surface for chunk in split_into_chunks(text, sentences)] == [
-        "<b>One.</b> ",
-        "Two {n}. ",
-        "<i>Three. Four.</i> ",
-        "Five.",
-    ]
+def test_a_chunk_ends_inside_a_pair_of_tags_only_if_it_encloses_whole_sentences() -> None:
+    text = MARK("<b>One.</b> Two {n}. <i>Three. <u>Four.</u></i> Five <i>six. Seven</i> eight. Nine.")
+    sentences = ["One. ", "Two . ", "Three. ", "Four. ", "Five six. ", "Seven eight. ", "Nine."]
+    chunks = split_into_chunks(text, sentences)
+    assert "|".join(chunk.surface for chunk in chunks) == (
+        "<b>|One.|</b> |Two {n}. |<i>|Three. |<u>|Four.|</u>|</i> |Five <i>six. Seven</i> eight. |Nine."
+    )
+    assert join_chunks(text, chunks) == text
 
 
 def test_chunks_of_enclosed_text_can_be_joined_again() -> None:

@@ -230,18 +230,26 @@ def strip_enclosing_pairs(text: MarkedText) -> MarkedText:
 
 
 def split_into_chunks(text: MarkedText, text_chunks: Sequence[str]) -> list[MarkedText]:
-    """Split a text at the ends of `text_chunks`, except inside a pair of tags.
+    """Split a text at the ends of `text_chunks`, except inside a pair of tags that begins or ends inside of one.
 
     `text_chunks` are consecutive pieces of `text.text_only`; joined, they are all of it. An element at a boundary
-    belongs to the later chunk, but a closing tag to the earlier one.
+    belongs to the later chunk, but a closing tag to the earlier one. The tags around whole pieces are chunks of their
+    own.
     """
     ends = [*accumulate(map(len, text_chunks))][:-1]
     chunks: list[list[Part]] = [[]]
     depth = offset = 0
     n_passed = 0  # ends before the offset
+    outside = _find_pairs_around(text, [0, *ends, len(text.text_only)])
     for part in text.parts:
         if isinstance(part, int):
             role = text.elements[part].role
+            if part in outside and depth == 0:
+                chunks.append([part])
+                if role is Role.OPENING:
+                    chunks.append([])
+                    n_passed = bisect_right(ends, offset)
+                continue
             if role is not Role.CLOSING and ends[n_passed : n_passed + 1] == [offset] and depth == 0:
                 chunks.append([])
                 n_passed = bisect_right(ends, offset)
@@ -257,7 +265,24 @@ def split_into_chunks(text: MarkedText, text_chunks: Sequence[str]) -> list[Mark
                 start = end - offset
         offset += len(part)
         chunks[-1].append(part[start:])
-    return [text.extract(chunk) for chunk in chunks]
+    return [text.extract(chunk) for chunk in chunks if chunk]
+
+
+def _find_pairs_around(text: MarkedText, ends: Sequence[int]) -> set[int]:
+    """Return the tags of pairs that enclose whole pieces of a text. A closing tag may have white space after it."""
+    whole = text.text_only
+    starts, offset = set[int](), 0
+    found = set[int]()
+    for part in text.parts:
+        if isinstance(part, str):
+            offset += len(part)
+            continue
+        element = text.elements[part]
+        if element.role is Role.OPENING and ends[bisect_left(ends, offset)] == offset:
+            starts.add(part)
+        elif element.partner in starts and not whole[offset : ends[bisect_left(ends, offset)]].strip():
+            found |= {part, element.partner}
+    return found
 
 
 def join_chunks(source: MarkedText, chunks: Sequence[MarkedText]) -> MarkedText:

@@ -76,8 +76,11 @@ def place_elements(source: MarkedText, translation: str, alignment: Sequence[tup
         parts += [translation[start:offset], *elements_at[offset]]
         start = offset
         has_single = any(source.elements[element].role is Role.SINGLE for element in elements_at[offset])
-        if has_single and _WORD_START.match(translation, offset) and translation[offset - 1 : offset] in ("", " "):
-            parts.append(" ")  # the space before the word is now before the element
+        if has_single and _WORD_START.match(translation, offset):
+            last = source.parts.index(elements_at[offset][-1]) if offset == 0 else -1
+            follows = "".join(part for part in source.parts[last + 1 : last + 2] if isinstance(part, str))
+            if translation[offset - 1 : offset] == " " or (offset == 0 and not _WORD_START.match(follows)):
+                parts.append(" ")  # the space before the word is now before the element
     return arrange_spaces(MarkedText.make([*parts, translation[start:]], source.elements).parts, source)
 
 

@@ -7,6 +7,7 @@ constraint.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 from transformer_mt.data.text_files import has_letters, read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import LineChunker, find_spaces_before
+from transformer_mt.decoding.line_splitting import LineChunker, find_spaces_before, split_sentences
 from transformer_mt.decoding.translator import TextStage, Translation, name_line
 from transformer_mt.tools.markup.elements import (
     MarkedText,
@@ -107,6 +108,9 @@ class MarkupStage(TextStage):
         return MarkedLineChunker(**fields)
 
 
+_ALTERNATIVE = re.compile(r"\W+(?:else|elif|elsif|elseif|otherwise|plural)\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class MarkedLineChunker(LineChunker):
     """Splits lines with elements. No chunk ends inside a pair of tags."""
@@ -128,6 +132,16 @@ class MarkedLineChunker(LineChunker):
     def text_of_chunk(self, chunk: Any) -> str:
         """Return the text of a chunk in which sentences are found."""
         return chunk.text_only
+
+    def find_sentences(self, chunk: Any) -> list[str]:
+        """Return the sentences of a chunk. A control such as `{% else %}` always ends one."""
+        texts = [""]
+        for part in chunk.parts:
+            if isinstance(part, str):
+                texts[-1] += part
+            elif _ALTERNATIVE.match(chunk.elements[part].surface):
+                texts.append("")
+        return [sentence for text in texts if text for sentence in split_sentences(text, self.src_lang)]
 
     def divide(self, chunk: Any, sentences: list[str]) -> list[Any]:
         """Divide a chunk into sentences."""
