@@ -91,7 +91,8 @@ class BackTranslation(NamedTuple):
             return
         start = time.monotonic()
         options = ("--mono", RUNS / "mono.de", "--output", SYNTHETIC, "--sample", "--top-k", "10", "--resume")
-        tmt("backtranslate", self.backward.run.path, *options, log=RUNS / "backtranslate.log", threads=1)
+        command = ("synthesize", self.backward.run.path, "--direction", "back", *options)
+        tmt(*command, log=RUNS / "backtranslate.log", threads=1)
         write_text(RUNS / "backtranslate.hours", f"{(time.monotonic() - start) / 3600:.2f}\n")
 
 

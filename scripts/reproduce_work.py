@@ -125,8 +125,8 @@ class SystemRun:
             if self.scored_run.exists():
                 delete_folder(self.scored_run.path)
             n = self.system.averaged
-            verb, *how = ("average", "--last", n) if n > 1 else ("export", "--to", "weights", "--checkpoint", "last")
-            tmt(verb, self.run.path, *how, "--output", self.scored_run.path, threads=self.threads)
+            how = ("--average", n) if n > 1 else ("--checkpoint", "last")
+            tmt("export", self.run.path, *how, "--output", self.scored_run.path, threads=self.threads)
         for part in self.scored:
             if not self.scores_file(part).exists():
                 evaluate([self], part, self.scores_file(part))
@@ -149,7 +149,7 @@ class SystemRun:
 
 @dataclass(frozen=True)
 class SyntheticText:
-    """A task that makes training pairs with an ensemble of teachers, by `tmt distill` or `tmt backtranslate`."""
+    """A task that makes training pairs with an ensemble of teachers, by `tmt synthesize`."""
 
     name: str
     teachers: tuple[SystemRun, ...]
@@ -189,8 +189,9 @@ class SyntheticText:
             self.candidates.with_name(f"{self.candidates.name}.part"), sources
         ):
             delete_folder(self.folder)
-        words = (*models(self.teachers), *self.options, "--resume", "--mono", self.original, "--output", self.folder)
-        tmt("backtranslate" if self.is_backtranslation else "distill", *words, threads=self.teachers[0].threads)
+        direction = "back" if self.is_backtranslation else "forward"
+        words = (*self.options, "--resume", "--mono", self.original, "--output", self.folder)
+        tmt(*("synthesize", *models(self.teachers), "--direction", direction, *words), threads=self.teachers[0].threads)
 
 
 def write_preprocessed_texts(data: Path, lang: str) -> None:

@@ -1,10 +1,11 @@
-"""Write configs/reference.yaml and configs/schema.json after a key, its documentation or a default changed."""
+"""Write configs/reference.yaml, configs/schema.json and the tables of docs/commands.md after a change of keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from transformer_mt.cli.main import GROUPS, HIDDEN, load_command
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_scalar, render_yaml
 from transformer_mt.config.root import Config
@@ -13,7 +14,8 @@ from transformer_mt.data.data_config import MixtureStage, Source, TrainSource
 from transformer_mt.evaluation.behaviour_tests import BehaviourTest
 from transformer_mt.tools.quality.quality_config import FILTERS
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS, COMMANDS = ROOT / "configs", ROOT / "docs" / "commands.md"
 
 HEADER = """\
 # yaml-language-server: $schema=schema.json
@@ -52,6 +54,19 @@ def _render_keys(section: type[Section], indent: str, without: type[Section] = S
             yield f"{indent}{key}: {default}  # {docstring.removesuffix('; required')}"
 
 
+def commands_page() -> str:
+    """Return the text of docs/commands.md, with new tables of the commands."""
+    mark = "<!-- commands: written by scripts/write_reference.py -->\n"
+    before, _, after = COMMANDS.read_text(encoding="utf-8").split(mark)
+    blocks: list[str] = []
+    for title, group in {**GROUPS, "others": HIDDEN}.items():
+        rows = (f"| `tmt {name}` | {text} | `{load_command(name).EXAMPLE}` |" for name, text in group.items())
+        header = ["## " + title.capitalize(), "", "| command | what it does | example |", "|---|---|---|"]
+        blocks.append("\n".join([*header, *rows, ""]))
+    return mark.join([before, "\n".join(["", *blocks, ""]), after])
+
+
 if __name__ == "__main__":
     (CONFIGS / "reference.yaml").write_text(reference(), encoding="utf-8")
     (CONFIGS / "schema.json").write_text(configuration.make_json_schema(), encoding="utf-8")
+    COMMANDS.write_text(commands_page(), encoding="utf-8")

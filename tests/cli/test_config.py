@@ -1,13 +1,17 @@
-"""`tmt config`: the printed configuration and schema."""
+"""`tmt config`: the printed configuration and schema, tokens of texts, and statistics of vocabularies."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from helpers import Tmt
+import pytest
+from helpers import Tmt, assert_user_error
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.runs.folder import RunFolder
 
 
 def test_config_prints_yaml_that_loads_to_the_same_configuration(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
@@ -32,3 +36,89 @@ def test_an_override_may_be_longer_than_a_file_name(tmt: Tmt) -> None:
 
 def test_config_prints_the_json_schema(tmt: Tmt) -> None:
     assert tmt("config", "--schema").stdout == configuration.make_json_schema()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_and_ids_of_texts_are_printed(tiny_run: Path, tmt: Tmt) -> None:
+    (ids,) = TokenizerPair.load(RunFolder(tiny_run).tokenizer).src.encode(["one seven\t"])
+    done = tmt("config", tiny_run, "--tokens", "one seven\t", "--tokens", "")
+    assert done.returncode == 0, done.stderr
+    pieces, numbers, *empty, end = done.stdout.split("\n")
+    assert "".join(pieces.split(" ")) == "▁one▁seven<0x09>"
+    assert numbers == " ".join(map(str, ids))
+    assert (empty, end) == (["", ""], "")
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "wordpiece", "bpe", "byte_bpe", "unigram"])
+def test_each_kind_of_tokenizer_is_shown(kind: str, in_tiny: Path, tmt: Tmt) -> None:
+    done = tmt("config", "tiny.yaml", f"tokenizer.kind={kind}", "--tokens", "one two", "--tokens", "猫")
+    assert done.returncode == 0, done.stderr
+    pieces, *_, unknown, _, _ = done.stdout.split("\n")
+    joined = pieces.replace(" ", "").replace("Ġ", "▁").replace("##", "")
+    assert joined == "▁one▁two"
+    assert ("<unk>" in unknown) == (kind in ("word", "wordpiece"))
+
+
+def test_separate_vocabularies_are_both_shown(in_tiny: Path, tmt: Tmt) -> None:
+    done = tmt("config", "tiny.yaml", "tokenizer.joint=no", "model.tie_embeddings=decoder", "--tokens", "drei")
+    src, _, tgt, _, _ = done.stdout.split("\n")
+    assert (len(src.split(" ")), tgt) == (5, "▁drei")
+
+
+def test_statistics_of_the_vocabularies_are_those_of_the_validation_pairs(
+    in_tiny: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    (tmp_path / "en").write_text("one two three\none  two\n", encoding="utf-8")
+    (tmp_path / "de").write_text("eins\neins NEUN\n", encoding="utf-8")
+    validation = f"data.validation={{src: {tmp_path}/en, tgt: {tmp_path}/de}}"
+    done = tmt("config", "tiny.yaml", validation, "tokenizer.kind=word", "--vocabulary")
+    src, tgt = done.stdout.split("tgt, validation pairs\n")
+    assert src.startswith("src, validation pairs\n")
+    found = dict(re.findall(r"^  (\w[\w ]+?)  +([\d,.%]+)", src, re.MULTILINE))
+    assert (found["lines"], found["words"], found["pieces"]) == ("2", "5", "5")
+    assert (found["pieces per word"], found["characters per piece"]) == ("1.000", "4.200")
+    assert found["unknown"] == "0.00%"
+    assert tgt.endswith('    line 2: "eins NEUN"\n       became "eins ⁇"\n')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nope.yaml",), "nope.yaml: no such run folder and no such YAML file"),
+        (("W",), "is not a run folder"),
+        (("tiny.yaml", "--tokens", "one"), "not allowed with argument --tokens"),
+        (("tiny.yaml", "tokenizer.kind=bpee"), 'tokenizer.kind: "bpee" is not allowed, did you mean "bpe"?'),
+        (("tiny.yaml", "tokenizer.vocab_size=99999999999"), "tokenizer.vocab_size: Input should be less than or equal"),
+        (("tiny.yaml", "tokenizer.vocab_size=100"), "tokenizer.vocab_size: 100 is too small: bpe needs 260 or more"),
+        (("tiny.yaml", "tokenizer={kind: wordpiece, vocab_size: 20}"), "vocab_size: 20 is too small: wordpiece"),
+        (("tiny.yaml", "tokenizer={kind: char, merges: 9}"), "tokenizer.merges: char has no merges"),
+        (("tiny.yaml", "tokenizer={kind: word, sampling: 0.1}"), "tokenizer.sampling: word cannot sample subwords"),
+        (("tiny.yaml", "tokenizer.normalization=[NFC, lower]"), 'tokenizer.normalization.1: "lower" is not allowed'),
+        (("tiny.yaml", "tokenizer.pre_tokenization=[spaces]"), 'tokenizer.pre_tokenization.0: "spaces" is not allowed'),
+        (("tiny.yaml", "tokenizer.file=nope.json"), "tokenizer.file: nope.json: no such file (looked in"),
+        (("tiny.yaml", "tokenizer.file=train.en"), "tokenizer.file: train.en: is not a tokenizer.json"),
+        (("tiny.yaml", "tokenizer.file=W"), "is a directory; set it to a tokenizer.json"),
+        (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file must be set"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(
+    arguments: tuple[str, ...], message: str, in_tiny: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    done = tmt("config", *(argument.replace("W", str(tmp_path)) for argument in arguments), "--vocabulary")
+    assert_user_error(done, message)
+    assert done.stdout == ""
+
+
+def test_a_tokenizer_file_of_another_kind_is_refused(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
+    own = f"tokenizer.file={RunFolder(tiny_run).tokenizer}"
+    done = tmt("config", "tiny.yaml", own, "tokenizer.kind=unigram", "--vocabulary")
+    assert_user_error(done, "holds bpe, but tokenizer.kind is unigram; set tokenizer.kind: bpe")
+    same = [tmt("config", *given, "--tokens", "one").stdout for given in (("tiny.yaml", own), (tiny_run,))]
+    assert same[0] == same[1] != ""
+
+
+def test_missing_test_sets_are_not_needed(in_tiny: Path, tmt: Tmt) -> None:
+    done = tmt("config", "tiny.yaml", "--vocabulary", "data.test={gone: {src: gone.en, tgt: gone.de}}")
+    assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from transformer_mt.evaluation.metrics import NO_TER, Scorer, score_with_interva
 from transformer_mt.runs.folder import RunFolder
 
 FILES = ("--src", "valid.en", "--ref", "valid.de")
-HYP = ("--hyp", "test.de", "--ref", "train6.de")
+HYP = ("test.de", "--ref", "train6.de")
 TITLE = "        score  95 % interval     signature"
 
 
@@ -127,7 +127,7 @@ def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> Non
     assert (measured["value"], measured["signature"]) == (by_hand.score, str(ter.get_signature()))
     assert high - low == pytest.approx(2 * by_hand._ci, abs=1e-4)
     # the written translations have the same scores
-    again = in_json(tmt, "--hyp", "out", "--ref", "valid.de", "--tgt-lang", "de")
+    again = in_json(tmt, "out", "--ref", "valid.de", "--tgt-lang", "de")
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
 
 
@@ -185,7 +185,7 @@ def test_the_target_language_sets_the_tokenizer(texts: Path, tmt: Tmt) -> None:
 def test_a_file_of_moses_tokens_is_detokenized(texts: Path, tmt: Tmt) -> None:
     Path("hyp").write_text("&quot; Eins , zwei ! &quot;\n")
     Path("ref").write_text("&quot; eins , zwei ! &quot;\n")
-    options = ("--hyp", "hyp", "--ref", "ref", "--tgt-lang", "de")
+    options = ("hyp", "--ref", "ref", "--tgt-lang", "de")
     found = in_json(tmt, *options, "--text", "moses")["test_sets"]["ref"]["metrics"]
     assert found["bleu"]["value"] == pytest.approx(100)
     assert "|case:lc|" in found["bleu"]["signature"]
@@ -208,7 +208,6 @@ VALUES = {
 @pytest.mark.parametrize(
     "key",
     [
-        "run",
         "src",
         "set",
         "expect",
@@ -230,19 +229,19 @@ VALUES = {
     ],
 )
 def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt) -> None:
-    option = ["runs/tiny"] if key == "run" else [f"--{key.replace('_', '-')}", VALUES.get(key, 2)]
-    name = "RUN" if key == "run" else option[0]
-    assert_user_error(tmt("evaluate", *HYP, *option), f"--hyp scores existing translations; leave out {name}")
+    option = f"--{key.replace('_', '-')}"
+    message = f"files contain existing translations; leave out {option}"
+    assert_user_error(tmt("evaluate", *HYP, option, VALUES.get(key, 2)), message)
 
 
 @pytest.mark.parametrize(
     ("command", "parts"),
     [
-        ((), ("pass a run, or a file of translations and its references: --hyp F --ref G",)),
-        (("--ref", "valid.de"), ("pass a run",)),
+        (("--ref", "valid.de"), ("arguments are required: SYSTEM",)),
+        (("RUN", "--min-chrf", "50"), ("--min-chrf belongs to --calibrate; leave out --min-chrf",)),
         (("RUN", "--src", "test.en"), ("--src and --ref go together",)),
         (("RUN", "--ref", "test.de"), ("--src and --ref go together",)),
-        (("RUN", "--tgt-lang", "de", "--text", "raw"), ("--tgt-lang, --text needs --hyp",)),
+        (("RUN", "--tgt-lang", "de", "--text", "raw"), ("--tgt-lang and --text are only for files",)),
         (("RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
         (("RUN", "--src", "nope", "--ref", "valid.de"), ("nope: no such file",)),
         (("RUN", "--src", "empty", "--ref", "empty"), ("empty: holds no lines",)),
@@ -254,12 +253,12 @@ def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt)
         (("RUN", *FILES, "--output", "nowhere/g"), ("nowhere/g: there is no folder",)),
         (("RUN", *FILES, "--output", "."), (".: is a directory; pass a file",)),
         (("RUN", *FILES, "--output", "valid.de"), ("valid.de: is an input, and --output valid.de would overwrite it",)),
-        (("--hyp", "test.de"), ("--hyp and --ref go together",)),
-        (("--hyp", "test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8 lines: line N of one",)),
-        (("--hyp", "nope", "--ref", "valid.de"), ("nope: no such file",)),
-        (("--hyp", "test.de", "--ref", "."), (".: is a directory; pass a file",)),
-        (("--hyp", "empty", "--ref", "empty"), ("empty: holds no lines",)),
-        (("--hyp", "latin", "--ref", "test.de"), ("latin:1: not UTF-8 text",)),
+        (("test.de",), ("pass the reference translations as --ref G",)),
+        (("test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8 lines: line N of one",)),
+        (("nope", "--ref", "valid.de"), ("nope: no such file",)),
+        (("test.de", "--ref", "."), (".: is a directory; pass a file",)),
+        (("empty", "--ref", "empty"), ("empty: holds no lines",)),
+        (("latin", "--ref", "test.de"), ("latin:1: not UTF-8 text",)),
         ((*HYP, "--text", "moses"), ("Moses tokens depend on the language",)),
         ((*HYP, "--text", "moses", "--tgt-lang", ""), ('"" is not a language code',)),
         ((*HYP, "--text", "moses", "--tgt-lang", "xx"), ('text moses: Moses has no rules for "xx", only for as,',)),
@@ -333,7 +332,7 @@ def test_the_reported_step_is_the_one_that_was_loaded(
     monkeypatch.setattr(loading, "load_weights_of", lambda model, run, _: load(model, run, "8"))
     assert in_json(tmt, tiny_run, *FILES)["step"] == 8
     assert "beam 5, step 8, " in tmt("evaluate", tiny_run, *FILES).stdout
-    done = tmt("compare", tiny_run, "valid.de", "--src", "valid.en", "--ref", "valid.de", "--json", "--show", 0)
+    done = tmt("evaluate", tiny_run, "valid.de", "--src", "valid.en", "--ref", "valid.de", "--json", "--show", 0)
     assert json.loads(done.stdout)["systems"]["A"] == f"{tiny_run} (beam 5, step 8)"
 
 

@@ -12,21 +12,23 @@ import pytest
 from helpers import Tmt, assert_user_error, read_folder
 
 import transformer_mt
-from transformer_mt.cli.main import main
+from transformer_mt.cli.main import COMMANDS, FORMER_COMMANDS, main
 
 TRAIN = ("train", "--config", "tiny.yaml")
 
 
 def test_version_and_help_are_printed(tmt: Tmt) -> None:
     assert tmt("--version").stdout == f"tmt {transformer_mt.__version__}\n"
-    assert all(verb in tmt("--help").stdout for verb in ("train", "translate", "evaluate", "export", "average"))
+    assert all(
+        verb in tmt("--help").stdout for verb in ("train", "translate", "evaluate", "export", "config", "completion")
+    )
 
 
 def test_command_line_without_a_command_prints_the_commands(tmt: Tmt) -> None:
-    assert all(f"\n    {verb}" in tmt().stderr for verb in ("init", "train", "translate"))
+    assert all(f"\n  {verb} " in tmt().stderr for verb in ("init", "train", "translate"))
 
 
-@pytest.mark.parametrize(("command", "missing"), [("translate", "RUN"), ("tokenize", "RUN-or-X.yaml")])
+@pytest.mark.parametrize(("command", "missing"), [("translate", "RUN"), ("evaluate", "SYSTEM")])
 def test_message_about_missing_arguments_names_no_optional_one(command: str, missing: str, tmt: Tmt) -> None:
     assert f"arguments are required: {missing};" in tmt(command).stderr
 
@@ -44,7 +46,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         ((*TRAIN, "--train.max_steps=10"), ("unknown option --train.max_steps; did you mean train.max_steps=10?",)),
         ((*TRAIN, "--epochs=3"), ("unknown option --epochs; did you mean train.max_epochs=3?",)),
         (("translate", "RUN", "--beams", "3", "Pes."), ("error: unknown option --beams; did you mean --beam?\n",)),
-        (("average", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt average --help lists all\n",)),
+        (("export", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt export --help lists all\n",)),
         (
             ("translate", "RUN", "-foo"),
             ("-foo; tmt translate --help lists all; put -- before a text that begins with a hyphen\n",),
@@ -157,9 +159,22 @@ def test_debug_shows_the_traceback_of_a_mistake_of_the_user(command: tuple[str, 
     assert done.stderr.splitlines()[-1] == tmt("config", "nope.yaml").stderr.strip()
 
 
-def test_a_former_command_answers_with_its_replacement(tmt: Tmt) -> None:
-    done = tmt("repair", "mine.yaml", "--output", "new")
-    assert done.returncode == 2 and "tmt check X.yaml --write FOLDER" in done.stderr
+@pytest.mark.parametrize("command", FORMER_COMMANDS)
+def test_a_former_command_answers_with_its_replacement(command: str, tmt: Tmt) -> None:
+    done = tmt(command, "mine.yaml", "--output", "new")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    replacements = re.findall("tmt ([a-z]+)", done.stderr.partition("did you mean")[2])
+    assert replacements and {*replacements} <= {*COMMANDS}
+    options = tmt(replacements[0], "--help").stdout
+    assert all(option in options for option in re.findall("--[a-z-]+", done.stderr))
+
+
+def test_help_shows_at_most_16_commands_in_four_groups(tmt: Tmt) -> None:
+    shown = re.findall(
+        r"^(?:  ([a-z]+) +\S.*|(\w[\w ]*))$", tmt("--help").stdout.partition("options:")[0], re.MULTILINE
+    )
+    assert [title for _, title in shown if title] == ["prepare", "train", "use", "improve and measure"]
+    assert len([name for name, _ in shown if name]) == 16
 
 
 @pytest.mark.parametrize("error", [OSError(), OSError(9, "Bad file descriptor")])

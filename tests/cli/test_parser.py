@@ -1,17 +1,15 @@
-"""Every command has an example, a row in the table of commands, and a help that imports nothing slow."""
+"""Every command has an example, and a help that imports nothing slow."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers import Tmt
 
 from transformer_mt.cli.main import COMMANDS
 
-TABLE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 HELP_OF_ALL = """
 import sys
 from transformer_mt.cli.main import COMMANDS, main
@@ -31,11 +29,6 @@ def test_help_ends_with_an_example(command: str, tmt: Tmt) -> None:
     assert done.returncode == 0
     *_, example = done.stdout.split("\n\n")
     assert example.startswith("Example: ") and f"tmt {command} " in f"{example} ".replace("\n", " ")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_is_in_the_table_of_the_documentation(command: str) -> None:
-    assert f"\n| [`tmt {command}`](" in TABLE.read_text(encoding="utf-8")
 
 
 def test_no_help_imports_a_slow_package() -> None:

@@ -469,6 +469,7 @@ def test_reference_and_schema_are_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "write_reference.py"))
     assert (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8") == script["reference"]()
     assert (ROOT / "configs" / "schema.json").read_text(encoding="utf-8") == configuration.make_json_schema()
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == script["commands_page"]()
 
 
 def test_every_key_of_the_reference_has_a_comment() -> None:

@@ -36,7 +36,7 @@ def test_invalid_codes_are_refused_with_a_remedy(code: str, remedy: str) -> None
 
 def test_tgt_lang_option_refuses_a_country_code(tmt, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x\n", encoding="utf-8")
-    done = tmt("evaluate", "--hyp", str(tmp_path / "f"), "--ref", str(tmp_path / "f"), "--tgt-lang", "jp")
+    done = tmt("evaluate", str(tmp_path / "f"), "--ref", str(tmp_path / "f"), "--tgt-lang", "jp")
     assert (done.returncode, "write ja" in done.stderr) == (2, True)
 
 

@@ -160,7 +160,7 @@ def test_alignment_uses_mean_attention_of_the_members(
 def second(tiny: Path, tiny_run: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A second run with the tokenizers of `tiny_run`."""
     monkeypatch.chdir(tiny)
-    assert tmt("average", tiny_run, "--last", 2, "--output", tmp_path / "mean").returncode == 0
+    assert tmt("export", tiny_run, "--average", 2, "--output", tmp_path / "mean").returncode == 0
     return tmp_path / "mean"
 
 
@@ -174,7 +174,7 @@ def pairs_here(second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_commands_accept_further_runs(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
-    """`translate`, `score` and `evaluate` give the results of an ensemble built in Python."""
+    """`translate`, also with --score-targets, and `evaluate` give the results of an ensemble built in Python."""
     ones = [Translator.load(run, precision="fp32") for run in (tiny_run, second)]
     together = Translator(
         TorchEngine([one.model for one in ones], ones[0].tokenizers), ones[0].tokenizers, ones[0].config
@@ -187,7 +187,7 @@ def test_commands_accept_further_runs(tiny_run: Path, second: Path, tmt: Tmt, pa
     found = [json.loads(line)["translations"][0] for line in done.stdout.split("\n")[:-1]]
     assert [one["text"] for one in found] == [best.text for best, *_ in wanted]
     assert [one["score"] for one in found] == pytest.approx([best.score for best, *_ in wanted], abs=1e-5)
-    done = tmt("score", tiny_run, *pairs_here, "--tgt", "g", *with_second)
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", *with_second)
     scores = together.score(texts, Path("g").read_text(encoding="utf-8").split("\n")[:-1])
     assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in scores]
     files = (*pairs_here, "--ref", "g", *with_second)
@@ -257,7 +257,7 @@ def test_runs_with_other_tags_are_refused(tiny_run: Path) -> None:
 
 
 def test_misplaced_ensemble_option_is_refused(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
-    done = tmt("evaluate", "--hyp", "g", "--ref", "g", "--ensemble", tiny_run)
+    done = tmt("evaluate", "g", "--ref", "g", "--ensemble", tiny_run)
     assert (done.returncode, done.stdout) == (2, "")
     assert "leave out --ensemble" in done.stderr
     done = tmt("translate", tiny_run, "--ensemble", second, tiny_run)

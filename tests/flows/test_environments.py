@@ -85,7 +85,7 @@ def test_training_does_not_depend_on_home_or_locale(
     assert (workspace / "out").read_text("utf-8").count("\n") == 6
     texts = ("--src", "test.en", "--ref", "test.de")  # no home, no key that signs the run: its data are not read
     tmt(workspace, "evaluate", run, *texts, "--show", "2", environment={**unset, **environment})
-    tmt(workspace, "plot", "attention", run, "--text", "füür 火", environment={**unset, **environment})
+    tmt(workspace, "explain", run, "füür 火", "--attention", "attention.png", environment={**unset, **environment})
 
 
 def test_paths_may_hold_any_characters(workspace: Path, tiny_run: Path) -> None:

@@ -93,10 +93,10 @@ def test_a_paper_configuration_trains_averages_and_evaluates(
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "runs" / path.stem / "run.json").read_text(encoding="utf-8"))
     assert set(run["test"]) == set(data.test)
-    done = tmt("average", f"runs/{path.stem}", "--last", 2)
+    done = tmt("export", f"runs/{path.stem}", "--average", 2, "--output", "mean")
     assert done.returncode == 0, done.stderr
     if data.test:
-        done = tmt("evaluate", f"runs/{path.stem}-average-last-2")
+        done = tmt("evaluate", "mean")
         assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
 
 

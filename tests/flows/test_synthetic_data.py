@@ -27,8 +27,8 @@ from transformer_mt.tools.synthesis.synthetic_data import (
     write_pairs,
 )
 
-BACK = Direction("backtranslate", "de", "en")
-FORWARD = Direction("distill", "en", "de")
+BACK = Direction("back", "de", "en")
+FORWARD = Direction("forward", "en", "de")
 GERMAN = [
     "Ein kleines Mädchen klettert in ein Spielhaus aus Holz.",
     "Zwei Männer stehen am Herd und bereiten Essen zu.",
@@ -93,7 +93,7 @@ def test_both_files_have_the_kept_pairs_line_by_line(direction: Direction, src: 
 
 
 def test_files_of_one_language_get_the_names_of_their_sides() -> None:
-    files = Direction("distill", "en", "en").files(Path("out"))
+    files = Direction("forward", "en", "en").files(Path("out"))
     assert [path.name for path in files] == ["train.src", "train.tgt"]
 
 

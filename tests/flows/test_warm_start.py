@@ -141,7 +141,9 @@ def test_warm_start_refuses_tokenizers_that_changed_after_they_were_copied(works
 
 def test_tokenize_uses_the_tokenizers_of_the_warm_start(workspace: Path, tmt: Tmt) -> None:
     settings = ("tokenizer.sampling=0.1", "train.init_from=runs/tiny")
-    new, old = (tmt("tokenize", *subject, "one two") for subject in (("tiny.yaml", *settings), ("runs/tiny",)))
+    new, old = (
+        tmt("config", *subject, "--tokens", "one two") for subject in (("tiny.yaml", *settings), ("runs/tiny",))
+    )
     assert new.stdout == old.stdout != ""
 
 

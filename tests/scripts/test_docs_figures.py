@@ -55,5 +55,5 @@ def test_long_output_is_shortened_in_the_middle() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_session_runs_in_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     assert "usage: tmt" in docs_session.run_in_terminal(["--help"])
-    with pytest.raises(SystemExit, match="tmt plot failed with status 2"):
-        docs_session.run_in_terminal(["plot"])
+    with pytest.raises(SystemExit, match="tmt translate failed with status 2"):
+        docs_session.run_in_terminal(["translate"])

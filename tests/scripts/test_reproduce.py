@@ -170,10 +170,12 @@ def test_students_start_after_their_teachers_and_restart_with_new_texts(
         trained_on[work.name] = named_pairs(config.data.train_sources[0])
 
     def tmt(*words: object, threads: int | None = None) -> str:
-        if words[0] in ("distill", "backtranslate"):
+        if words[0] == "synthesize":
             teachers = [Path(str(word)).name for word in words if str(word).endswith("-last")]
             mono, folder = Path(str(words[-3])), Path(str(words[-1]))
-            events.append((words[0], *teachers, f"{mono.parent.name}/{mono.name}", folder.name))
+            events.append(
+                (words[words.index("--direction") + 1], *teachers, f"{mono.parent.name}/{mono.name}", folder.name)
+            )
             folder.mkdir()
             for name in ("train.en", "train.de", "candidates.jsonl"):
                 (folder / name).write_text("", encoding="utf-8")
@@ -194,10 +196,10 @@ def test_students_start_after_their_teachers_and_restart_with_new_texts(
         assert events == [
             *[(teacher, parts, False) for teacher in forward],
             (backward, parts[:1], False),
-            ("distill", *ensemble, "text/train.en", TAUGHT),
-            ("backtranslate", f"{backward}-last", "text/train.de", BACK),
-            ("backtranslate", f"{backward}-last", "text/train.de", DRAWN),
-            ("distill", *ensemble, f"{DRAWN}/train.en", DRAWN_TAUGHT),
+            ("forward", *ensemble, "text/train.en", TAUGHT),
+            ("back", f"{backward}-last", "text/train.de", BACK),
+            ("back", f"{backward}-last", "text/train.de", DRAWN),
+            ("forward", *ensemble, f"{DRAWN}/train.en", DRAWN_TAUGHT),
             *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in (1, 2)],
         ]
         events.clear()

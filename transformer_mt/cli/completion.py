@@ -18,7 +18,7 @@ from transformer_mt.cli.command import Command, list_config_keys, positional
 class Completion(Command):
     """Print the shell code that completes commands, options, keys and files at a Tab."""
 
-    EXAMPLE: ClassVar[str] = 'eval "$(tmt completion bash)" in ~/.bashrc'
+    EXAMPLE: ClassVar[str] = 'eval "$(tmt completion bash)"'
 
     shell: Literal["bash", "zsh"] = positional("the shell that you use")
 

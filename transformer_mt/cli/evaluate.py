@@ -1,4 +1,4 @@
-"""`tmt evaluate`: compute BLEU, chrF, chrF++ and TER of a run, or of a file of translations."""
+"""`tmt evaluate`: score runs or files of translations, compare several, or fit the confidences of a run."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from shlex import quote
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
-from transformer_mt.cli.command import Command, flag, group, list_given_flags, option, positional
+from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option, positional
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import (
     EngineName,
     LoadingOptions,
     SearchOptions,
-    TextKindOptions,
     collect_overrides,
     engine_option,
     ensemble_option,
     json_flag,
+    language,
     load_translator,
     number,
 )
@@ -37,32 +39,54 @@ if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.behaviour_tests import BehaviourResult
+    from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
     from transformer_mt.evaluation.degenerate import Sample
-    from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, Scorer
+    from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, MetricComparison, Scorer, Texts
     from transformer_mt.evaluation.robustness import RobustnessScore
     from transformer_mt.runs.folder import RunFolder
 
+N_SHOWN = 5  # sentences of a comparison
+OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine"}
+OPTIONS_OF_CALIBRATION = {"--src", "--ref", "--json", "--calibrate", "--min-chrf"}
+
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions(TextKindOptions):
-    """A file of translations."""
+class TextKindOptions(OptionGroup):
+    """Kind of text of files that are scored."""
 
-    TITLE: ClassVar[str] = "a file instead of a run"
+    TITLE: ClassVar[str] = "only if all systems are files"
 
-    hyp: Path | None = option("translations to score, line by line", metavar="F")
+    tgt_lang: str | None = option(
+        "target language; it sets the tokenizer of BLEU (default: 13a), the words of TER, and the rules of Moses",
+        metavar="L",
+        parse=language,
+    )
+    text: Literal["raw", "moses"] | None = option(
+        "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
+    )
+
+    def make_scorer(self) -> Scorer:
+        """Return the scorer of files."""
+        from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
+
+        return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Command):
-    """Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) with sacreBLEU.
+    """Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) of a run or a file of translations.
 
-    The scores have signatures and 95 % intervals from 1,000 bootstrap resamples. They are those of a run, or of a file
-    of translations (--hyp F --ref G). TER is left out for th, lo, km, my and bo, which have no spaces between words.
+    The scores have signatures of sacreBLEU and 95 % intervals from 1,000 bootstrap resamples. Several systems are
+    tested against the first, by paired bootstrap resampling and by approximate randomisation. Their scores by reference
+    length and by word frequency are printed too, and the sentences that differ most in chrF. TER is left out for th,
+    lo, km, my and bo, which have no spaces between words.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt evaluate runs/mine --src test.en --ref test.de"
+    EXAMPLE: ClassVar[str] = "tmt evaluate runs/a runs/b --src test.en --ref test.de"
 
-    run: Path | None = positional("a run folder", metavar="RUN", default=None)
+    systems: tuple[Path, ...] = positional(
+        "run folders, or files of translations; several are compared", metavar="SYSTEM"
+    )
     src: Path | None = option("source sentences (default: test sets of the run)", metavar="F")
     ref: Path | None = option(
         "reference translations, line by line; for a run, raw text or Moses tokens like its training data", metavar="G"
@@ -74,69 +98,123 @@ class Evaluate(Command):
     robustness: bool = flag(
         "also score copies of each test set that are changed as users write: capitals, typing errors, emoji and others"
     )
+    calibrate: bool = flag(
+        "fit the confidences of translate --confidence to --src and --ref (default: the validation pairs); every "
+        "second pair is used for the fit, and the printed figures are those of the others"
+    )
+    min_chrf: float = option(
+        "--calibrate: lowest sentence-level chrF of an acceptable translation (60)",
+        default=60.0,
+        metavar="X",
+        parse=number(0.01, 100, float),
+    )
     json: bool = json_flag()
-    show: int | None = option("print the first N translations", metavar="N", parse=number(0))
+    show: int | None = option(
+        f"print N translations: the first (0), or of several systems those that differ most ({N_SHOWN})",
+        metavar="N",
+        parse=number(0),
+    )
     output: Path | None = option("write the translations to this file, one per line", metavar="OUT")
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
-    files: FileOptions = group(FileOptions)
+    text_kind: TextKindOptions = group(TextKindOptions)
     search: SearchOptions = group(SearchOptions)
 
     def execute(self) -> None:
         """Run `tmt evaluate`."""
-        from transformer_mt.evaluation.behaviour_tests import check_translations, load_behaviour_tests
-
         _check_arguments(self)
-        tests = load_behaviour_tests(self.expect) if self.expect else ()
-        translator = None
-        if self.run is not None:
-            overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
-            translator = load_translator(self.run, self.loading, overrides, ensemble=self.ensemble, chooses_engine=True)
-        header, evaluations = _evaluate_run(self, translator) if translator else _evaluate_file(self)
-        sets: dict[str, Any] = {}
-        for evaluation in evaluations:
-            sets[evaluation.name] = evaluation.to_json()
-            if not self.json:
-                evaluation.show(self.show or 0)
-        results: list[BehaviourResult] = []
-        if translator and tests:
-            tags = [test.tag or translator.config.tag for test in tests]
-            results = check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
-        if self.json:
-            expect = {"expect": [result._asdict() for result in results]} if tests else {}
-            report = {"tmt": __version__, **header, "test_sets": sets, **expect}
-            print(json.dumps(report, ensure_ascii=False, indent=1))
-        elif results:
-            rows = [(each.title, each.translation, each.problem or "passes") for each in results]
-            print_table(("test", "translation", "problem"), rows)
-            print_text(f"{sum(not each.problem for each in results)} of {len(results)} behaviour tests pass")
-        if any(each.problem for each in results):
-            sys.exit(1)
+        if self.calibrate:
+            _calibrate(self)
+        elif len(self.systems) == 1:
+            _evaluate(self)
+        else:
+            comparison = _compare(self)
+            if self.json:
+                print_json(asdict(comparison))
+            else:
+                comparison.show()
+
+    def load_translator(self, run: Path) -> Translator:
+        """Load the model of a run, or the ensemble, with the options of the search."""
+        overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
+        return load_translator(run, self.loading, overrides, ensemble=self.ensemble, chooses_engine=True)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Print one JSON object, with the version of the program."""
+    print(json.dumps({"tmt": __version__, **values}, ensure_ascii=False, indent=1))
 
 
 def _check_arguments(args: Evaluate) -> None:
     check_output(args.output, args.src, args.ref)
-    if args.files.hyp is None:
-        if given := list_given_flags(args.files):
-            raise UserError(f"evaluate: {', '.join(given)} needs --hyp; a run has it in its config.yaml")
-        if args.run is None:
-            raise UserError("evaluate: pass a run, or a file of translations and its references: --hyp F --ref G")
-        if bool(args.src) != bool(args.ref):
-            raise UserError("evaluate: --src and --ref go together")
-        if args.set is not None and args.src:
-            raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
+    for path in args.systems:
+        if not path.exists():
+            raise UserError(f"{path}: no such run folder and no such file (looked in {Path.cwd()})")
+    has_run, is_comparison = any(path.is_dir() for path in args.systems), len(args.systems) > 1
+    given = {*list_given_flags(args)}
+    if args.calibrate:
+        if is_comparison or not has_run:
+            raise UserError("evaluate: --calibrate needs one run")
+        given -= OPTIONS_OF_CALIBRATION
+        reason = "--calibrate uses other options"
+    elif is_comparison:
+        given -= OPTIONS_OF_COMPARISON
+        reason = "several systems are compared"
     else:
-        given = {"RUN"} if args.run else set[str]()
-        given |= {*list_given_flags(args, args.loading, args.search)} - {"--ref", "--json"}
-        if given:
-            raise UserError(f"evaluate: --hyp scores existing translations; leave out {', '.join(sorted(given))}")
-        if args.ref is None:
-            raise UserError("evaluate: --hyp and --ref go together")
-        if not args.files.tgt_lang and args.files.text == "moses":
-            raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
-    if args.json and args.show:
+        given &= {"--min-chrf"}
+        reason = "--min-chrf belongs to --calibrate"
+    if not has_run:
+        allowed = {"--src", "--ref", "--json", "--show"} if is_comparison else {"--ref", "--json"}
+        given |= {*list_given_flags(args, args.loading, args.search)} - allowed
+        reason = "files contain existing translations"
+    if given:
+        raise UserError(f"evaluate: {reason}; leave out {', '.join(sorted(given))}")
+    if has_run and list_given_flags(args.text_kind):
+        raise UserError("evaluate: --tgt-lang and --text are only for files; a run has them in its config.yaml")
+    if not args.text_kind.tgt_lang and args.text_kind.text == "moses":
+        raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
+    if args.ref is None and (is_comparison or not has_run):
+        raise UserError("evaluate: pass the reference translations as --ref G")
+    if has_run and bool(args.src) != bool(args.ref):
+        raise UserError("evaluate: --src and --ref go together, because a run has to translate")
+    if args.set is not None and args.src:
+        raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
+    if len(args.systems) > len(ascii_uppercase):
+        raise UserError(f"evaluate: pass at most {len(ascii_uppercase)} systems")
+    if args.json and args.show and not is_comparison:
         raise UserError("evaluate: --show and --json do not go together; --output G writes the translations")
+
+
+# --- one system -------------------------------------------------------------------------------------------------------
+
+
+def _evaluate(args: Evaluate) -> None:
+    """Score a run or a file, and run the behaviour tests."""
+    from transformer_mt.evaluation.behaviour_tests import check_translations, load_behaviour_tests
+
+    tests = load_behaviour_tests(args.expect) if args.expect else ()
+    (path,) = args.systems
+    translator = args.load_translator(path) if path.is_dir() else None
+    header, evaluations = _evaluate_run(args, translator) if translator else _evaluate_file(args, path)
+    sets: dict[str, Any] = {}
+    for evaluation in evaluations:
+        sets[evaluation.name] = evaluation.to_json()
+        if not args.json:
+            evaluation.show(args.show or 0)
+    results: list[BehaviourResult] = []
+    if translator and tests:
+        tags = [test.tag or translator.config.tag for test in tests]
+        results = check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
+    if args.json:
+        expect = {"expect": [result._asdict() for result in results]} if tests else {}
+        print_json({**header, "test_sets": sets, **expect})
+    elif results:
+        rows = [(each.title, each.translation, each.problem or "passes") for each in results]
+        print_table(("test", "translation", "problem"), rows)
+        print_text(f"{sum(not each.problem for each in results)} of {len(results)} behaviour tests pass")
+    if any(each.problem for each in results):
+        sys.exit(1)
 
 
 @dataclass(frozen=True)
@@ -180,16 +258,15 @@ class Evaluation:
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
 
 
-def _evaluate_file(args: Evaluate) -> tuple[dict[str, Any], list[Evaluation]]:
+def _evaluate_file(args: Evaluate, path: Path) -> tuple[dict[str, Any], list[Evaluation]]:
     """Score a file of translations. Return a header for JSON, and the scores."""
-    from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, score_with_intervals
+    from transformer_mt.evaluation.metrics import score_with_intervals
 
-    hyp, text, tgt_lang = args.files.hyp, args.files.text or "raw", args.files.tgt_lang
-    assert hyp and args.ref  # checked
-    scorer = Scorer.from_config(ScoringConfig(text=text), tgt_lang or "")
-    hypotheses, references = read_aligned_files(hyp, args.ref)
+    assert args.ref  # checked
+    scorer = args.text_kind.make_scorer()
+    hypotheses, references = read_aligned_files(path, args.ref)
     scores = score_with_intervals(hypotheses, references, scorer)
-    header = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
+    header = {"hypotheses": str(path), "tgt_lang": args.text_kind.tgt_lang, "text": scorer.text}
     return header, [Evaluation(str(args.ref), len(references), scores)]
 
 
@@ -220,13 +297,11 @@ def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any
 
 def _read_test_sets(args: Evaluate, run: RunFolder, config: Config, scorer: Scorer) -> list[EvaluationSet]:
     """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
-    from transformer_mt.evaluation.metrics import EvaluationSet
     from transformer_mt.flows.evaluation import make_evaluation_set
     from transformer_mt.flows.prepare import load_split
 
-    if args.src and args.ref:
-        sources, references = read_aligned_files(args.src, args.ref)
-        return [EvaluationSet(str(args.src), sources, references, scorer)]
+    if given := _read_files(args, scorer):
+        return [given]
     corpora = {name: load_split(config, name) for name in _choose_test_sets(args, config)}
     saved_fingerprints = run.read_metadata()["sha256"]
     for name, corpus in corpora.items():
@@ -237,6 +312,16 @@ def _read_test_sets(args: Evaluate, run: RunFolder, config: Config, scorer: Scor
             )
     test_sets = [make_evaluation_set(config, name, corpus) for name, corpus in corpora.items()]
     return test_sets if args.search.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
+
+
+def _read_files(args: Evaluate, scorer: Scorer) -> EvaluationSet | None:
+    """Read --src and --ref, if they are given."""
+    from transformer_mt.evaluation.metrics import EvaluationSet
+
+    if not args.src or not args.ref:
+        return None
+    sources, references = read_aligned_files(args.src, args.ref)
+    return EvaluationSet(str(args.src), sources, references, scorer)
 
 
 def _choose_test_sets(args: Evaluate, config: Config) -> list[str]:
@@ -280,3 +365,154 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
     method = f"{translator.config.method}, step {steps}"
     robustness = [*measure_robustness(test_set, partial(translate_guarded, translator))] if args.robustness else []
     return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, robustness)
+
+
+# --- several systems --------------------------------------------------------------------------------------------------
+
+SCORE = "{:.2f}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of all comparisons. Systems are named by letters, in their order."""
+
+    systems: Mapping[str, str]
+    pairs: int
+    metrics: Mapping[str, MetricComparison]
+    lengths: Sequence[LengthBucket]
+    frequencies: Sequence[FrequencyBucket]
+    sentences: Sequence[SentenceComparison]
+
+    def show(self) -> None:
+        """Print all results."""
+        from transformer_mt.evaluation.metrics import NO_TER
+
+        for letter, name in self.systems.items():
+            print_text(f"{letter}  {name}")
+        print_text(
+            f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation"
+        )
+        header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
+        print_table(header, list(self._score_rows()), numbers=range(2, len(header)))
+        for name, comparison in self.metrics.items():
+            print_text(f"{name:<6}  {comparison.signature}")
+        if "TER" not in self.metrics:
+            print(NO_TER)
+        letters = list(self.systems)
+        print_text("\nby words of the reference")
+        head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
+        rows = [
+            [bucket.words, f"{bucket.pairs:,}", *map(SCORE.format, [*bucket.bleu, *bucket.chrf])]
+            for bucket in self.lengths
+        ]
+        print_table(head, rows, numbers=range(1, len(head)))
+        if self.frequencies:
+            print_text("\nF1 of words, by their frequency in the training text")
+            rows = [
+                [bucket.frequency, f"{bucket.words:,}", *map(SCORE.format, bucket.f1)] for bucket in self.frequencies
+            ]
+            print_table(["times", "words", *letters], rows, numbers=range(1, len(letters) + 2))
+        for sentence in self.sentences:
+            print_text(f"\nline {sentence.line}")
+            if sentence.source is not None:
+                print_text(f"  source     {sentence.source}")
+            print_text(f"  reference  {sentence.reference}")
+            for letter, text, chrf in zip(letters, sentence.translations, sentence.chrf, strict=True):
+                print_text(f"  {letter} {chrf:8.2f}  {text}")
+
+    def _score_rows(self) -> Iterator[list[str]]:
+        for metric, comparison in self.metrics.items():
+            for letter, system in zip(self.systems, comparison.systems, strict=True):
+                difference = "" if system.difference is None else f"{system.difference:+.2f}"
+                p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
+                yield [metric if letter == "A" else "", letter, f"{system.score:.2f}", difference, *p_values]
+
+
+def _compare(args: Evaluate) -> Comparison:
+    """Translate with the runs, and compare all translations."""
+    from transformer_mt.config import root as configuration
+    from transformer_mt.evaluation import breakdown
+    from transformer_mt.evaluation.metrics import EvaluationSet, compare_systems
+    from transformer_mt.flows.evaluation import make_shared_scorer, read_training_targets, translate_set
+    from transformer_mt.runs.folder import RunFolder
+
+    assert args.ref  # checked
+    opened = [RunFolder.open(path) for path in args.systems if path.is_dir()]
+    configs = {run: configuration.load_run(run) for run in opened}
+    for run in configs:
+        run.find_checkpoint(args.loading.checkpoint or "best")  # report a missing checkpoint before a run translates
+    scorer = make_shared_scorer(configs) if configs else args.text_kind.make_scorer()
+    runs = {run.path for run in configs}
+    paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
+    texts = dict(zip(paths, read_aligned_files(*paths), strict=True))
+    references, sources = texts[args.ref], texts[args.src] if args.src else None
+    hypotheses: list[Texts] = []
+    names: list[str] = []
+    for path in args.systems:
+        if path in runs:
+            translator = args.load_translator(path)
+            hypotheses.append(translate_set(translator, EvaluationSet(str(path), sources or [], references, scorer)))
+            names.append(f"{path} ({translator.config.method}, step {translator.runs[0].step:,})")
+        else:
+            hypotheses.append(texts[path])
+            names.append(str(path))
+    training_text = None
+    if configs:
+        training_text = read_training_targets(*next(iter(configs.items())), partial(warnings.warn, stacklevel=1))
+    return Comparison(
+        dict(zip(ascii_uppercase, names, strict=False)),
+        len(references),
+        compare_systems(hypotheses, references, scorer),
+        breakdown.score_by_length(hypotheses, references, scorer),
+        breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
+        breakdown.find_most_different(
+            hypotheses, sources, references, scorer, N_SHOWN if args.show is None else args.show
+        ),
+    )
+
+
+# --- confidences ------------------------------------------------------------------------------------------------------
+
+
+def _calibrate(args: Evaluate) -> None:
+    """Fit the confidences of a run, write them into it, and print how good they are."""
+    from transformer_mt.config import root as configuration
+    from transformer_mt.evaluation.metrics import Scorer
+    from transformer_mt.flows.evaluation import read_validation_set
+    from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.tools.analysis.confidence import calibrate
+
+    folder = RunFolder.open(args.systems[0])
+    config = configuration.load_run(folder)
+    given = _read_files(args, Scorer.from_config(config.scoring, config.data.tgt_lang))
+    translator = load_translator(folder.path, args.loading, collect_overrides(args.search, n_best=1))
+    calibration, bins = calibrate(
+        translator, given or read_validation_set(config, translator.config.tag), args.min_chrf
+    )
+    if args.json:
+        fitted = {"file": str(folder.calibration), "calibration": calibration.model_dump(mode="json")}
+        print_json({**fitted, "bins": [each._asdict() for each in bins]})
+        return
+    figures = calibration.held_out
+    print_text(
+        f"fitted to {calibration.n_translations:,} translations (step {calibration.step:,}, "
+        f"{calibration.decoding.method}); acceptable: sentence-level chrF of at least {calibration.min_chrf:g}",
+        f"on {figures.n_translations:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n",
+    )
+    rows = [
+        (
+            f"{each.low:.1f} to {each.high:.1f}",
+            f"{each.n_translations:,}",
+            f"{each.confidence:.3f}",
+            f"{each.acceptable:.3f}",
+        )
+        for each in bins
+    ]
+    print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
+    is_changed = translator.config != config.decoding or args.loading.checkpoint
+    print_text(
+        f"\nexpected calibration error: {figures.ece_before:.3f} before (exp of the mean token log-probability), "
+        f"{figures.ece_after:.3f} after",
+        f"{folder.calibration} is written; next: tmt translate {quote(str(folder.path))} --confidence"
+        f"{', with the same options' if is_changed else ''}",
+    )

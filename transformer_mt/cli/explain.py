@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command, group, option, positional
@@ -23,13 +23,15 @@ from transformer_mt.cli.options import (
     run_argument,
 )
 from transformer_mt.cli.table import align, print_text
-from transformer_mt.system.files import write_text
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import atomic_file, write_text
 from transformer_mt.system.log import format_probability, label_piece, log, make_visible
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, TokenPrediction
 
+IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH = 80
 N_ATTENDED = 3  # source pieces with the highest weights
 LONGEST_BAR = 20
@@ -54,6 +56,12 @@ class Explain(Command):
     )
     json: bool = json_flag()
     html: Path | None = option("also write one HTML page without external files", metavar="F")
+    attention: Path | None = option(
+        "also draw the attention weights of every layer and head (.png, .svg or .pdf)", metavar="F"
+    )
+    kind: Literal["cross", "encoder", "decoder"] = option(
+        "attention to draw: cross (default), or the self-attention of the encoder or the decoder", default="cross"
+    )
     loading: LoadingOptions = group(LoadingOptions)
     search: SearchOptions = group(SearchOptions)
 
@@ -62,6 +70,9 @@ class Explain(Command):
         text = decode_argument(self.text)
         reference = None if self.reference is None else decode_argument(self.reference)
         check_output(self.html, option="--html")
+        check_output(self.attention, option="--attention")
+        if self.attention is not None and self.attention.suffix.lower() not in IMAGE_SUFFIXES:
+            raise UserError(f"{self.attention}: the suffix sets the image format; use {', '.join(IMAGE_SUFFIXES)}")
         from transformer_mt.tools.analysis.explanation import explain
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
@@ -81,6 +92,12 @@ class Explain(Command):
             subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
             write_text(self.html, render_html(explanation, reasons, f"{subtitle}, {translator.config.method}"))
             (log if self.json else print_text)(f"\nthe page is {self.html}")
+        if self.attention is not None:
+            from transformer_mt.tools.analysis.figures import save, translate_with_attention
+
+            figure = translate_with_attention(translator, text).figure(self.kind)
+            with atomic_file(self.attention.resolve()) as temporary:
+                save(figure, temporary, self.attention.suffix[1:].lower())
 
 
 def _identity(translator: Translator) -> dict[str, object]:

@@ -1,8 +1,9 @@
-"""`tmt export`: write a run's model as a CTranslate2 folder, or as a run folder with weights only."""
+"""`tmt export`: write a run's model as a CTranslate2 folder, or its weights or a mean of them as a run folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -10,34 +11,45 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt.cli import line_input
 from transformer_mt.cli.command import Command, option
-from transformer_mt.cli.options import run_argument
-from transformer_mt.cli.table import print_text
+from transformer_mt.cli.options import number, run_argument
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system import files
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
+    from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
     from transformer_mt.model.transformer import Transformer
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.runs.records import CheckpointInfo
 
 
+COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Export the model of a run to CTranslate2, or its weights alone.
+    """Export the model of a run to CTranslate2, or its weights, or a mean of the weights of several checkpoints.
 
+    weights: write a folder that other commands read like a run, without the training state. A mean of checkpoints
+    (Vaswani et al. 2017, section 6.1) is validated like the checkpoints of a training.
     ctranslate2: write a folder for CTranslate2, with a script translate.py that needs only the packages ctranslate2 and
     tokenizers. Both engines translate up to 100 validation sentences; export.json contains the comparison.
-    weights: write a folder that replaces a run, without the training state.
     """
 
     EXAMPLE: ClassVar[str] = "tmt export runs/mine --to ctranslate2 --output engine"
 
     run: Path = run_argument()
-    to: Literal["ctranslate2", "weights"] = option("target format", is_required=True)
+    to: Literal["weights", "ctranslate2"] = option("target format (default: weights)", default="weights")
     output: Path = option("a new folder", metavar="DIR", is_required=True)
-    checkpoint: str = option("checkpoint to export (default: best)", default="best", metavar="best|last|STEP")
+    checkpoint: str | None = option("checkpoint to export (default: best)", metavar="best|last|STEP")
+    average: int | None = option(
+        "weights: the mean of the N newest checkpoints, or with --checkpoint best of the N best (keep.last and "
+        "keep.best limit N)",
+        metavar="N",
+        parse=number(2),
+    )
     quantization: str | None = option(
         "ctranslate2: float32 (default), int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16",
         metavar="Q",
@@ -52,13 +64,20 @@ class Export(Command):
 
         if self.to == "weights" and (self.quantization or self.src):
             raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
+        if self.average and self.to != "weights":
+            raise UserError("export: --average writes weights, which can be exported afterwards; leave out --to")
+        if self.average and self.checkpoint not in (None, "best", "last"):
+            raise UserError("export: --average takes the newest checkpoints, or the best: pass --checkpoint best")
         line_input.check_files(self.src)
         source = RunFolder.open(self.run)
         check_output_is_new(self.output)
-        if self.to == "weights":
-            _export_weights(source, self.checkpoint, self.output)
+        if self.average:
+            _export_average(source, self.average, self.checkpoint == "best", self.output)
+        elif self.to == "weights":
+            _export_weights(source, self.checkpoint or "best", self.output)
         else:
-            _export_ctranslate2(source, self.checkpoint, self.output, self.quantization or "float32", self.src)
+            quantization = self.quantization or "float32"
+            _export_ctranslate2(source, self.checkpoint or "best", self.output, quantization, self.src)
 
 
 def check_output_is_new(output: Path) -> None:
@@ -76,10 +95,14 @@ def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
 
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
+    _describe_weights(output, f"the weights of {source.path}, step {info.step:,}")
+
+
+def _describe_weights(output: Path, what: str) -> None:
     size = files.format_bytes(files.measure_folder(output))
     print_text(
-        f"{output}: the weights of {source.path}, step {info.step:,}, {size}; tmt translate, score, evaluate, compare, "
-        "tokenize, plot and export read it like a run, and train.init_from starts from it"
+        f"{output}: {what}, {size}; tmt translate, evaluate, explain and export read it like a run, and "
+        "train.init_from starts from it"
     )
 
 
@@ -100,6 +123,94 @@ def write_weights_folder(
     scored = checkpoint if checkpoint.scores else None
     readme = render_readme(RunFolder(output), configuration.load_run(source), record, scored)
     weights.write_folder(source, output, model, checkpoint, record, readme)
+
+
+# --- the mean of checkpoints ------------------------------------------------------------------------------------------
+
+
+def _export_average(source: RunFolder, n: int, takes_best: bool, output: Path) -> None:
+    """Write the mean of the newest or the best checkpoints, with its validation scores, and print them."""
+    from transformer_mt.config import root as configuration
+    from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+    from transformer_mt.model.transformer import Transformer
+
+    checkpoints = _select_checkpoints(source, n, takes_best)
+    config = configuration.load_run(source)
+    tokenizers = TokenizerPair.load(source.tokenizer)
+    model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+    load_average(model, checkpoints)
+    scores = _validate(source, config, model, tokenizers)
+    steps = [info.step for info in checkpoints]
+    description = f"the mean of {source.path}, steps {', '.join(f'{step:,}' for step in steps)}"
+    mean = replace(checkpoints[-1], scores=scores, files={})
+    write_weights_folder(source, output, model.cpu(), mean, description, steps)
+    scored = [*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]
+    rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
+    print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))
+    _describe_weights(output, description)
+
+
+def _select_checkpoints(run: RunFolder, n: int, takes_best: bool) -> list[CheckpointInfo]:
+    """Return the newest or the best checkpoints, oldest first. Raises `UserError` if the run has too few."""
+    from transformer_mt.runs.records import rank_checkpoints
+
+    available = [info for info in run.list_checkpoints() if not info.stopped]
+    candidates = rank_checkpoints(available) if takes_best else available[::-1]
+    if len(candidates) < n:
+        steps = ", ".join(str(info.step) for info in candidates) or "none"
+        raise UserError(
+            f"export: {run.path} has only {len(candidates)} of {n} checkpoints (steps: {steps});\n"
+            "keep.last and keep.best set how many a training keeps"
+        )
+    return sorted(candidates[:n], key=lambda info: info.step)
+
+
+def load_average(model: Transformer, checkpoints: Sequence[CheckpointInfo]) -> None:
+    """Load the mean of the weights, which is computed in fp64.
+
+    Raises `UserError` if a running training has deleted a checkpoint.
+    """
+    import torch
+
+    from transformer_mt.runs.checkpoints import load_weights
+
+    sums = {name: torch.zeros_like(parameter, dtype=torch.float64) for name, parameter in model.named_parameters()}
+    for info in checkpoints:
+        if not info.path.exists():
+            raise UserError(f"{info.path}: was deleted, because the run is being trained; try again")
+        load_weights(model, info)
+        for name, parameter in model.named_parameters():
+            sums[name] += parameter.detach()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(sums[name].div(len(checkpoints)))
+
+
+def _validate(run: RunFolder, config: Config, model: Transformer, tokenizers: TokenizerPair) -> dict[str, float]:
+    """Compute the scores that the training would give these weights, in its precision.
+
+    Raises `UserError` if the validation pairs have changed. Their scores are not comparable, and they may be training
+    pairs.
+    """
+    from transformer_mt.flows.evaluation import Validator
+    from transformer_mt.flows.prepare import encode_validation, load_split
+    from transformer_mt.system.device import configure_process, resolve_machine
+    from transformer_mt.training.distributed import Ranks
+
+    try:
+        pairs = load_split(config, "validation")
+    except UserError as error:
+        raise UserError(f"export: cannot read the validation pairs to score the mean:\n{error}") from None
+    if pairs.fingerprint != run.read_metadata()["sha256"]["validation"]:
+        raise UserError(f"export: the validation pairs of {run.path} have changed since its training; restore them")
+    corpus = encode_validation(config, pairs, tokenizers)
+    machine = resolve_machine("auto", config.precision, "auto")
+    configure_process(machine)
+    model.to(machine.device)
+    return Validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
+
+
+# --- CTranslate2 ------------------------------------------------------------------------------------------------------
 
 
 def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> None:

@@ -149,14 +149,14 @@ def group_windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
         yield window
 
 
-def check_input(texts: Sequence[str], file: Path | None, command: str) -> None:
+def check_input(texts: Sequence[str], file: Path | None) -> None:
     """Raise `UserError` for texts together with a file, or a missing file. Warn if a text is the name of a file."""
     if texts and file:
-        raise UserError(f"{command}: give texts or --input, not both")
+        raise UserError("translate: give texts or --input, not both")
     check_files(file)
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113  (Path.is_file raises an error for a long text)
-            advice = f"{command} --input {quote(text)} reads its lines"
+            advice = f"translate --input {quote(text)} reads its lines"
             log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
 
 

@@ -1,4 +1,4 @@
-"""Resumable line output of `tmt translate`, `tmt score` and others: process lines in windows, and write each at once.
+"""Resumable line output of `tmt translate` and others: process lines in windows, and write each at once.
 
 The output file G appears when it is complete. Until then its lines are in G.part, and G.part.json records the progress
 after each window. An interrupted command continues with `--resume` after the last complete window.

@@ -13,9 +13,10 @@ import sys
 import threading
 import traceback
 import warnings
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command, CommandParser, OptionGroup, add_arguments
@@ -31,64 +32,51 @@ if _replaces_interrupt:  # Ctrl-C during an import ends silently: no traceback, 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-class Entry(NamedTuple):
-    """A line of `tmt --help`, and the module of the command, if it has another name."""
-
-    name: str
-    summary: str
-    module: str | None = None
-
-    def load(self) -> type[Command]:
-        """Import the class of the command, which is named after it."""
-        return getattr(import_module(f"transformer_mt.cli.{self.module or self.name}"), self.name.capitalize())
-
-
-COMMANDS = {
-    entry.name: entry
-    for entry in (
-        Entry("init", "write a commented configuration for your own sentence pairs"),
-        Entry(
-            "check",
-            "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets",
-        ),
-        Entry("prepare", "read, filter and encode the data of a training before it starts, on several processes"),
-        Entry("plan", "measure a few steps, and predict the time, memory and disk of a training"),
-        Entry("train", "train a model; the same command resumes an interrupted training"),
-        Entry("correct", "fine-tune a run on corrected translations, and keep its quality on other text"),
-        Entry("translate", "translate text from arguments, a file, standard input or a prompt"),
-        Entry(
-            "explain", "show how a sentence is translated: alternatives, attention, search, effect of each source word"
-        ),
-        Entry("calibrate", "fit the confidences of translate --confidence to validation pairs"),
-        Entry("serve", "translate over HTTP: a web page, and an API like that of LibreTranslate"),
-        Entry(
-            "backtranslate",
-            "make training pairs whose sources are translations of monolingual text (back-translation)",
-            "synthetic_pairs",
-        ),
-        Entry(
-            "distill",
-            "make training pairs whose targets are translations by a model or an ensemble (distillation)",
-            "synthetic_pairs",
-        ),
-        Entry("score", "compute the log-probability of given translations"),
-        Entry("evaluate", "compute BLEU, chrF, chrF++ and TER of a run or of a file of translations"),
-        Entry("compare", "compare runs or files of translations, with significance tests"),
-        Entry("bisect", "find the change between two configurations that costs the score, by short trainings"),
-        Entry("report", "write one HTML page about a run, or compare several on one page"),
-        Entry("export", "export the model of a run to CTranslate2, or its weights alone"),
-        Entry("average", "average the weights of several checkpoints, and validate the mean"),
-        Entry("plot", "draw positions, schedule, attention or lengths as PNG, SVG or PDF"),
-        Entry("tokenize", "show the tokens and ids of texts, or statistics of a vocabulary"),
-        Entry("runs", "list the runs below a folder, with status, best score and size"),
-        Entry("board", "serve TensorBoard for some runs or all"),
-        Entry("doctor", "check the environment and train a small model, for a bug report"),
-        Entry("config", "print the resolved configuration with all defaults"),
-        Entry("completion", "print the shell code that completes commands, options, keys and files at a Tab"),
-    )
+GROUPS = {
+    "prepare": {
+        "init": "write a configuration for your own sentence pairs",
+        "check": "find problems in a corpus, and write a repaired copy",
+        "prepare": "encode the data of a training in advance, on several processes",
+        "plan": "predict the time, memory and disk of a training",
+    },
+    "train": {
+        "train": "train a model, or resume an interrupted training",
+        "runs": "list the runs below a folder, with status, best score and size",
+        "board": "show the curves of trainings in TensorBoard",
+        "doctor": "check the installation, and train a small model",
+    },
+    "use": {
+        "translate": "translate text or a document, or score given translations",
+        "serve": "translate over HTTP, with a web page and an API",
+        "export": "export a model to CTranslate2, its weights, or a mean of weights",
+        "explain": "show how a sentence is translated, and why it may be bad",
+    },
+    "improve and measure": {
+        "evaluate": "compute BLEU, chrF and TER, compare systems, fit confidences",
+        "report": "write one HTML page about a run, or compare several on one page",
+        "synthesize": "make training pairs from text in one language",
+        "correct": "fine-tune a run on corrected translations",
+    },
 }
+"""The commands in `tmt --help`, by group, each with one sentence."""
+HIDDEN = {
+    "config": "print every key of a configuration, or tokens",
+    "completion": "print the shell code for tab completion",
+    "bisect": "find the setting that costs the score, by short trainings",
+}
+COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
 TRAINING_COMMANDS = {"train", "plan", "correct", "bisect"}
-FORMER_COMMANDS = {"repair": "tmt check X.yaml --write FOLDER"}
+FORMER_COMMANDS = {
+    "average": "tmt export RUN --average N --output DIR",
+    "backtranslate": "tmt synthesize RUN --direction back",
+    "calibrate": "tmt evaluate RUN --calibrate",
+    "compare": "tmt evaluate A B",
+    "distill": "tmt synthesize RUN --direction forward",
+    "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",
+    "repair": "tmt check X.yaml --write FOLDER",
+    "score": "tmt translate RUN --input F --score-targets G",
+    "tokenize": "tmt config RUN --tokens TEXT",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -154,27 +142,38 @@ def parse(arguments: Sequence[str]) -> Command:
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
         make_parser(()).answer(arguments, COMMANDS, FORMER_COMMANDS)
-    command = COMMANDS[name].load()
+    command = load_command(name)
     parser = CommandParser(prog=f"tmt {name}")
     add_arguments(parser, command)
     return parser.parse_command(command, arguments[1:])
 
 
+def load_command(name: str) -> type[Command]:
+    """Import the class of a command. Its module has the name of the command."""
+    return getattr(import_module(f"transformer_mt.cli.{name}"), name.capitalize())
+
+
 def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
     """Make the parser of `tmt`, with the arguments of some commands."""
+    groups = (
+        "\n".join([title, *(f"  {name:<12}{summary}" for name, summary in group.items())])
+        for title, group in GROUPS.items()
+    )
     parser = CommandParser(
         prog="tmt",
-        description="Train a Transformer for machine translation from scratch, from one YAML file.",
-        epilog="tmt board shows training curves. tmt config prints every key.",
+        usage="tmt [-h] [--version] [--debug] COMMAND ...",
+        formatter_class=RawDescriptionHelpFormatter,
+        description="\n\n".join(["Train and use Transformers for machine translation, from one YAML file.", *groups]),
+        epilog="\n".join(f"tmt {name}: {HIDDEN[name]}" for name in ("config", "completion")),
     )
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     help = "show the traceback of every error; also after the command"
     parser.add_argument("--debug", action="store_true", help=help)  # for the help; `main` has removed it
-    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for entry in COMMANDS.values():
-        command = parsers.add_parser(entry.name, help=entry.summary)
-        if entry.name in commands:
-            add_arguments(command, entry.load())
+    parsers = parser.add_subparsers(prog="tmt", dest="command", required=True, help=SUPPRESS)
+    for name in COMMANDS:
+        command = parsers.add_parser(name)
+        if name in commands:
+            add_arguments(command, load_command(name))
     return parser
 
 

@@ -217,45 +217,14 @@ class ConfigOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceOptions(OptionGroup):
-    """Where a model runs."""
+class LoadingOptions(OptionGroup):
+    """Which checkpoint is loaded, and where it runs."""
 
     device: str | None = option("auto (default), cpu, cuda, cuda:N or mps")
     threads: str | None = option("CPU threads (default: one per core)", metavar="N")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadingOptions(DeviceOptions):
-    """Which checkpoint is loaded, and where it runs."""
-
     checkpoint: str | None = option("checkpoint to load (default: best)", metavar="best|last|STEP")
     precision: Literal["auto", "fp32", "bf16", "fp16"] | None = option(
         "precision of matrix products: fp32, bf16, fp16, or auto (default): the fastest one"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions(OptionGroup):
-    """Resumable output of lines."""
-
-    output: Path | None = option(
-        "output file (default: standard output); unfinished output is in OUT.part", metavar="OUT"
-    )
-    resume: bool = flag("continue an interrupted command, which wrote to --output")
-    errors: Errors = errors_option()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextKindOptions(OptionGroup):
-    """Kind of text of files that are scored."""
-
-    tgt_lang: str | None = option(
-        "target language; it sets the tokenizer of BLEU (default: 13a), the words of TER, and the rules of Moses",
-        metavar="L",
-        parse=language,
-    )
-    text: Literal["raw", "moses"] | None = option(
-        "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
     )
 
 

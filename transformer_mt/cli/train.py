@@ -24,12 +24,12 @@ class NamedConfigOptions(ConfigOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Command):
-    """Train a model; the same command resumes an interrupted training."""
+    """Train a model; the same command resumes an interrupted training.
 
-    EXAMPLE: ClassVar[str] = (
-        "tmt train --config mine.yaml model.d_model=512. "
-        "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
-    )
+    Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt train --config mine.yaml model.d_model=512"
 
     config: NamedConfigOptions = group(NamedConfigOptions)
     restart: bool = flag("start from scratch; the old run is renamed", is_exclusive=True)

@@ -22,21 +22,30 @@ from transformer_mt.cli.command import (
     positional,
 )
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Format, OutputKind, Settings, check_output, open_output, process_lines
+from transformer_mt.cli.line_output import (
+    Format,
+    OutputKind,
+    Settings,
+    check_output,
+    open_output,
+    process_lines,
+    score_columns,
+)
 from transformer_mt.cli.options import (
     EngineName,
     LoadingOptions,
-    OutputOptions,
     SamplingOptions,
     SearchOptions,
     SplitWhen,
     collect_overrides,
     engine_option,
     ensemble_option,
+    errors_option,
     guard_option,
     load_translator,
     split_sentences_option,
 )
+from transformer_mt.data.text_files import Errors, read_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
@@ -54,16 +63,25 @@ ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versio
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
 MIN_DETECTED = 10  # lines of a text whose language is checked; loading the detector takes half a second
+SCORING_OPTIONS = {
+    *("--score-targets", "--input", "--output", "--resume", "--errors", "--format", "--scores"),
+    *("--tag", "--batch-tokens", "--ensemble", "--engine"),
+}
 LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
 DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineOptions(OutputOptions):
+class LineOptions(OptionGroup):
     """Input and output of lines."""
 
     TITLE: ClassVar[str] = "input and output"
 
+    output: Path | None = option(
+        "output file (default: standard output); unfinished output is in OUT.part", metavar="OUT"
+    )
+    resume: bool = flag("continue an interrupted command, which wrote to --output")
+    errors: Errors = errors_option()
     input: Path | None = option("translate the lines of a file (plain or compressed), or a document", metavar="F")
     prefix: Path | None = option("force the translation of line N to begin with line N of this file", metavar="F")
     split_sentences: SplitWhen = split_sentences_option()
@@ -78,7 +96,12 @@ class LineOptions(OutputOptions):
     )
     alignments: bool = flag("add the word alignment, from the cross-attention: 0-0 1-2 (source word - target word)")
     confidence: bool = flag(
-        "add the probability that the translation is acceptable, before its text (needs tmt calibrate RUN)"
+        "add the probability that the translation is acceptable, before its text (needs tmt evaluate RUN --calibrate)"
+    )
+    score_targets: Path | None = option(
+        "do not translate: print the log-probability of line N of this file, including EOS, as the translation of line "
+        "N of --input, and its mean per token; -inf for a blank line, or one that is longer than the model supports",
+        metavar="G",
     )
 
 
@@ -203,18 +226,22 @@ class Translate(Command):
             return
         is_at_prompt = not self.texts and not self.lines.input and sys.stdin.isatty() and sys.stdout.isatty()
         is_interactive = bool(self.texts) or is_at_prompt
-        texts = line_input.read_input(self.texts, self.lines.input, is_at_prompt, self.lines.errors)
-        lines = line_input.add_prefixes(texts, self.lines.prefix, self.lines.errors)
+        if self.lines.input and self.lines.score_targets:
+            pairs = read_pairs(self.lines.input, self.lines.score_targets, self.lines.errors)
+            lines = (Line(pair.src, pair.tgt) for pair in pairs)
+        else:
+            texts = line_input.read_input(self.texts, self.lines.input, is_at_prompt, self.lines.errors)
+            lines = line_input.add_prefixes(texts, self.lines.prefix, self.lines.errors)
         if self.texts:
             lines = iter([*lines])  # check their number before the model is loaded
         load = _load_exported if self.is_exported and self.engine != "torch" else _load_run
         provenance, translator = load(self, is_interactive)
         self.sampling.check(self.search, "translate", translator.config.sample)
-        progress = ProgressReport("translated")
+        progress = ProgressReport("scored" if self.lines.score_targets else "translated")
         window_translator = WindowTranslator(self, provenance, translator, progress)
         process_lines(
             lines,
-            window_translator.translate,
+            window_translator.score if self.lines.score_targets else window_translator.translate,
             self.lines.output,
             window_translator.settings() if self.lines.input else None,
             resume=self.lines.resume,
@@ -229,10 +256,11 @@ class Translate(Command):
 def _check_arguments(args: Translate) -> None:
     if args.markup.markup == "none" and (args.markup.protect or args.markup.protect_patterns):
         raise UserError("--markup none protects no elements: leave it out, or remove --protect and --protect-pattern")
-    line_input.check_input(args.texts, args.lines.input, "translate")
+    line_input.check_input(args.texts, args.lines.input)
     glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
-    line_input.check_files(args.lines.prefix, glossary, args.terminology.memory)
-    check_output(args.lines.output, args.lines.input, args.lines.prefix, glossary, args.terminology.memory)
+    files = (args.lines.prefix, args.lines.score_targets, glossary, args.terminology.memory)
+    line_input.check_files(*files)
+    check_output(args.lines.output, args.lines.input, *files)
     if args.lines.resume and not (args.lines.input and args.lines.output):
         raise UserError("translate: --resume needs --input and --output; other input cannot be read again")
     if args.ensemble:
@@ -245,7 +273,13 @@ def _check_arguments(args: Translate) -> None:
         raise UserError("translate: --guard repairs no random samples; leave out one of --guard and --sample")
     if args.lines.confidence and args.ensemble:
         raise UserError("--confidence: a calibration is for the model of one run; leave out --ensemble")
-    line_input.check_same_length(args.lines.input, args.lines.prefix, args.lines.errors)
+    if args.lines.score_targets:
+        groups = (args, args.lines, args.documents, args.markup, args.terminology, args.search, args.sampling)
+        if given := [name for name in list_given_flags(*groups) if name not in SCORING_OPTIONS]:
+            raise UserError(f"translate: --score-targets does not translate; leave out {', '.join(given)}")
+        if not args.lines.input:
+            raise UserError("translate: --score-targets needs the source sentences: pass them as --input F")
+    line_input.check_same_length(args.lines.input, args.lines.prefix or args.lines.score_targets, args.lines.errors)
 
 
 def _load_run(
@@ -288,6 +322,8 @@ def _find_torch_reason(args: Translate, document_format: DocumentFormat | None) 
     """Return why only PyTorch can do what is wanted, or an empty text."""
     if document_format:
         return f"{args.lines.input}: CTranslate2 cannot keep the markup of a document"
+    if args.lines.score_targets:
+        return "--score-targets: CTranslate2 does not compute it"
     if args.lines.alignments:
         return "--alignments: CTranslate2 has none"
     return "--confidence: CTranslate2 has no calibration" if args.lines.confidence else ""
@@ -364,6 +400,7 @@ class WindowTranslator:
         return {
             "tmt": __version__,
             **self.provenance.identity,
+            "--score-targets": str(self.args.lines.score_targets is not None),
             "--split-sentences": self.args.lines.split_sentences,
             "--guard": str(self.guard is not None),
             "--format": self.format.kind,
@@ -401,6 +438,16 @@ class WindowTranslator:
         if other := find_other_language((line.src for line in window), expected):
             names = language_name(other), language_name(expected)
             log_rank0("tmt: warning: the text seems to be {}, and the model translates {}".format(*names))
+
+    def score(self, window: Sequence[Line], first_number: int) -> str:
+        """Return the output text for the pairs of a window, which are numbered from `first_number`."""
+        sources, targets = zip(*window, strict=True)
+        line_numbers = range(first_number, first_number + len(window))
+        scored = self.translator.score(sources, targets, line_numbers)
+        if self.format.kind == "text":
+            return "".join("\t".join(score_columns(translation)) + "\n" for translation in scored)
+        rows = zip(line_numbers, sources, scored, strict=True)
+        return "".join(f"{line}\n" for row in rows for line in self.format.lines(*row[:2], [row[2]]))
 
     def _add_confidences(self, line: TranslatedLine) -> TranslatedLine:
         """Return a line whose translations have confidences, if they are wanted."""

@@ -9,7 +9,7 @@
       tensorboard/       the same metrics as events, and figures
       README.md          summary of the run, its scores, and commands to continue with
 
-`tmt plot` adds a folder plots/, `tmt report` the page report.html, and `tmt calibrate` the file calibration.json.
+`tmt report` adds the page report.html, and `tmt evaluate --calibrate` the file calibration.json.
 Translation on a CPU adds ctranslate2/ with converted checkpoints. A damaged checkpoint is kept as step-000500.damaged/.
 The process that trains the run holds the file .lock.
 """

@@ -92,7 +92,7 @@ def test_extreme_scores_do_not_overflow() -> None:
 
 def test_missing_calibration_names_the_command(calibrated: Translator) -> None:
     calibrated.runs[0].folder.calibration.unlink()
-    with pytest.raises(UserError, match=r"has no calibration.*tmt calibrate "):
+    with pytest.raises(UserError, match=r"has no calibration.*tmt evaluate .* --calibrate"):
         load_calibration(calibrated)
 
 
@@ -105,7 +105,7 @@ def test_damaged_calibration_is_refused(calibrated: Translator, content: str | N
     path.write_text(text.replace("2.0", "NaN", 1) if content is None else content, encoding="utf-8")
     with pytest.raises(
         UserError,
-        match=r"calibration.json: is damaged, or of another version; fit one .*tmt calibrate",
+        match=r"calibration.json: is damaged, or of another version; fit one .*tmt evaluate",
     ):
         load_calibration(calibrated)
 
@@ -113,7 +113,9 @@ def test_damaged_calibration_is_refused(calibrated: Translator, content: str | N
 def test_calibration_of_other_weights_is_refused(calibrated: Translator) -> None:
     (run,) = calibrated.runs
     calibrated.runs = [run._replace(step=9, weights_hash="def")]
-    with pytest.raises(UserError, match=r"(?s)belongs to step 7.*is step 9.*tmt calibrate .* --checkpoint 9"):
+    with pytest.raises(
+        UserError, match=r"(?s)belongs to step 7.*is step 9.*tmt evaluate .* --calibrate --checkpoint 9"
+    ):
         load_calibration(calibrated)
 
 
@@ -126,7 +128,7 @@ def test_calibration_of_other_weights_is_refused(calibrated: Translator) -> None
     ],
 )
 def test_calibration_of_other_options_is_refused(calibrated: Translator, options: dict[str, Any], change: str) -> None:
-    with pytest.raises(UserError, match=rf"(?s){change}.*tmt calibrate"):
+    with pytest.raises(UserError, match=rf"(?s){change}.*tmt evaluate .* --calibrate"):
         load_calibration(calibrated.with_options(options))
 
 

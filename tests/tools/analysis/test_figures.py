@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from helpers import Tmt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from transformer_mt import Translator
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.analysis.figures import AttentionMaps, decode_tokens, translate_with_attention
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 
 KINDS = ("inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant")
@@ -54,15 +60,9 @@ def test_learned_positions_are_those_of_the_model(make_model: Any) -> None:
     model = make_model(positions="learned", max_positions=9)
     axes = figures.plot_positions(model.config, model).axes[0]
     assert np.array_equal(image(axes), model.encoder.embedding.positions.table.detach().numpy())
-    with pytest.raises(UserError, match=r"model\.positions is learned: .*pass a trained run"):
-        figures.plot_positions(model.config, None)
-    with pytest.raises(UserError, match=r"model\.positions is none"):
-        figures.plot_positions(ModelConfig(positions="none"), None)
 
 
 def test_drawing_does_not_change_the_random_state(make_model: Any) -> None:
-    import torch
-
     before = torch.get_rng_state()
     figures.render_pixels(figures.plot_positions(ModelConfig(d_model=32), None))
     assert torch.equal(torch.get_rng_state(), before)
@@ -197,3 +197,107 @@ def test_any_text_is_drawn_without_a_warning(text: str) -> None:
 def test_labels_are_short_and_visible(text: str, label: str) -> None:
     axes = draw_attention(attention(1, 1, 1, 1), [text], ["x"]).axes[0]
     assert labels(axes.get_yticklabels()) == [label]
+
+
+# --- attention of a translated sentence -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+@pytest.fixture
+def maps(translator: Translator) -> AttentionMaps:
+    return translate_with_attention(translator, "one two three")
+
+
+def test_attention_maps_belong_to_the_translation_of_the_model(translator: Translator, maps: AttentionMaps) -> None:
+    assert "".join(maps.src) == "one two three</s>"
+    ((hypothesis, *_),) = translator.engine.search(translator.encode(["one two three"], [1]), translator.config)
+    end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
+    assert maps.tgt_out == decode_tokens(translator.tokenizers.tgt, hypothesis.ids + end)
+    assert maps.tgt_in == ["<s>", *decode_tokens(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
+    n_src, n_tgt = len(maps.src), len(maps.tgt_out)
+    for kind, size in {"cross": (n_tgt, n_src), "encoder": (n_src, n_src), "decoder": (n_tgt, n_tgt)}.items():
+        (weights,) = getattr(maps.weights, kind)
+        assert weights.shape == (1, 2, *size)
+        assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+    assert not torch.triu(maps.weights.decoder[0], 1).any()
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_the_image_shows_the_attention_weights(kind: Any, maps: AttentionMaps) -> None:
+    figure = maps.figure(kind)
+    (weights,) = getattr(maps.weights, kind)
+    for axes, expected in zip(figure.axes[:2], weights[0], strict=True):
+        drawn = np.asarray(axes.images[0].get_array())
+        assert np.array_equal(drawn, expected.numpy())
+        assert np.allclose(drawn.sum(-1), 1, atol=1e-5)
+    alone = maps.figure(kind, layer=1, head=2)
+    assert [axes.get_title() for axes in alone.axes[:-1]] == ["layer 1, head 2"]
+    assert np.array_equal(np.asarray(alone.axes[0].images[0].get_array()), weights[0, 1].numpy())
+
+
+def test_heads_of_one_layer_are_drawn_in_a_square(maps: AttentionMaps) -> None:
+    cross = [torch.cat([layer, layer], dim=1) for layer in maps.weights.cross]
+    figure = maps._replace(weights=maps.weights._replace(cross=cross)).figure("cross", layer=1)
+    panels = figure.axes[:-1]
+    assert [axes.get_title() for axes in panels] == [f"layer 1, head {head}" for head in (1, 2, 3, 4)]
+    grids = [axes.get_subplotspec() for axes in panels]
+    assert {grid.get_gridspec().get_geometry() for grid in grids if grid is not None} == {(2, 2)}
+
+
+def test_attention_maps_do_not_change_the_model_or_the_random_state(translator: Translator) -> None:
+    before = torch.get_rng_state()
+    translate_with_attention(translator, "one").figure("cross")
+    assert not any(module.training for module in translator.model.modules())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_attention_of_a_model_with_nan_weights_is_drawn(translator: Translator) -> None:
+    """A diverged training draws such attention."""
+    for parameter in translator.model.parameters():
+        parameter.data.fill_(np.nan)
+    maps = translate_with_attention(translator, "one two")
+    assert (maps.tgt_in, maps.tgt_out) == (["<s>"], ["</s>"])
+    for kind in ("cross", "encoder", "decoder"):
+        assert len(maps.figure(kind).axes) == 3  # two heads and the color bar
+
+
+def test_token_labels_restore_the_text(translator: Translator) -> None:
+    tokenizer = translator.tokenizers.src
+    for text in ("one two three", "two  spaces ", "fünf</s>"):
+        (ids,) = tokenizer.encode([text])
+        assert "".join(decode_tokens(tokenizer, ids)) == text
+    (ids,) = tokenizer.encode(["犬"])  # the vocabulary represents it by bytes
+    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(decode_tokens(tokenizer, ids)))
+
+
+# --- while training ---------------------------------------------------------------------------------------------------
+
+
+def images(run: Path) -> dict[str, list[int]]:
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    tags: Any = events.Tags()
+    return {tag: [image.step for image in events.Images(tag)] for tag in tags["images"]}
+
+
+def test_tensorboard_shows_the_images(tiny_run: Path) -> None:
+    expected = {"plots/schedule": [1], "plots/lengths": [1], "plots/positions": [1], "plots/attention": [4, 8, 12]}
+    assert images(tiny_run) == expected
+
+
+def test_tensorboard_shows_no_images_without_probes(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "validation.probes=0", "train.max_steps=4")
+    assert tmt(*command).returncode == 0
+    assert images(tmp_path / "tiny") == {}
+
+
+@pytest.mark.slow
+def test_resuming_earlier_removes_later_images(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "model.positions=none")
+    assert tmt(*command, "train.max_steps=8").returncode == 0
+    assert tmt(*command, "train.max_steps=8", "--checkpoint", "4").returncode == 0
+    assert images(tmp_path / "tiny") == {"plots/schedule": [1], "plots/lengths": [1], "plots/attention": [4, 8]}

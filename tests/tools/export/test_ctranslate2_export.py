@@ -342,7 +342,7 @@ def test_commands_for_runs_refuse_a_ctranslate2_folder(run: Path, tmp_path: Path
     again = ("export", out, "--to", "weights", "--output", tmp_path / "again")
     message = f"{out}: is a model for another engine (export.json); use the run that it was exported from"
     translate = ("translate", out, "one", "--engine", "torch")
-    for command in (translate, ("evaluate", out), again, ("average", out, "--last", 2)):
+    for command in (translate, ("evaluate", out), again, ("export", out, "--average", 2, "--output", "mean")):
         assert_user_error(tmt(*command), message)
 
 

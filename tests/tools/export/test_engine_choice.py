@@ -133,12 +133,13 @@ def test_the_former_engine_name_tmt_is_refused_with_the_new_one(tiny_run: Path, 
     assert_user_error(tmt("translate", tiny_run, "one", "--engine", "tmt"), "--engine torch")
 
 
-def test_evaluate_and_distill_take_the_engine(run: Path, tmt: Tmt) -> None:
+def test_evaluate_and_synthesize_take_the_engine(run: Path, tmt: Tmt) -> None:
+    options = ("--direction", "forward", "--mono", "train.en", "--any-language")
     for engine, name in (("torch", "torch"), ("ctranslate2", "ctranslate2 ")):
         report = json.loads(assert_succeeded(tmt("evaluate", run, "--json", "--engine", engine)))
         assert report["engine"].startswith(name) and report["decoding"]["engine"] == engine
         output = f"taught-{engine}"
-        tmt("distill", run, "--mono", "train.en", "--output", output, "--engine", engine, "--any-language")
+        tmt("synthesize", run, *options, "--output", output, "--engine", engine)
         assert name in json.dumps(json.loads(Path(output, "report.json").read_text(encoding="utf-8"))["settings"])
 
 

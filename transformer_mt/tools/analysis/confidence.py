@@ -1,7 +1,7 @@
 """Calibrated confidence: the estimated probability that a translation is acceptable.
 
-`tmt calibrate` translates pairs, fits a logistic regression on two features of the translations, measures it on other
-pairs, and writes it into the run. It is valid for the weights and the decoding options that it was fitted with.
+`tmt evaluate --calibrate` fits a logistic regression on two features of translations, measures it on other pairs, and
+writes it into the run. It is valid for the weights and the decoding options that it was fitted with.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def load_calibration(translator: Translator, tags: Sequence[str | None] | None =
     (run,) = translator.runs
     folder = run.folder.path
     path = run.folder.calibration
-    advice = f"fit one with these options: tmt calibrate {quote(str(folder))} --checkpoint {run.step}"
+    advice = f"fit one with these options: tmt evaluate {quote(str(folder))} --calibrate --checkpoint {run.step}"
     try:
         calibration = Calibration.model_validate_json(read_bytes(path))
     except FileNotFoundError:
@@ -192,40 +192,35 @@ class ReliabilityBin(NamedTuple):
 
 
 def calibrate(
-    translator: Translator, pairs: EvaluationSet, test_pairs: EvaluationSet | None, min_chrf: float
+    translator: Translator, pairs: EvaluationSet, min_chrf: float
 ) -> tuple[Calibration, list[ReliabilityBin]]:
-    """Fit the confidence of a run, measure it, and write `calibration.json`.
+    """Fit the confidence of a run to every second pair, measure it on the others, and write `calibration.json`.
 
-    Without `test_pairs`, every second pair is held out for the figures. The bins are those of the held-out pairs.
+    The bins are those of the held-out pairs.
 
     Raises:
-        UserError: The test pairs are blank, or too few translations of the fit are acceptable or not acceptable.
+        UserError: Too few translations of the fit are acceptable or not acceptable.
     """
 
     def judge(pairs: EvaluationSet) -> list[JudgedTranslation]:
-        with ProgressReport("calibrate: translated", len(pairs.sources), "sentences").show() as progress:
+        with ProgressReport("translated", len(pairs.sources), "sentences").show() as progress:
             translations = [best for best, *_ in translator.n_best(pairs.sources, on_batch=progress.update)]
         return judge_translations(translations, pairs, min_chrf)
 
     (run,) = translator.runs
     sources_hash = hash_sources(pairs.sources)
     pairs = pairs.without_blanks()
-    if test_pairs is None:
-        pairs, test_pairs = (pairs.select(range(start, len(pairs.sources), 2)) for start in (0, 1))
-    else:
-        test_pairs = test_pairs.without_blanks()
-        if not test_pairs.sources:
-            raise UserError("calibrate: no pair of --test-src and --test-ref has text on both sides; pass other files")
-    fitted = [judged for judged in judge(pairs) if judged.translation.finished and judged.translation.token_scores]
+    judged, held_out = (judge(pairs.select(range(start, len(pairs.sources), 2))) for start in (0, 1))
+    fitted = [each for each in judged if each.translation.finished and each.translation.token_scores]
     n_acceptable = sum(judged.is_acceptable for judged in fitted)
     if min(n_acceptable, len(fitted) - n_acceptable) < MIN_OF_EACH_KIND:
         raise UserError(
-            f"calibrate: {n_acceptable:,} of {len(fitted):,} finished translations are acceptable (chrF of at least "
+            f"evaluate: {n_acceptable:,} of {len(fitted):,} finished translations are acceptable (chrF of at least "
             f"{min_chrf:g}), and the fit needs at least {MIN_OF_EACH_KIND} of each kind;\n"
             "choose another --min-chrf, or pass more pairs"
         )
     regression = _fit_regression(fitted)
-    figures, bins = measure_calibration(regression, judge(test_pairs))
+    figures, bins = measure_calibration(regression, held_out)
     calibration = Calibration(
         step=run.step,
         weights_hash=run.weights_hash,

@@ -24,7 +24,6 @@ from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import AttentionWeights, Transformer, attention_weights
 from transformer_mt.system.log import label_piece
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
@@ -241,20 +240,11 @@ def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
     """Draw the table of positions: computed from the configuration, or learned by `model`.
 
     Rotary positions are drawn as the cosines and sines of the encoder's rotation angles.
-
-    Raises:
-        UserError: The model has no positions, or learned positions but no `model` is given.
     """
     from transformer_mt.model.positions import LearnedPositions, rotary_table, sinusoidal_table
 
-    if config.positions == "none":
-        raise UserError(
-            "model.positions is none: there is nothing to draw; sinusoidal, learned and rotary have a table"
-        )
-    if config.positions == "learned":
-        learned = model and model.encoder.embedding.positions
-        if not isinstance(learned, LearnedPositions):
-            raise UserError("model.positions is learned: there is no table before training; pass a trained run")
+    learned = model and model.encoder.embedding.positions
+    if isinstance(learned, LearnedPositions):
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":
         width = config.for_stack(config.encoder).d_head
@@ -345,9 +335,10 @@ class AttentionMaps(NamedTuple):
     weights: AttentionWeights  # of a batch of one
 
     def figure(self, kind: AttentionKind, layer: int | None = None, head: int | None = None) -> Figure:
-        """Draw one layer or all, and one head or all, counted from 1. Raises `UserError` if one does not exist."""
+        """Draw one layer or all, and one head or all, counted from 1."""
         weights = [layer[0].float().cpu().numpy() for layer in getattr(self.weights, kind)]  # L x [H, T, S]
-        layers, heads = _select_one("layer", layer, len(weights)), _select_one("head", head, len(weights[0]))
+        layers = range(len(weights)) if layer is None else [layer - 1]
+        heads = range(len(weights[0])) if head is None else [head - 1]
         queries, keys = {
             "cross": (self.tgt_out, self.src),
             "encoder": (self.src, self.src),
@@ -398,12 +389,3 @@ def decode_continuations(tokenizer: Tokenizer, prefix: list[int], ids: list[int]
 def _added_text(before: str, after: str, entry: str) -> str:
     added = after[len(before) :] if after.startswith(before) else ""
     return added if added and "\ufffd" not in added else entry
-
-
-def _select_one(option: str, number: int | None, count: int) -> Sequence[int]:
-    """Convert a number that counts from 1 to its index, or None to all indices."""
-    if number is None:
-        return range(count)
-    if not 1 <= number <= count:
-        raise UserError(f"--{option} {number}: there are {count}; pass one from 1 to {count}")
-    return [number - 1]

@@ -40,16 +40,16 @@ DROP_REASONS = {
 
 @dataclass(frozen=True)
 class Direction:
-    """Which side of the new pairs is synthetic, and the languages of the model that makes it."""
+    """Back-translation or distillation (forward), and the languages of the model that makes the synthetic side."""
 
-    command: Literal["backtranslate", "distill"]
+    kind: Literal["back", "forward"]
     text_lang: str
     translation_lang: str
 
     @property
     def is_backtranslation(self) -> bool:
         """Return whether the translations are the sources of the new pairs."""
-        return self.command == "backtranslate"
+        return self.kind == "back"
 
     @property
     def languages(self) -> tuple[str, str]:

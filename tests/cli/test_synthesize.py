@@ -1,4 +1,4 @@
-"""`tmt backtranslate` and `tmt distill` with the tiny run: the folder, interruptions, wrong input."""
+"""`tmt synthesize` with the tiny run: the folder, interruptions, wrong input."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from transformer_mt.tools.synthesis.synthetic_data import Candidate, CandidateMa
 
 RANDOM = ("--sample", "--temperature", "3", "--max-length", "300")  # translations that often end
 
+BACK, FORWARD = ("--direction", "back"), ("--direction", "forward")
+
 
 @pytest.fixture
 def mono(tiny: Path, tmp_path: Path) -> Path:
@@ -36,11 +38,12 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "candidates.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("command", ["distill", "backtranslate"])
+@pytest.mark.parametrize("direction", ["forward", "back"])
 def test_pairs_are_translations_with_their_lines(
-    command: str, tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path
+    direction: str, tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path
 ) -> None:
-    output = assert_succeeded(tmt(command, tiny_run, "--mono", mono, "--output", tmp_path / "new", *RANDOM))
+    arguments = ("--direction", direction, "--mono", mono, "--output", tmp_path / "new", *RANDOM)
+    output = assert_succeeded(tmt("synthesize", tiny_run, *arguments))
     found, lines = records(tmp_path / "new"), mono.read_text(encoding="utf-8").splitlines()
     assert [record["text"] for record in found] == lines
     options: dict[str, Any] = {"max_length_factor": 0, "max_length_offset": 300, "sample": True, "temperature": 3.0}
@@ -55,7 +58,7 @@ def test_pairs_are_translations_with_their_lines(
     assert (report["lines"], report["pairs"]) == (25, len(kept))
     assert report["dropped"]["blank"] == 1
     assert sum(report["dropped"].values()) == 25 - len(kept)
-    languages = ("en", "de") if command == "distill" else ("de", "en")
+    languages = ("en", "de") if direction == "forward" else ("de", "en")
     assert (report["src_lang"], report["tgt_lang"]) == languages
     assert f"{len(kept)} pairs from 25 lines" in output
     assert f"{{name: synthetic, src: {tmp_path}/new/train.{languages[0]}" in output
@@ -66,8 +69,8 @@ def test_several_files_are_one_text(tiny_run: Path, tmt: Tmt, mono: Path, tmp_pa
     for name, part in {"one": lines[:7], "two": lines[7:]}.items():
         (tmp_path / name).write_text("".join(part), encoding="utf-8")
     parts = ("--mono", tmp_path / "one", "--mono", tmp_path / "two")
-    assert_succeeded(tmt("distill", tiny_run, *parts, "--output", tmp_path / "parts", *RANDOM))
-    assert_succeeded(tmt("distill", tiny_run, "--mono", mono, "--output", tmp_path / "whole", *RANDOM))
+    assert_succeeded(tmt("synthesize", tiny_run, *FORWARD, *parts, "--output", tmp_path / "parts", *RANDOM))
+    assert_succeeded(tmt("synthesize", tiny_run, *FORWARD, "--mono", mono, "--output", tmp_path / "whole", *RANDOM))
     parts, whole = (read_folder(tmp_path / name) for name in ("parts", "whole"))
     for files in (parts, whole):
         files.pop("report.json")
@@ -78,7 +81,7 @@ def test_parts_joined_in_their_order_are_the_pairs_of_one_command(
     tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path
 ) -> None:
     """There are 3 windows, so one of 4 parts is empty."""
-    arguments = ("backtranslate", tiny_run, "--mono", mono, *RANDOM, "--output")
+    arguments = ("synthesize", tiny_run, *BACK, "--mono", mono, *RANDOM, "--output")
     assert_succeeded(tmt(*arguments, tmp_path / "whole"))
     outputs = [
         assert_succeeded(tmt(*arguments, tmp_path / "parts", "--task", task, "--tasks", 4)) for task in (3, 0, 2, 1)
@@ -101,7 +104,7 @@ def test_parts_joined_in_their_order_are_the_pairs_of_one_command(
 def test_an_interrupted_command_resumes_to_the_same_files(
     place: str, tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ("backtranslate", tiny_run, "--mono", mono, *RANDOM, "--output")
+    arguments = ("synthesize", tiny_run, *BACK, "--mono", mono, *RANDOM, "--output")
     assert_succeeded(tmt(*arguments, tmp_path / "whole"))
     make = CandidateMaker.make
 
@@ -135,7 +138,7 @@ def test_the_round_trip_is_recorded_and_filters(
     text = config.read_text(encoding="utf-8").replace("src_lang: en", "src_lang: xx")
     text = text.replace("tgt_lang: de", "tgt_lang: en").replace("src_lang: xx", "src_lang: de")
     config.write_text(text, encoding="utf-8")
-    arguments = ("distill", tiny_run, "--mono", mono, *RANDOM, "--round-trip", run_copy, "--output")
+    arguments = ("synthesize", tiny_run, *FORWARD, "--mono", mono, *RANDOM, "--round-trip", run_copy, "--output")
     output = assert_succeeded(tmt(*arguments, tmp_path / "all", "--min-chrf", "0"))
     chrf = [record["chrf"] for record in records(tmp_path / "all") if record["drop_reason"] is None]
     assert f"mean chrF {sum(chrf) / len(chrf):.2f}" in output
@@ -157,7 +160,7 @@ def test_the_round_trip_is_recorded_and_filters(
         (["--mono", "mono.en", "--round-trip", "RUN", "--min-chrf", "101"], "--min-chrf: 101: pass a number"),
         (["--mono", "mono.en", "--round-trip", "RUN"], "translates en to de, and the way back is de to en"),
         (["--mono", "mono.en", "--round-trip", "no-run"], "no-run: no such run folder"),
-        (["--mono", "mono.en", "--top-k", "5"], "backtranslate: --top-k needs --sample"),
+        (["--mono", "mono.en", "--top-k", "5"], "synthesize: --top-k needs --sample"),
         (["--mono", "mono.de"], "the text seems to be in de"),
         (["--mono", "/dev/null"], "is not a regular file"),
     ],
@@ -169,12 +172,12 @@ def test_mistakes_are_answered_before_the_translation(
     Path("empty").touch()
     Path("mono.de").write_text("Ein Hund läuft durch den Schnee und hat einen Ball im Maul.\n", encoding="utf-8")
     arguments = [str(tiny_run) if argument == "RUN" else argument for argument in arguments]
-    assert_user_error(tmt("backtranslate", tiny_run, *arguments, "--output", "new"), message)
+    assert_user_error(tmt("synthesize", tiny_run, *BACK, *arguments, "--output", "new"), message)
     assert not Path("new").exists()
 
 
 def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path) -> None:
-    arguments = ("distill", tiny_run, "--mono", mono, *RANDOM, "--output")
+    arguments = ("synthesize", tiny_run, *FORWARD, "--mono", mono, *RANDOM, "--output")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "train.en").write_text("mine\n")
     assert_user_error(tmt(*arguments, tmp_path / "other"), "exists, and holds other files")
@@ -185,4 +188,4 @@ def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono
     assert_user_error(tmt(*arguments, tmp_path / "new", "--resume"), "its pairs are complete")
     assert read_folder(tmp_path / "new") == before
     shutil.rmtree(tmp_path / "new")
-    assert_user_error(tmt("distill", tmp_path / "no-run", *arguments[2:], tmp_path / "new"), "no such run folder")
+    assert_user_error(tmt("synthesize", tmp_path / "no-run", *arguments[2:], tmp_path / "new"), "no such run folder")

@@ -1,4 +1,4 @@
-"""`tmt average`: the mean of the weights of checkpoints, and its validation scores."""
+"""`tmt export --average`: the mean of the weights of checkpoints, and its validation scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
-from transformer_mt.cli import average
+from transformer_mt.cli import export
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
@@ -38,7 +38,7 @@ def run(longer: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 def test_the_result_is_the_mean_of_the_weights(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
     before = read_folder(run.path)
-    printed = assert_succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
+    printed = assert_succeeded(tmt("export", run.path, "--average", 3, "--output", tmp_path / "mean"))
     assert read_folder(run.path) == before, "the run has not changed"
     steps = [info.step for info in run.list_checkpoints()[-3:]]
     assert steps == [12, 16, 20]
@@ -55,12 +55,12 @@ def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tm
     done = shutil.copytree(run.path, tmp_path / "twin")
     twin = RunFolder.open(done)
     last = run.find_checkpoint("last")
-    for step in (101, 102):
+    for step in (101, 102):  # the newest
         from transformer_mt.runs.checkpoints import save
 
         info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
         save(info, Translator.load(run.path, "last", precision="fp32").model, None)
-    assert_succeeded(tmt("average", twin.path, 101, 102, "--output", tmp_path / "mean"))
+    assert_succeeded(tmt("export", twin.path, "--average", 2, "--output", tmp_path / "mean"))
     scores = RunFolder.open(tmp_path / "mean").find_checkpoint("best").scores
     assert scores.keys() == last.scores.keys()
     for name, value in last.scores.items():
@@ -68,7 +68,9 @@ def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tm
 
 
 def test_scores_are_printed_with_those_of_the_checkpoints(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
-    printed = assert_succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
+    printed = assert_succeeded(
+        tmt("export", run.path, "--average", 2, "--checkpoint", "best", "--output", tmp_path / "mean")
+    ).split("\n")
     assert printed[0].split() == ["step", "loss", "nll", "ppl", "bleu", "chrf", "degenerate"]
     rows = {line.split()[0]: line.split()[1:] for line in printed[1:4]}
     best = sorted(run.list_checkpoints(), key=lambda info: info.scores["loss"])[:2]
@@ -83,12 +85,12 @@ def test_scores_are_printed_with_those_of_the_checkpoints(run: RunFolder, tmt: T
 def test_a_checkpoint_deleted_by_a_running_training_is_reported(run: RunFolder) -> None:
     found = [replace(run.find_checkpoint("last"), path=run.checkpoints / "step-000099")]
     with pytest.raises(UserError, match="step-000099: was deleted, because the run is being trained; try again"):
-        average.load_average(Translator.load(run.path).model, found)
+        export.load_average(Translator.load(run.path).model, found)
 
 
 def test_the_run_may_be_the_current_folder(longer: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(longer / "runs" / "tiny")
-    done = tmt("average", ".", "--last", "7")
+    done = tmt("export", ".", "--average", "7", "--output", "mean")
     assert (done.returncode, "of 7 checkpoints" in done.stderr) == (2, True)
 
 
@@ -98,12 +100,12 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
 ) -> None:
     shutil.copytree(longer, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
-    out = Path("runs/tiny-average-12-20")
-    printed = assert_succeeded(tmt("average", "runs/tiny", 12, 20))
-    assert f"{out}: the mean of runs/tiny, steps 12, 20" in printed
+    out = Path("runs/mean")
+    printed = assert_succeeded(tmt("export", "runs/tiny", "--average", 2, "--output", out))
+    assert f"{out}: the mean of runs/tiny, steps 16, 20" in printed
     translations = assert_succeeded(tmt("translate", out, "one two three"))
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "- Weights only: the mean of runs/tiny, steps 12, 20" in card
+    assert "- Weights only: the mean of runs/tiny, steps 16, 20" in card
     assert "- unseen, at step" not in card, "the mean has no test scores"
     done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
     assert_succeeded(done)
@@ -118,24 +120,17 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "choose the checkpoints by --last N, by --best N or by their steps"),
-        (["--last", "2", "--best", "2"], "choose the checkpoints"),
-        (["--last", "2", "8"], "choose the checkpoints"),
-        (["--last", "1"], "needs at least two checkpoints"),
-        (["--last", "-3"], "needs at least two checkpoints"),
-        (["--best", "0"], "needs at least two checkpoints"),
-        (["8"], "needs at least two checkpoints"),
-        (["8", "8"], "8 8: a step is given twice"),
-        (["last", "20"], "last 20: a step is given twice"),
-        (["8", "9"], "checkpoint 9: runs/tiny has best, last and the steps 8, 12, 16, 20"),
-        (["--last", "7"], "runs/tiny has only 4 of 7 checkpoints (steps: 20, 16, 12, 8)"),
-        (["--best", "7"], "keep.last and keep.best set how many a training keeps"),
-        (["--last", "2", "--output", "runs"], "runs: exists already; pass a new folder as --output"),
+        (["--average", "1"], "--average: 1: pass a whole number of at least 2"),
+        (["--average", "7"], "runs/tiny has only 4 of 7 checkpoints (steps: 20, 16, 12, 8)"),
+        (["--average", "7", "--checkpoint", "best"], "keep.last and keep.best set how many a training keeps"),
+        (["--average", "2", "--checkpoint", "8"], "pass --checkpoint best"),
+        (["--average", "2", "--to", "ctranslate2"], "--average writes weights"),
+        (["--average", "2", "--output", "runs"], "runs: exists already; pass a new folder as --output"),
     ],
 )
 def test_wrong_arguments_are_refused(run: RunFolder, tmt: Tmt, words: list[str], message: str) -> None:
     before = sorted(Path("runs").iterdir())
-    done = tmt("average", run.path, *words)
+    done = tmt("export", run.path, "--output", "runs/mean", *words)
     assert_user_error(done, message)
     assert sorted(Path("runs").iterdir()) == before
 
@@ -146,9 +141,9 @@ def test_nothing_is_written_without_validation_text(
     shutil.copytree(longer, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     Path("valid.de").unlink()
-    done = tmt("average", "runs/tiny", "--last", 2)
+    done = tmt("export", "runs/tiny", "--average", 2, "--output", "runs/mean")
     assert_user_error(done, "cannot read the validation pairs to score the mean", "valid.de")
-    assert not list(Path("runs").glob("tiny-*"))
+    assert not Path("runs/mean").exists()
 
 
 def test_changed_validation_pairs_are_refused(
@@ -160,6 +155,6 @@ def test_changed_validation_pairs_are_refused(
     for lang in ("en", "de"):
         with Path(f"valid.{lang}").open("a", encoding="utf-8") as file:
             file.write("one\n")
-    done = tmt("average", "runs/tiny", "--last", 2)
-    assert_user_error(done, "average: the validation pairs of runs/tiny have changed since its training")
-    assert not list(Path("runs").glob("tiny-*"))
+    done = tmt("export", "runs/tiny", "--average", 2, "--output", "runs/mean")
+    assert_user_error(done, "export: the validation pairs of runs/tiny have changed since its training")
+    assert not Path("runs/mean").exists()

@@ -1,4 +1,4 @@
-"""`tmt score`: scores, formats, resuming, and wrong arguments."""
+"""`tmt translate --score-targets`: scores, formats, resuming, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator
-from transformer_mt.cli.score import PairScorer
+from transformer_mt.cli.translate import WindowTranslator
 from transformer_mt.errors import UserError
 
 SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
@@ -38,7 +38,7 @@ def pairs() -> tuple[list[str], list[str]]:
 
 
 def test_text_format_has_two_score_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
-    done = tmt("score", tiny_run, "--src", "f", "--tgt", "g")
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g")
     found = Translator.load(tiny_run).score(*pairs())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in found]
@@ -48,7 +48,7 @@ def test_text_format_has_two_score_columns(files: Path, tiny_run: Path, tmt: Tmt
 
 def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     found = Translator.load(tiny_run).score(*pairs())
-    done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "json")
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--format", "json")
     objects = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.split("\n")[:-1]]
     assert [(one["line"], one["source"]) for one in objects] == list(enumerate(pairs()[0], start=1))
     for one, expected in zip(objects, found, strict=True):
@@ -57,7 +57,7 @@ def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path
         assert (given["text"], given["tokens"]) == (expected.text, expected.tokens)
         assert given["token_scores"] == pytest.approx(expected.token_scores, abs=1e-6)
         assert (given["score"] is None) == (expected.score == -math.inf)
-    done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "tsv")
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--format", "tsv")
     rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
     assert [row[:2] for row in rows] == [[str(n), "1"] for n in range(1, 7)]
     assert [row[2] for row in rows] == [f"{one.score:.4f}" for one in found]
@@ -67,11 +67,22 @@ def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path
 def test_all_inputs_outputs_and_windows_give_the_same_scores(
     files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
+    expected = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--precision", "fp32").stdout
     assert expected.count("\n") == 6
     Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
     monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 2)
-    command = ("score", tiny_run, "--src", "f", "--tgt", "g.gz", "--precision", "fp32", "--batch-tokens", 1)
+    command = (
+        "translate",
+        tiny_run,
+        "--input",
+        "f",
+        "--score-targets",
+        "g.gz",
+        "--precision",
+        "fp32",
+        "--batch-tokens",
+        1,
+    )
     assert near(tmt(*command).stdout, expected)
     assert tmt(*command, "--output", "h").stdout == ""
     assert near(Path("h").read_text(encoding="utf-8"), expected)
@@ -85,24 +96,26 @@ def near(one: str, other: str) -> bool:
 
 def test_a_pipe_with_too_many_lines_is_reported_at_its_end(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     """A pipe can be read only once, so the lines are not counted before."""
-    expected = tmt("score", tiny_run, "--src", "f", "--tgt", "g").stdout
+    expected = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g").stdout
     os.mkfifo("pipe")
     for lines in (TGT, TGT + "mehr\nund mehr\n"):
         thread = threading.Thread(target=lambda text=lines: Path("pipe").write_text(text, encoding="utf-8"))
         thread.start()
-        done = tmt("score", tiny_run, "--src", "f", "--tgt", "pipe")
+        done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "pipe")
         thread.join()
         assert done.stdout == expected
         assert ("f has 6 lines, pipe has 8" in done.stderr) == (lines != TGT) == (done.returncode == 2)
 
 
 def test_empty_input_gives_empty_output(files: Path, tiny_run: Path, tmt: Tmt) -> None:
-    done = tmt("score", tiny_run, "--src", "empty", "--tgt", "empty")
+    done = tmt("translate", tiny_run, "--input", "empty", "--score-targets", "empty")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_invalid_utf8_is_replaced_on_request(files: Path, tiny_run: Path, tmt: Tmt) -> None:
-    done = tmt("score", tiny_run, "--src", "f", "--tgt", "latin", "--errors", "replace", "--format", "json")
+    done = tmt(
+        "translate", tiny_run, "--input", "f", "--score-targets", "latin", "--errors", "replace", "--format", "json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.split("\n")[2])["translations"][0]["text"] == "na\ufffdve"
 
@@ -111,18 +124,18 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
     files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 2)
-    command = ("score", tiny_run, "--src", "f", "--tgt", "g", "--output", "h")
+    command = ("translate", tiny_run, "--input", "f", "--score-targets", "g", "--output", "h")
     assert tmt(*command).returncode == 0
     expected = Path("h").read_text(encoding="utf-8")
-    score = PairScorer.score
+    score = WindowTranslator.score
 
-    def stop(self: PairScorer, window: Any, first_line: int) -> str:
+    def stop(self: WindowTranslator, window: Any, first_line: int) -> str:
         if first_line > 2:
             raise UserError("stopped")
         return score(self, window, first_line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PairScorer, "score", stop)
+        patch.setattr(WindowTranslator, "score", stop)
         assert tmt(*command).returncode == 2
     assert Path("h").read_text(encoding="utf-8") == expected
     assert Path("h.part").read_text(encoding="utf-8").count("\n") == 2
@@ -140,40 +153,51 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--src f", "arguments are required: --tgt"),
-        ("--src nope --tgt g", "nope: no such file"),
-        ("--src f --tgt nope", "nope: no such file"),
-        ("--src folder --tgt g", "folder: is a directory; pass a file"),
-        ("--src f --tgt short", "f has 6 lines, short has 1 lines: line N of one must belong to line N of the other"),
-        ("--src short --tgt g", "short has 1 lines, g has 6"),
-        ("--src f --tgt latin", "latin:3: not UTF-8 text (byte 0xef at position 3)"),
-        ("--src cut.gz --tgt g --errors replace", "cut.gz:"),
-        ("--src f --tgt g --output nowhere/h", "nowhere/h: there is no folder"),
-        ("--src f --tgt g --output folder", "folder: is a directory; pass a file"),
-        ("--src f --tgt g --output g", "g: is an input, and --output g would overwrite it; choose another name"),
-        ("--src f --tgt g --output folder/../f", "f: is an input, and --output folder/../f would overwrite it"),
-        ("--src f --tgt g --resume", "--resume needs --output"),
-        ("--src f --tgt g --checkpoint 999", "best, last and the steps 8, 12"),
-        ("--src f --tgt g --device cuda:99", "device: cuda:99 is not available"),
-        ("--src f --tgt g --batch-tokens 0", "decoding.batch_tokens"),
-        ("--src f --tgt g more", "unrecognized arguments: more"),
+        ("--score-targets g", "pass them as --input F"),
+        ("one --score-targets g", "pass them as --input F"),
+        ("--input f --score-targets g --beam 2 --no-guard", "leave out --guard, --beam"),
+        ("--input nope --score-targets g", "nope: no such file"),
+        ("--input f --score-targets nope", "nope: no such file"),
+        ("--input folder --score-targets g", "folder: is a directory; pass a file"),
+        (
+            "--input f --score-targets short",
+            "f has 6 lines, short has 1 lines: line N of one must belong to line N of the other",
+        ),
+        ("--input short --score-targets g", "short has 1 lines, g has 6"),
+        ("--input f --score-targets latin", "latin:3: not UTF-8 text (byte 0xef at position 3)"),
+        ("--input cut.gz --score-targets g --errors replace", "cut.gz:"),
+        ("--input f --score-targets g --output nowhere/h", "nowhere/h: there is no folder"),
+        ("--input f --score-targets g --output folder", "folder: is a directory; pass a file"),
+        (
+            "--input f --score-targets g --output g",
+            "g: is an input, and --output g would overwrite it; choose another name",
+        ),
+        (
+            "--input f --score-targets g --output folder/../f",
+            "f: is an input, and --output folder/../f would overwrite it",
+        ),
+        ("--input f --score-targets g --resume", "--resume needs --input and --output"),
+        ("--input f --score-targets g --checkpoint 999", "best, last and the steps 8, 12"),
+        ("--input f --score-targets g --device cuda:99", "device: cuda:99 is not available"),
+        ("--input f --score-targets g --batch-tokens 0", "decoding.batch_tokens"),
+        ("--input f --score-targets g more", "give texts or --input, not both"),
     ],
 )
 def test_wrong_arguments_are_refused(words: str, message: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
     before = sorted(files.iterdir())
-    assert_user_error(tmt("score", tiny_run, *words.split()), message)
+    assert_user_error(tmt("translate", tiny_run, *words.split()), message)
     assert sorted(files.iterdir()) == before
 
 
 def test_a_folder_that_is_not_a_run_is_refused(files: Path, tmt: Tmt) -> None:
-    assert_user_error(tmt("score", "folder", "--src", "f", "--tgt", "g"), "folder: is not a run folder")
-    assert_user_error(tmt("score", "nope", "--src", "f", "--tgt", "g"), "nope: no such run folder")
+    assert_user_error(tmt("translate", "folder", "--input", "f", "--score-targets", "g"), "folder: is not a run folder")
+    assert_user_error(tmt("translate", "nope", "--input", "f", "--score-targets", "g"), "nope: no such run folder")
 
 
 @pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.UnscoredPairWarning")
 def test_a_too_long_pair_is_not_scored_and_gives_a_warning(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
     Path(tmp_path / "f").write_text("one\n" + "one " * 3000 + "\n", encoding="utf-8")
-    done = tmt("score", tiny_run, "--src", tmp_path / "f", "--tgt", tmp_path / "f")
+    done = tmt("translate", tiny_run, "--input", tmp_path / "f", "--score-targets", tmp_path / "f")
     assert done.stdout.split("\n")[1] == "-inf\t-inf"
     assert done.stderr.startswith("tmt: warning: line 2 has ")
     assert done.stderr.endswith(" and at most 1024 source and 1024 target tokens are scored\n")

@@ -1,4 +1,4 @@
-"""`tmt backtranslate` and `tmt distill`: make training pairs from monolingual text.
+"""`tmt synthesize`: make training pairs from monolingual text, by back-translation or distillation.
 
 Each line of input becomes a record of `candidates.jsonl`. With `--resume`, an interrupted command continues after the
 last record. At the end, the text files and the report are made from the records. The partial file is renamed to
@@ -22,7 +22,6 @@ from transformer_mt.cli.command import (
     group,
     list_given_flags,
     option,
-    positional,
 )
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, find_part, make_part_path, process_lines
@@ -38,6 +37,7 @@ from transformer_mt.cli.options import (
     json_flag,
     load_translator,
     number,
+    run_argument,
 )
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
@@ -49,10 +49,7 @@ if TYPE_CHECKING:
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction
 
-CommandName = Literal["backtranslate", "distill"]
 CANDIDATES, REPORT = "candidates.jsonl", "report.json"
-
-
 MIN_CHRF = 30.0
 
 
@@ -120,12 +117,21 @@ class RoundTripOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakePairs(Command):
-    """Make training pairs from monolingual text."""
+class Synthesize(Command):
+    """Translate monolingual text, and write its lines and their translations as training pairs of a new model.
 
-    NAME: ClassVar[CommandName]
+    back: back-translation. Each line becomes the target of a pair, and its translation the source. RUN translates in
+    the other direction than the new model. forward: distillation. Each line becomes the source of a pair, and its
+    translation the target, so that the new model imitates RUN, which translates in the same direction. Bad translations
+    are dropped.
+    """
 
-    run: Path = positional("a run; see above for its direction", metavar="RUN")
+    EXAMPLE: ClassVar[str] = (
+        "tmt synthesize runs/de-en --direction back --mono news.de --output back --sample --top-k 10"
+    )
+
+    run: Path = run_argument()
+    direction: Literal["back", "forward"] = option("which side of the pairs is translated; see above", is_required=True)
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
@@ -159,7 +165,7 @@ class MakePairs(Command):
             counts = write_pairs(candidates, direction, output)
             src_lang, tgt_lang = direction.languages
             report = {
-                "command": direction.command,
+                "direction": self.direction,
                 "src_lang": src_lang,
                 "tgt_lang": tgt_lang,
                 "mono": [str(path) for path in self.files.mono],
@@ -188,34 +194,10 @@ class MakePairs(Command):
             raise UserError(f"{output}: no pair is left of {report['lines']:,} lines; {CANDIDATES} has the reasons")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backtranslate(MakePairs):
-    """Translate monolingual text in the language that a new model shall translate into.
-
-    Each line becomes the target of a new pair, and its translation the source. RUN translates in the other direction
-    than the new model. Bad translations are dropped.
-    """
-
-    EXAMPLE: ClassVar[str] = "tmt backtranslate runs/de-en --mono news.de --output back --sample --top-k 10"
-    NAME: ClassVar[CommandName] = "backtranslate"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distill(MakePairs):
-    """Translate text in the source language, such as the sources of the training pairs.
-
-    Each line becomes the source of a new pair, and its translation the target, so that a new model imitates RUN. RUN
-    translates in the same direction as the new model. Bad translations are dropped.
-    """
-
-    EXAMPLE: ClassVar[str] = "tmt distill runs/seed1 --ensemble runs/seed2 --mono train.en --output taught"
-    NAME: ClassVar[CommandName] = "distill"
-
-
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check_arguments(args: MakePairs) -> None:
+def _check_arguments(args: Synthesize) -> None:
     for path in args.files.mono:
         check_is_file(path)
         if not path.is_file():
@@ -223,13 +205,13 @@ def _check_arguments(args: MakePairs) -> None:
     back = args.back
     if back.round_trip is None:
         for name in list_given_flags(back):
-            raise UserError(f"{args.NAME}: {name} needs --round-trip RUN2")
+            raise UserError(f"synthesize: {name} needs --round-trip RUN2")
     files = args.files
     if (files.task is None) != (files.tasks is None):
-        raise UserError(f"{args.NAME}: --task and --tasks need each other")
+        raise UserError("synthesize: --task and --tasks need each other")
     if files.task is not None and files.tasks is not None:
         if files.task >= files.tasks:
-            raise UserError(f"{args.NAME}: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
+            raise UserError(f"synthesize: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
         _check_parts(files.output, {folder.name for folder in files.part_folders()})
     _check_output(files.folder(), is_part=files.tasks is not None)
 
@@ -259,13 +241,13 @@ def _check_output(folder: Path, *, is_part: bool) -> None:
         raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
 
 
-def _check_languages(args: MakePairs, run: RunFolder) -> Direction:
+def _check_languages(args: Synthesize, run: RunFolder) -> Direction:
     """Return the direction of the new pairs. Raises `UserError` if a text or a run has the wrong language."""
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.synthesis import synthetic_data
 
     languages = synthetic_data.read_languages(run, args.search.tag, "--tag")
-    direction = synthetic_data.Direction(args.NAME, *languages)
+    direction = synthetic_data.Direction(args.direction, *languages)
     for path in args.files.mono:
         synthetic_data.check_text(path, args.run, languages, args.files.errors, any_language=args.files.any_language)
     if args.back.round_trip is not None:
@@ -278,18 +260,19 @@ def _check_languages(args: MakePairs, run: RunFolder) -> Direction:
 # --- translation ------------------------------------------------------------------------------------------------------
 
 
-def _load(args: MakePairs) -> tuple[CandidateMaker, Settings]:
+def _load(args: Synthesize) -> tuple[CandidateMaker, Settings]:
     """Load the models. Return also the settings that affect the pairs."""
     from transformer_mt.decoding.translator import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
     overrides = collect_overrides(args.search, args.sampling, n_best=1, engine=args.engine)
     translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble, chooses_engine=True)
-    args.sampling.check(args.search, args.NAME, translator.config.sample)
+    args.sampling.check(args.search, "synthesize", translator.config.sample)
     provenance = ModelProvenance.of_translator(translator)
     max_tokens = min(provenance.longest_source, translator.max_source_tokens)
     settings = {
-        f"tmt {args.NAME}": __version__,
+        "tmt synthesize": __version__,
+        "--direction": args.direction,
         **provenance.identity,
         "longest source": str(max_tokens),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
@@ -302,7 +285,7 @@ def _load(args: MakePairs) -> tuple[CandidateMaker, Settings]:
     return CandidateMaker(translator, max_tokens, back, min_chrf), settings
 
 
-def _load_back(args: MakePairs, run: Path) -> Translator:
+def _load_back(args: Synthesize, run: Path) -> Translator:
     """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
     tag, batch_tokens = args.back.round_trip_tag, args.search.batch_tokens
     options = collect_overrides(tag=tag, batch_tokens=batch_tokens, engine=args.engine)
