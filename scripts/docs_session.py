@@ -54,20 +54,19 @@ class Shown(NamedTuple):
 
 
 def record(run: Path) -> None:
-    """Train the quickstart run and translate with it in a pseudo-terminal. Saves the session beside its plots."""
+    """Train the quickstart run and translate with it in a pseudo-terminal. Saves the session in the run."""
     where = [f"runs_dir={run.parent}", f"name={run.name}"] if run != QUICKSTART else []
     train, translate = ["train", "--config", "configs/quickstart.yaml"], ["translate", str(run), SENTENCE]
     session = [
         Shown(shlex.join(["tmt", *train]), run_in_terminal([*train, *where])),
         Shown(f'tmt translate {run} "{SENTENCE}"', run_in_terminal(translate)),
     ]
-    recording(run).parent.mkdir(exist_ok=True)
     recording(run).write_text(json.dumps(session, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def recording(run: Path) -> Path:
     """Return the path of the recorded session of a run."""
-    return run / "plots" / "session.json"
+    return run / "session.json"
 
 
 def load(run: Path) -> list[Shown]:
