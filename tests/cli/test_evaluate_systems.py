@@ -168,7 +168,7 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
     ("words", "message"),
     [
         ("a.de b.de", "pass the reference translations as --ref G"),
-        ("a.de nope --ref valid.de", "nope: no such run folder and no such file"),
+        ("a.de nope --ref valid.de", "nope: no such file and no such run folder"),
         ("a.de b.de --ref nope", "nope: no such file"),
         ("a.de b.de --ref folder", "folder: is a directory"),
         ("a.de b.de --ref valid.de --src nope", "nope: no such file"),

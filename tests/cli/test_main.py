@@ -46,7 +46,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         ((*TRAIN, "--train.max_steps=10"), ("unknown option --train.max_steps; did you mean train.max_steps=10?",)),
         ((*TRAIN, "--epochs=3"), ("unknown option --epochs; did you mean train.max_epochs=3?",)),
         (("translate", "RUN", "--beams", "3", "Pes."), ("error: unknown option --beams; did you mean --beam?\n",)),
-        (("export", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt export --help lists all\n",)),
+        (("report", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt report --help lists all\n",)),
         (
             ("translate", "RUN", "-foo"),
             ("-foo; tmt translate --help lists all; put -- before a text that begins with a hyphen\n",),

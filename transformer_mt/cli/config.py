@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt.cli.command import Command, flag, group, option
 from transformer_mt.cli.line_input import decode_argument
@@ -61,7 +61,7 @@ class Config(Command):
             tokenizers = TokenizerPair.load(run.tokenizer)
         else:
             tokenizers = make_tokenizers(config, load_split(config, "train"))
-        sides = {"src": tokenizers.src, "tgt": tokenizers.tgt}
+        sides: dict[Literal["src", "tgt"], Tokenizer] = {"src": tokenizers.src, "tgt": tokenizers.tgt}
         if self.vocabulary:
             validation = load_split(config, "validation")
             for side, tokenizer in sides.items():

@@ -150,7 +150,7 @@ def _check_arguments(args: Evaluate) -> None:
     check_output(args.output, args.src, args.ref)
     for path in args.systems:
         if not path.exists():
-            raise UserError(f"{path}: no such run folder and no such file (looked in {Path.cwd()})")
+            raise UserError(f"{path}: no such file and no such run folder (looked in {Path.cwd()})")
     has_run, is_comparison = any(path.is_dir() for path in args.systems), len(args.systems) > 1
     given = {*list_given_flags(args)}
     if args.calibrate:
