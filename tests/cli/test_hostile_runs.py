@@ -284,7 +284,8 @@ def test_a_command_runs_for_a_training_and_its_result_is_used_from_the_cache(in_
     assert_succeeded(tmt("train", "tiny.yaml", filters))
     assert Path("executed").exists()
     Path("executed").unlink()
-    assert_succeeded(tmt("check", "runs/tiny", "--show-removed", "command"))
+    files = ("--src", "test.en", "--ref", "test.de")
+    assert "training text" in assert_succeeded(tmt("evaluate", "runs/tiny", "test.de", *files))
     assert not Path("executed").exists()
 
 
