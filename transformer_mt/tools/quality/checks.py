@@ -91,12 +91,13 @@ _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 CONTENT_CHECKS = [
     CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, filter=_in_sides(_is_blank)),
     CorpusCheck(
-        # a statistic: of correct pairs, it finds 0.1 to 1 % in European languages, and 6 % in Japanese
+        # a statistic: of correct pairs, it finds 0.1 to 2 % of Multi30k and 2 to 22 % of messages of programs; of
+        # shuffled ones, 42 to 83 %
         "unrelated",
         "have sides that may not be translations of each other",
         "unrelated",
-        0.1,
         0.3,
+        0.4,
         compares_sides=True,
     ),
     CorpusCheck("language", "have a side in another language", "language", 0.005, 0.2),
@@ -388,12 +389,13 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 7  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 8  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
 LEARNED_LENGTH = 80  # lines after each window from which the lexicon is learned
-MAX_UNRELATED = 0.1  # share of the compared pairs; correct pairs reach 0.02, and 0.045 if there are few
+MAX_UNRELATED = 0.3  # share of the compared pairs; correct pairs reach 0.23
+OUTLIER, MAX_OUTLIERS = 0.4, 0.06  # share of a window above the median, and share of such windows in a correct corpus
 
 
 def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
@@ -444,9 +446,9 @@ def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
         [lexicon.log_likelihood_ratio_per_word(*pair) for pair in corpus.rows(start, start + CHECK_WINDOW)]
         for start in starts
     ]
-    is_related = np.array(ratios) >= UnrelatedFilter().min  # [windows, lines]
-    share = 1 - float(is_related.mean())
-    if share > MAX_UNRELATED:
-        worst = starts[int(is_related.mean(1).argmin())]
+    unrelated = np.mean(np.array(ratios) < UnrelatedFilter().min, 1)  # [windows]
+    share = float(unrelated.mean())
+    if share > MAX_UNRELATED or np.mean(unrelated > np.median(unrelated) + OUTLIER) > MAX_OUTLIERS:
+        worst = starts[int(unrelated.argmax())]
         where = corpus.describe_line(worst)
         yield f"warning: {share:.1%} of the sampled pairs may not be translations, such as near {where}; run tmt check"
