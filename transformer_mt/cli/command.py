@@ -206,8 +206,9 @@ class CommandParser(argparse.ArgumentParser):
             self.parse_args(arguments[:1])
         if name.startswith("-"):
             self.refuse([name], [name])
-        similar = [former_commands[name]] if name in former_commands else get_close_matches(name, commands, n=1)
-        self._refuse_word(f"unknown command {make_visible(name)}", similar)
+        if name in former_commands:
+            self.exit(2, f"tmt: error: tmt {name} is now {former_commands[name]}\n")
+        self._refuse_word(f"unknown command {make_visible(name)}", get_close_matches(name, commands, n=1))
 
     def refuse(self, rest: Sequence[str], given: Sequence[str]) -> NoReturn:
         """Exit with a message about the arguments in `rest`, which this command does not know.
