@@ -62,6 +62,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with ZipFile(tmp_path / "a.zip", "w") as archive:
         for name, text in {"README": "x", "a.de-en.de": tgt, "a.de-en.en": src, "a.de-en.xml": "<x/>"}.items():
             archive.writestr(name, text)
+    (tmp_path / "archive").write_bytes((tmp_path / "a.zip").read_bytes())
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "latin").write_bytes("für\n".encode("latin-1") * len(PAIRS))
     (tmp_path / "a.en.gz").write_bytes(gzip.compress(src.encode()))
@@ -172,6 +173,7 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
     ("arguments", "parts"),
     [
         (("a.en", "short.de"), ("a.en has 40 lines, short.de has 39 lines",)),
+        (("archive",), ("archive: is a ZIP archive",)),
         (("one.tsv",), ("one.tsv: has one column (text)", "need two")),
         (("a.en",), ("a.en: pass two text files", ".tsv")),
         (("a.en", "table.tsv"), ("table.tsv: a table holds both languages",)),

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import EINVAL
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -274,8 +275,10 @@ def _open_archive(path: Path) -> Generator[ZipFile]:
     try:
         with ZipFile(path) as archive:
             yield archive
-    except (BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"{path}: not a readable ZIP archive: {error}; fetch it again") from None
+    except (BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != EINVAL:  # which is an offset before the start of the file
+            raise
+        raise UserError(f"{path}: not a readable ZIP archive: {error}; delete it, and fetch it again") from None
 
 
 def _list_members(archive: ZipFile) -> dict[str, str]:
@@ -292,7 +295,7 @@ def _list_members(archive: ZipFile) -> dict[str, str]:
     if len(found) < 2:
         raise UserError(
             f"{archive.filename}: is no Moses archive, which has one file a language, such as X.en and X.de, but has "
-            f"{', '.join(archive.namelist()[:N_SHOWN]) or 'no files'}; {UNPACK_REMEDY}"
+            f"{', '.join(archive.namelist()[:N_SHOWN]) or 'no files'}; unpack it, and pass its files to tmt init"
         )
     return found
 

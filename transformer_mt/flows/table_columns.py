@@ -10,7 +10,7 @@ from typing import NamedTuple
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import check_language, primary_language
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, is_table, read_head, table_kind
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.text_files import has_letters, read_lines, skip_bad_row
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
 
@@ -66,6 +66,7 @@ def choose_columns(
         UserError: A given column does not exist, or the choice is open.
     """
     if not is_table(table):
+        next(read_lines(table, on_bad=skip_bad_row), None)  # raises the error of an archive
         raise UserError(f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}")
     note, head, languages = None, read_head(table, HEAD_ROWS), (src_lang, tgt_lang)
     if len(head[0]) < 2:
