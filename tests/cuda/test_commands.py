@@ -15,7 +15,7 @@ COMMANDS = {
     "translate": "translate RUN --input test.en --beam 4 --n-best 3 --format json",
     "translate with alignments": "translate RUN --input test.en --alignments",
     "translate by sampling": "translate RUN --input test.en --sample",
-    "score": "score RUN --src test.en --tgt test.de",
+    "score": "translate RUN --input test.en --score-targets test.de",
     "explain": "explain RUN one --json",
 }
 
@@ -60,10 +60,10 @@ def test_training_has_the_losses_of_the_cpu(overrides: tuple[str, ...], run_copy
 @pytest.mark.parametrize(
     "command",
     [
-        "average RUN --last 2 --device cuda",
+        "export RUN --average 2 --output mean",
         "evaluate RUN --device cuda --precision bf16",
         "report RUN --output report.html --device cuda",
-        "plot attention RUN --text one --output attention.png",
+        "explain RUN one --attention attention.png --device cuda",
     ],
 )
 def test_command_succeeds(command: str, run_copy: Path, tmt) -> None:
