@@ -32,13 +32,13 @@ def old_run(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.Monk
     "command",
     [
         "translate RUN one",
-        "score RUN --src test.en --tgt test.de",
+        "translate RUN --input test.en --score-targets test.de",
         "evaluate RUN",
-        "compare RUN RUN --src test.en --ref test.de",
-        "average RUN --last 2 --output averaged",
+        "evaluate RUN RUN --src test.en --ref test.de",
+        "export RUN --average 2 --output averaged",
         "export RUN --to weights --output weights",
-        "plot attention RUN --text one --output plot.png",
-        "tokenize RUN one",
+        "explain RUN one --attention attention.png",
+        "config RUN --tokens one",
     ],
 )
 def test_command_reads_format_3(command: str, old_run: Path, tmt: Tmt) -> None:
