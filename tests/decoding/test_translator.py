@@ -206,7 +206,7 @@ def test_only_valid_utf8_comes_out(translator: Translator, monkeypatch: pytest.M
     monkeypatch.setattr(translator.engine, "align", lambda *_: [[(0, 0), (1, 1), (2, 2)]] * 3)
     monkeypatch.setattr(Tokenizer, "decode", lambda *_: texts)
     found = translator.n_best(["x y z"] * 3, alignments=True)
-    assert [each.text for (each,) in found] == ["one  two", "", "fine"]
+    assert [each.text for (each,) in found] == ["one two", "", "fine"]
     assert found[0][0].alignment == [(0, 0), (2, 1)]
 
 

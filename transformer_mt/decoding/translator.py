@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 _WORD = re.compile(r"\S+")
+REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
 CHUNK_STRIDE = 1 << 32
-REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
 """Difference of the line numbers of consecutive chunks of a line, above any line number.
 
 So chunks of a line have different random samples.
@@ -674,7 +674,7 @@ def leave_out_invalid_bytes(text: str, alignment: WordAlignment | None) -> tuple
     kept = {old: new for new, old in enumerate(i for i, word in enumerate(words) if word)}
     if alignment is not None:
         alignment = [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]
-    return text.replace(REPLACEMENT, ""), alignment
+    return " ".join(word for word in words if word), alignment
 
 
 @dataclass(frozen=True)
