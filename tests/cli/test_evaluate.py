@@ -342,3 +342,20 @@ def test_a_run_without_test_sets_is_refused(run_copy: Path, texts: Path, tmt: Tm
         re.sub(r"(?s)  test:.*?(?=  cache_dir)", "  test: {}\n", text), encoding="utf-8"
     )
     assert_user_error(tmt("evaluate", run_copy), "this run has no test sets (data.test); give --src and --ref")
+
+
+def test_texts_that_cannot_be_meant_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
+    english, german = "The dog is asleep in the house.\n" * 5, "Der Hund schläft heute in dem Haus.\n" * 5
+    japanese = "犬は家の中で寝ています。\n" * 5
+    for name, text in {"e": english, "g": german, "j": japanese}.items():
+        Path(name).write_text(text, encoding="utf-8")
+    warnings = {
+        ("g", "--ref", "g"): "g: all lines equal those of g",
+        ("e", "g", "--ref", "g"): "g: all lines equal those of g",
+        ("e", "--ref", "j"): "--tgt-lang ja",
+        (tiny_run, "--src", "g", "--ref", "e"): "exchanged",
+        (tiny_run, "--src", "j", "--ref", "g"): "j: the text seems to be in ja",
+    }
+    for arguments, warning in warnings.items():
+        assert warning in tmt("evaluate", *arguments).stderr
+    assert "warning" not in tmt("evaluate", tiny_run, "--src", "e", "--ref", "g").stderr

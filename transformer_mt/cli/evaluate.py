@@ -34,6 +34,7 @@ from transformer_mt.cli.options import (
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
+from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -265,6 +266,7 @@ def _evaluate_file(args: Evaluate, path: Path) -> tuple[dict[str, Any], list[Eva
     assert args.ref  # checked
     scorer = args.text_kind.make_scorer()
     hypotheses, references = read_aligned_files(path, args.ref)
+    _doubt_files(args, {path: hypotheses}, references)
     scores = score_with_intervals(hypotheses, references, scorer)
     header = {"hypotheses": str(path), "tgt_lang": args.text_kind.tgt_lang, "text": scorer.text}
     return header, [Evaluation(str(args.ref), len(references), scores)]
@@ -300,7 +302,7 @@ def _read_test_sets(args: Evaluate, run: RunFolder, config: Config, scorer: Scor
     from transformer_mt.flows.evaluation import make_evaluation_set
     from transformer_mt.flows.prepare import load_split
 
-    if given := _read_files(args, scorer):
+    if given := _read_files(args, config, scorer):
         return [given]
     corpora = {name: load_split(config, name) for name in _choose_test_sets(args, config)}
     saved_fingerprints = run.read_metadata()["sha256"]
@@ -314,14 +316,39 @@ def _read_test_sets(args: Evaluate, run: RunFolder, config: Config, scorer: Scor
     return test_sets if args.search.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
 
 
-def _read_files(args: Evaluate, scorer: Scorer) -> EvaluationSet | None:
-    """Read --src and --ref, if they are given."""
+def _read_files(args: Evaluate, config: Config, scorer: Scorer) -> EvaluationSet | None:
+    """Read --src and --ref, if they are given. Warn if they are in other languages than the run."""
     from transformer_mt.evaluation.metrics import EvaluationSet
+    from transformer_mt.tools.languages.detection import are_exchanged, find_other_language
 
     if not args.src or not args.ref:
         return None
     sources, references = read_aligned_files(args.src, args.ref)
+    languages = config.data.src_lang, config.data.tgt_lang
+    if not config.data.needs_tag:
+        if are_exchanged(languages, sources, references):
+            log("tmt: warning: --src and --ref seem to be exchanged")
+        elif other := find_other_language(sources, languages[0]):
+            log(
+                f"tmt: warning: {args.src}: the text seems to be in {other}, and the run translates from {languages[0]}"
+            )
     return EvaluationSet(str(args.src), sources, references, scorer)
+
+
+def _doubt_files(args: Evaluate, systems: Mapping[Path, Texts], references: Texts) -> None:
+    """Warn of translations that are the references, and of a missing language that needs its own tokenizer."""
+    from transformer_mt.evaluation.metrics import resolve_bleu_tokenizer
+    from transformer_mt.tools.languages.detection import detect_language
+
+    for path, texts in systems.items():
+        if [*texts] == [*references]:
+            log(f"tmt: warning: {path}: all lines equal those of {args.ref}")
+    if len(systems) == len(args.systems) and not args.text_kind.tgt_lang:
+        language = detect_language(references) or ""
+        if (tokenizer := resolve_bleu_tokenizer("auto", language)) != "13a":
+            log(
+                f"tmt: warning: {args.ref} seems to be in {language}: pass --tgt-lang {language} ({tokenizer} for BLEU)"
+            )
 
 
 def _choose_test_sets(args: Evaluate, config: Config) -> list[str]:
@@ -446,6 +473,7 @@ def _compare(args: Evaluate) -> Comparison:
     paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
     texts = dict(zip(paths, read_aligned_files(*paths), strict=True))
     references, sources = texts[args.ref], texts[args.src] if args.src else None
+    _doubt_files(args, {path: texts[path] for path in args.systems if path in texts}, references)
     hypotheses: list[Texts] = []
     names: list[str] = []
     for path in args.systems:
@@ -484,7 +512,7 @@ def _calibrate(args: Evaluate) -> None:
 
     folder = RunFolder.open(args.systems[0])
     config = configuration.load_run(folder)
-    given = _read_files(args, Scorer.from_config(config.scoring, config.data.tgt_lang))
+    given = _read_files(args, config, Scorer.from_config(config.scoring, config.data.tgt_lang))
     translator = load_translator(folder.path, args.loading, collect_overrides(args.search, n_best=1))
     calibration, bins = calibrate(
         translator, given or read_validation_set(config, translator.config.tag), args.min_chrf
