@@ -83,22 +83,18 @@ def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = raise_
 
     Bad rows are left out if `on_bad` returns. Raises `UserError` with file and line if the source cannot be read.
     """
-    for src, tgt in zip(*source.text_files(), strict=True):
-        yield from read_pairs(Path(src), Path(tgt), on_bad=on_bad)
-    for pair in _read_both_sides(source, columns, on_bad):
-        yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
-
-
-def _read_both_sides(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
-    """Yield the pairs of a source that has both sides in one place, before `reverse`."""
     if (source.table or source.dataset) and columns[0] == columns[1]:
         raise UserError(f"source and target would both be column {columns[0]}: set src_column and tgt_column")
+    for src, tgt in zip(*source.text_files(), strict=True):
+        yield from read_pairs(Path(src), Path(tgt), on_bad=on_bad)
     if source.builtin:
-        yield from _read_builtin(source.split or "train", columns)
+        pairs = _read_builtin(source.split or "train", columns)
     elif source.dataset:
-        yield from _read_dataset(source, columns, on_bad)
-    for name in source.table:
-        yield from read_table(Path(name), columns, source.columns, on_bad)
+        pairs = _read_dataset(source, columns, on_bad)
+    else:
+        pairs = chain.from_iterable(read_table(Path(name), columns, source.columns, on_bad) for name in source.table)
+    for pair in pairs:
+        yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
 
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ PAIRS_REMEDY = (
 """Advice for files of a configuration."""
 
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
-MIN_UTF16 = 4  # bytes of a line that show its encoding
 
 
 class UnequalLengthError(UserError):
@@ -229,9 +228,9 @@ def _find_utf16(raw: bytes, number: int) -> str:
     if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
     even, odd = raw[::2].count(0), raw[1::2].count(0)
-    if len(raw) < MIN_UTF16 or 4 * min(even, odd) > max(even, odd) or even + odd <= len(raw) / 3:
+    if len(raw) < 4 or 4 * min(even, odd) > max(even, odd) or even + odd <= len(raw) / 3:
         return ""
-    return "UTF-16BE" if even else "UTF-16LE"
+    return "UTF-16BE" if even > odd else "UTF-16LE"
 
 
 def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> UserError:

@@ -49,10 +49,10 @@ def check_is_plain(path: Path) -> None:
     suffixes_found = {f".{found}", remove_compressed_suffix(path).suffix.lower()}
     name = next((name for name, suffixes in FORMATS.items() if suffixes_found.intersection(suffixes)), None)
     insist = "--document-format text translates it line by line"
-    if name and remove_compressed_suffix(path) != path:
-        raise UserError(f"{path}: is a compressed document ({name}); unpack it, or {insist}")
     if name:
-        raise UserError(f"{path}: looks like a document; pass --document-format {name} with --output, or {insist}")
+        is_packed = remove_compressed_suffix(path) != path
+        remedy = "unpack it" if is_packed else f"pass --document-format {name} with --output"
+        raise UserError(f"{path}: looks like a document ({name}); {remedy}, or {insist}")
     if found:
         raise UserError(
             f"{path}: looks like {found.upper()}, which has more than lines of text; extract them, or {insist}"

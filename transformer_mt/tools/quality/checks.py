@@ -150,8 +150,7 @@ CONTENT_CHECKS = [
 PREPROCESSING_CHECKS = [
     CorpusCheck(
         "tokenized",
-        "are tokenized: they have spaces before punctuation or between words, which users do not type, and which "
-        "translations will have",
+        "have spaces before punctuation or between words that users do not type, and translations will have them",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
         0.3,
         filter=_in_sides(signals.is_tokenized),
