@@ -31,8 +31,9 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
         r"training tiny: \w+ to \w+, on cpu \(precision \w+, threads 1\), until 12 steps.*; a validation every 4 .*",
         printed[0],
     )
-    assert printed[1:5] == [
+    assert printed[1:6] == [
         "data: learning the vocabulary from 50 pairs",
+        "data: the text fills 326 of 340 entries (tokenizer.vocab_size)",
         "data: 50 training pairs, 150 source and 150 target tokens (mean 3.0 and 3.0 a sentence)",
         "data: 8 pairs in validation",
         "data: 6 pairs in unseen",

@@ -241,7 +241,7 @@ class VocabularyTask:
         log_rank0(f"data: learning the vocabulary from {min(len(self.pairs), self.config.sample_size):,} pairs")
         tokenizers = build_tokenizers(self.config, self.pairs, self.seed)
         if self.config.merges is None and (n := tokenizers.tgt.vocab_size) < self.config.vocab_size:
-            log_rank0(f"data: the text has only {n:,} entries for the vocabulary ({self.config.vocab_size:,} allowed)")
+            log_rank0(f"data: the text fills {n:,} of {self.config.vocab_size:,} entries (tokenizer.vocab_size)")
         tokenizers.save(folder / TOKENIZERS)
         return {}
 
