@@ -15,6 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from transformer_mt.data.batches import Batch
+    from transformer_mt.model.transformer import Transformer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
@@ -46,6 +47,16 @@ def assert_user_error(done: CompletedProcess[str], *parts: str) -> None:
     assert 1 <= len(message.strip().split("\n")) <= 4
     for part in parts:
         assert part in message
+
+
+def add_noise(model: Transformer, seed: int) -> None:
+    """Add noise to the weights, so that translations are long and differ, but hold none of the 256 byte tokens."""
+    import torch
+
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += 0.4 * torch.randn_like(parameter)
+    model.encoder.embedding.tokens.weight.data[:256] = 0
 
 
 def sign_run(run: Path) -> None:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import ctranslate2
 import pytest
-import torch
-from helpers import Tmt, assert_succeeded, assert_user_error
+from helpers import Tmt, add_noise, assert_succeeded, assert_user_error
 
 from transformer_mt import Translator
 from transformer_mt.cli.export import write_weights_folder
@@ -48,9 +47,7 @@ def models(tiny_run: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -
     """Add noise to the weights, so that translations are long and differ between sentences."""
     folder = tmp_path_factory.mktemp("models")
     run, model = RunFolder.open(tiny_run), Translator.load(tiny_run, precision="fp32").model
-    torch.manual_seed(5)
-    for parameter in model.parameters():
-        parameter.data += 0.4 * torch.randn_like(parameter)
+    add_noise(model, 5)
     write_weights_folder(run, folder / "run", model, run.find_checkpoint("best"), "noisy", [])
     assert_succeeded(tmt("export", folder / "run", "--to", "ctranslate2", "--output", folder / "exported"))
     return Models(folder / "run", folder / "exported")

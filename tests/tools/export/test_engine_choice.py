@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt import Translator
 from transformer_mt.errors import UserError
@@ -40,16 +39,14 @@ def user_cache() -> Path:
 def run(run_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that the test may change, and that trained until its translations differ."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    add_noise(run_copy, 5)
+    change_weights(run_copy, 1)
     return run_copy
 
 
-def add_noise(run: Path, seed: int, scale: float = 0.4) -> None:
+def change_weights(run: Path, seed: int) -> None:
     """Replace the best checkpoint by one with other weights."""
     model, info = Translator.load(run, precision="fp32").model, RunFolder.open(run).find_checkpoint("best")
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.data += scale * torch.randn_like(parameter)
+    add_noise(model, seed)
     checkpoints.save(info, model, None)
 
 
@@ -180,7 +177,7 @@ def test_a_model_is_converted_again_after_new_weights_damage_and_a_copy(
     found, messages = translate(tmt, run, *AUTO)
     assert found == first and "converted" in messages and model.read_bytes() == content
 
-    add_noise(run, 6)
+    change_weights(run, 6)
     expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
     found, messages = translate(tmt, run, *AUTO)
     assert found == expected != first and "converted" in messages and cached_models(run) == [model]
