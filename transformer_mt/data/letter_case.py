@@ -5,12 +5,14 @@ Exported models contain a copy of this file, so it imports nothing from the pack
 
 import re
 from collections.abc import Callable
+from itertools import groupby
 
 MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
 MIN_CAPITALS = 5  # letters of words in capitals; fewer may be an abbreviation
 MAX_SMALL_SHARE = 0.1  # of the letters of a text in capitals, such as "OPEN AT McDONALD'S"
 DOTTED = ("tr", "az")  # languages in which I is the capital of ı, and İ that of i
 
+_DIGIT = re.compile(r"\d")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
 _SENTENCE_START = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)\W*[^\W\d_]")
@@ -35,16 +37,12 @@ def find_case(text: str) -> Callable[[str, str], str] | None:
 
 def find_capital_words(text: str) -> list[int]:
     """Return the indices of words in capitals, of consecutive ones with several letters such as "THE DOG"."""
+    words = text.split()
     found: list[int] = []
-    run: list[int] = []
-    n_letters = 0
-    for i, word in enumerate([*text.split(), ""]):
-        if word.isupper() and not any(map(str.isdigit, word)):
-            run.append(i)
-            n_letters += sum(map(str.isalpha, word))
-            continue
-        found += run if n_letters >= MIN_CAPITALS else []
-        run, n_letters = [], 0
+    for is_capital, run in groupby(range(len(words)), lambda i: words[i].isupper() and not _DIGIT.search(words[i])):
+        indices = [*run]
+        if is_capital and sum(map(str.isalpha, "".join(words[i] for i in indices))) >= MIN_CAPITALS:
+            found += indices
     return found
 
 

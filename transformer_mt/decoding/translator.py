@@ -16,15 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from transformer_mt.data import letter_case
 from transformer_mt.data.batches import batch_by_length
-from transformer_mt.data.letter_case import (
-    find_capital_words,
-    find_case,
-    to_lower_case,
-    to_sentence_case,
-    to_title_case,
-    to_upper_case,
-)
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -141,13 +134,13 @@ class CaseStage(TextStage):
 
     def prepare(self, text: str) -> tuple[str, CaseState]:
         """Change words in capitals or title case to sentence case."""
-        restore = find_case(text)
+        restore = letter_case.find_case(text)
         if restore is not None:
-            changed = to_sentence_case(text, self.src_lang)
+            changed = letter_case.to_sentence_case(text, self.src_lang)
             ids, changed_ids = self.tokenizers.src.encode([text, changed])
             if len(changed_ids) < len(ids):
                 return changed, CaseState(restore)
-        elif self.has_alignments and (capitals := find_capital_words(text)):
+        elif self.has_alignments and (capitals := letter_case.find_capital_words(text)):
             words = text.split()
             changed = [*words]
             for i in capitals:
@@ -158,8 +151,8 @@ class CaseStage(TextStage):
 
     def _find_known_form(self, word: str, *, is_first: bool) -> str:
         """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
-        lower = to_lower_case(word, self.src_lang)
-        title = to_title_case(lower, self.src_lang)
+        lower = letter_case.to_lower_case(word, self.src_lang)
+        title = letter_case.to_title_case(lower, self.src_lang)
         forms = [word, title, lower] if is_first else [word, lower, title]
         counts = map(len, self.tokenizers.src.encode(forms))
         return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
@@ -171,7 +164,7 @@ class CaseStage(TextStage):
     def prepare_prefix(self, prefix: str, state: CaseState) -> str:
         """Return the prefix of a translation, in sentence case if it has the case of the text."""
         if state.restore is not None and state.restore(prefix, self.tgt_lang) == prefix:
-            return to_sentence_case(prefix, self.tgt_lang)
+            return letter_case.to_sentence_case(prefix, self.tgt_lang)
         state.prefix = prefix
         return prefix
 
@@ -181,7 +174,9 @@ class CaseStage(TextStage):
             targets = {target for source, target in translation.alignment or () if source in state.capitals}
             numbers = count()
             text = _WORD.sub(
-                lambda match: to_upper_case(match[0], self.tgt_lang) if next(numbers) in targets else match[0],
+                lambda match: (
+                    letter_case.to_upper_case(match[0], self.tgt_lang) if next(numbers) in targets else match[0]
+                ),
                 translation.text,
             )
             return replace(translation, text=text)
