@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +21,7 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import (
     CaseStage,
     Translation,
@@ -501,6 +502,18 @@ def test_capitals_and_title_case_are_translated_like_sentence_case(
     plain = translator.translate([case(text) for text in texts], restore_case=False)
     assert plain != expected
     assert translator.translate(SENTENCES, restore_case=False) == translator.translate(SENTENCES)
+
+
+def test_a_text_in_capitals_is_split_like_one_in_sentence_case(translator: Translator) -> None:
+    def count_tokens(texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
+
+    text = "The old dog is sleeping in front of the house today."
+    (limit,) = count_tokens([text])
+    assert count_tokens([text.upper()]) > [limit]
+    line_translator = LineTranslator.wrap(translator, LineChunker("en", "de", count_tokens, limit))
+    (line,) = line_translator.translate([text.upper()], [""], [1])
+    assert line.chunks == [text.upper()]
 
 
 def test_words_in_capitals_are_translated_like_others_and_their_translations_are_capitals(

@@ -149,6 +149,14 @@ class CaseStage(TextStage):
                 return " ".join(changed), CaseState(capitals=capitals)
         return text, CaseState()
 
+    def wrap_chunker(self, chunker: Any) -> Any:
+        """Let it count the tokens of a text in the case in which the model reads it."""
+
+        def count_tokens(texts: Sequence[str]) -> list[int]:
+            return chunker.count_tokens([self.prepare(text)[0] for text in texts])
+
+        return replace(chunker, count_tokens=count_tokens)
+
     def _find_known_form(self, word: str, *, is_first: bool) -> str:
         """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
         lower = letter_case.to_lower_case(word, self.src_lang)
