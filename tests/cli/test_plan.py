@@ -140,7 +140,7 @@ def test_the_padding_of_subword_sampling_is_explained(
 @pytest.mark.parametrize(
     ("overrides", "per_epoch", "steps", "events"),
     [
-        ((), 100, 1500, (2, 2)),
+        ((), 100, 700, (2, 2)),
         (("train.max_epochs=3",), 100.5, 302, (1, 1)),
         (("train.max_steps=null", "train.max_epochs=2", "validation.every=1 epoch"), 50, 100, (2, 2)),
         (("train.max_steps=1000", "validation.every=300", "train.save_every=100"), 100, 1000, (4, 10)),
@@ -152,7 +152,7 @@ def test_the_padding_of_subword_sampling_is_explained(
 def test_steps_validations_and_checkpoints_are_counted(
     overrides: tuple[str, ...], per_epoch: float, steps: int | None, events: tuple[int, int]
 ) -> None:
-    config = configuration.load(QUICKSTART, overrides)
+    config = configuration.load(QUICKSTART, ("schedule.kind=inverse_sqrt", *overrides))
     assert config.train.last_step(per_epoch) == steps
     if steps is not None:
         assert count_events(config, steps, per_epoch) == events

@@ -16,6 +16,7 @@ from transformer_mt.training.schedule import noam
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = DOCS.parent / "configs" / "quickstart.yaml"
+BASELINE = re.findall(r"[\w.]+=\S+", (DOCS / "transformer.md").read_text("utf-8").split("```")[1])
 
 
 @cache
@@ -68,7 +69,7 @@ def test_smoothed_losses_are_computed_by_the_cross_entropy() -> None:
 
 
 def test_noam_peak_is_that_of_the_schedule() -> None:
-    config = configuration.load(CONFIG)
+    config = configuration.load(CONFIG, BASELINE)
     peak = noam(config.schedule.warmup_steps, config.model.d_model, config.schedule.warmup_steps)
     assert f"$(128 \\cdot 200)^{{-0.5}} = {peak:g}$" in section("The Noam schedule")
 
@@ -109,8 +110,8 @@ def test_every_section_but_the_last_has_an_exercise() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), EXERCISES, ids=[key for key, _ in EXERCISES])
-def test_exercise_changes_one_key_of_the_quickstart(key: str, value: str) -> None:
-    assert configuration.load(CONFIG, [f"{key}={value}"]) != configuration.load(CONFIG)
+def test_exercise_changes_one_key_of_the_baseline(key: str, value: str) -> None:
+    assert configuration.load(CONFIG, [*BASELINE, f"{key}={value}"]) != configuration.load(CONFIG, BASELINE)
 
 
 @pytest.mark.parametrize(
