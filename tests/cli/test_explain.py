@@ -96,6 +96,7 @@ def test_mistakes_are_refused_before_anything_is_written(tiny_run: Path, tmt: Tm
     assert_user_error(
         tmt("explain", tiny_run, SENTENCE, "--attention", tmp_path / "f.bmp"), "f.bmp: the suffix", ".png"
     )
+    assert_user_error(tmt("explain", tiny_run, SENTENCE, "--kind", "encoder"), "--kind", "--attention")
     assert_user_error(tmt("explain", tiny_run, SENTENCE, "--tag", "2fr"), "unknown tag 2fr")
     assert_user_error(tmt("explain", tmp_path / "none", SENTENCE), "no such run folder")
     assert not page.exists()

@@ -67,6 +67,10 @@ def test_auto_keeps_as_many_sentences_together_as_the_training_had(
     assert make("auto", limit, max_sentences).split(["Up on. So do. Eat. For he is."]) == [pieces]
 
 
+def test_cells_of_a_table_are_not_joined() -> None:
+    assert make("auto", 9, 3).split(["Up on.\tSo do. Eat.\tIt is."]) == [["Up on.\t", "So do. Eat.\t", "It is."]]
+
+
 @pytest.mark.parametrize("line", ["12. 34! 5 6 7 8 9 10", "-" * 999, "1. 2. 3."])
 def test_a_line_without_letters_stays_whole(line: str) -> None:
     assert [make(when).split([line]) for when in ("auto", "long", "always")] == [[[line]]] * 3

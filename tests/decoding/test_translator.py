@@ -537,6 +537,14 @@ def test_words_in_capitals_are_translated_like_others_and_their_translations_are
         assert stage.finish(translation, state).text == expected
 
 
+def test_without_alignments_names_become_capitals_again(translator: Translator) -> None:
+    stage = CaseStage(translator.tokenizers, "en", "de", has_alignments=False)
+    text, state = stage.prepare("A BERLIN DOG is sleeping.")
+    assert text != "A BERLIN DOG is sleeping." and not stage.needs_alignment(state)
+    translation = Translation("Ein Berlin Hund schläft.", -1.0, [], [], finished=True)
+    assert stage.finish(translation, state).text == "Ein BERLIN Hund schläft."
+
+
 def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> None:
     """Here all that it knows are capitals, as in a corpus of telegrams."""
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]

@@ -324,8 +324,9 @@ def _read_files(args: Evaluate, config: Config, scorer: Scorer) -> EvaluationSet
     if not args.src or not args.ref:
         return None
     sources, references = read_aligned_files(args.src, args.ref)
-    languages = config.data.src_lang, config.data.tgt_lang
-    if not config.data.needs_tag:
+    data = config.data
+    languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
+    if not others:
         if are_exchanged(languages, sources, references):
             log("tmt: warning: --src and --ref seem to be exchanged")
         elif other := find_other_language(sources, languages[0]):

@@ -73,6 +73,8 @@ class Explain(Command):
         check_output(self.attention, option="--attention")
         if self.attention is not None and self.attention.suffix.lower() not in IMAGE_SUFFIXES:
             raise UserError(f"{self.attention}: the suffix sets the image format; use {', '.join(IMAGE_SUFFIXES)}")
+        if self.attention is None and self.kind != "cross":
+            raise UserError(f"explain: --kind {self.kind} belongs to --attention F; add it, or leave out --kind")
         from transformer_mt.tools.analysis.explanation import explain
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 

@@ -415,7 +415,7 @@ class WindowTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
-        if first_number == 1 and len(window) >= MIN_DETECTED:
+        if first_number == 1 and len(window) >= MIN_DETECTED and not self.provenance.src_langs:
             self._check_language(window)
         translated = self.line_translator.translate(
             [line.src for line in window],
@@ -480,6 +480,8 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
     Raises:
         UserError: Options do not fit a document, or options of documents do not fit lines.
     """
+    if args.lines.score_targets:
+        return None
     needs_output = args.documents.document_format != LINES
     if args.documents.document_format and not (args.lines.input and (args.lines.output or not needs_output)):
         raise UserError("--document-format: a document needs --input and --output; add them")

@@ -430,6 +430,11 @@ class DataConfig(Section):
         source = next((source for source in sources if source.tag == tag), sources[0])
         return source.languages(self.src_lang, self.tgt_lang)
 
+    def source_languages_of(self, tag: str | None) -> tuple[str, ...]:
+        """Return the source languages of all training sources with this tag, or of all if no source has it."""
+        sources = [source for source in self.train_sources if source.tag == tag] or self.train_sources
+        return tuple(dict.fromkeys(source.languages(self.src_lang, self.tgt_lang)[0] for source in sources))
+
     def iterate_held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of validation and test sets, each with its keys in the section."""
         if isinstance(self.validation, tuple):

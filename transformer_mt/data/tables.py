@@ -289,7 +289,8 @@ def _list_members(archive: ZipFile) -> dict[str, str]:
     members: dict[str, list[str]] = {}
     for name in archive.namelist():
         stem, _, suffix = Path(name).name.rpartition(".")
-        if stem and suffix not in NO_LANGUAGES:
+        is_text = stem and not stem.startswith(".") and not name.endswith("/")  # macOS adds files such as ._X.en
+        if is_text and suffix not in NO_LANGUAGES:
             members.setdefault(suffix, []).append(name)
     found = {suffix: names[0] for suffix, names in members.items() if len(names) == 1}
     if len(found) < 2:

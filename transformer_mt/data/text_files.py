@@ -170,8 +170,8 @@ _SIGNS: Mapping[str, re.Pattern[str]] = {
     "vtt": re.compile(r"WEBVTT\s"),
     "ass": re.compile(r"\[Script Info\]"),
     "srt": re.compile(r"\d+\s*\n\s*\d+:\d\d:\d\d[,.]\d+\s*-->"),
-    "po": re.compile(r'(?:#.*\n|\s*\n)*(?:msgctxt ".*"\n)?msgid ".*"\n(?:".*"\n)*(?:msgstr|msgid_plural) ?"'),
-    "tex": re.compile(r"(?:%.*\n|\s*\n)*\\documentclass\b"),
+    "po": re.compile(r'(?:#.*\n|[^\S\n]*\n)*(?:msgctxt ".*"\n)?msgid ".*"\n(?:".*"\n)*(?:msgstr|msgid_plural) ?"'),
+    "tex": re.compile(r"(?:%.*\n|[^\S\n]*\n)*\\documentclass\b"),
     "json": re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:|\[\s*\{\s*"'),
     "tsv": re.compile(r"(?:[^\t\n]*(?:\t[^\t\n]*){1}\n){3}|(?:[^\t\n]*(?:\t[^\t\n]*){2}\n){3}"),
 }

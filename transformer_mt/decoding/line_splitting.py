@@ -286,11 +286,12 @@ class LineChunker:
         return chunk_lists
 
     def _group(self, sentences: Sequence[str]) -> list[str]:
-        """Join consecutive sentences up to the maximum number of sentences and tokens of a chunk."""
+        """Join consecutive sentences up to the maximum number of sentences and tokens of a chunk, and up to a tab."""
         groups: list[list[str]] = []
         n_tokens = 0  # of the last group
         for sentence, count in zip(sentences, self.count_tokens(sentences), strict=True):
-            if groups and len(groups[-1]) < self.max_sentences and n_tokens + count <= self.max_tokens:
+            is_full = not groups or len(groups[-1]) >= self.max_sentences or _BREAK.search(groups[-1][-1])
+            if not is_full and n_tokens + count <= self.max_tokens:
                 groups[-1].append(sentence)
                 n_tokens += count
             else:
@@ -487,7 +488,7 @@ def join_alignments(
         if part is None:
             return None
         joined += [(first_src + source, first_tgt + target) for source, target in part]
-    return joined
+    return [*dict.fromkeys(joined)]  # a word of two parts may be aligned twice
 
 
 def iterate_word_offsets(texts: Iterable[str]) -> Iterator[int]:

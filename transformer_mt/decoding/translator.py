@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -114,8 +114,8 @@ class CaseState:
 
     restore: Callable[[str, str], str] | None = None
     """Restores the case of the whole text."""
-    capitals: Collection[int] = ()
-    """Words of the text whose translations are written in capitals."""
+    capitals: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Words of the text whose translations are written in capitals, in small letters, by their index."""
     prefix: str = ""
     """Prefix of the translation, which stays as it is."""
 
@@ -125,7 +125,8 @@ class CaseStage(TextStage):
 
     Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
     has no fewer tokens in sentence case, such as "USA", may be known, and does not change. In a text with some words in
-    capitals, the translations of these words are found by word alignment.
+    capitals, the translations of these words are found by word alignment. Without it, only names that stay the same
+    become capitals again.
     """
 
     def __init__(self, tokenizers: TokenizerPair, src_lang: str, tgt_lang: str, *, has_alignments: bool = True) -> None:
@@ -140,13 +141,13 @@ class CaseStage(TextStage):
             ids, changed_ids = self.tokenizers.src.encode([text, changed])
             if len(changed_ids) < len(ids):
                 return changed, CaseState(restore)
-        elif self.has_alignments and (capitals := letter_case.find_capital_words(text)):
+        elif capitals := letter_case.find_capital_words(text):
             words = text.split()
             changed = [*words]
             for i in capitals:
                 changed[i] = self._find_known_form(words[i], is_first=i == 0)
             if changed != words:
-                return " ".join(changed), CaseState(capitals=capitals)
+                return " ".join(changed), CaseState(capitals={i: words[i].lower() for i in capitals})
         return text, CaseState()
 
     def wrap_chunker(self, chunker: Any) -> Any:
@@ -166,8 +167,8 @@ class CaseStage(TextStage):
         return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
 
     def needs_alignment(self, state: CaseState) -> bool:
-        """Return whether the text has some words in capitals."""
-        return bool(state.capitals)
+        """Return whether the text has some words in capitals, and they can be aligned."""
+        return self.has_alignments and bool(state.capitals)
 
     def prepare_prefix(self, prefix: str, state: CaseState) -> str:
         """Return the prefix of a translation, in sentence case if it has the case of the text."""
@@ -180,6 +181,9 @@ class CaseStage(TextStage):
         """Restore the case of the text."""
         if state.capitals and not state.prefix:
             targets = {target for source, target in translation.alignment or () if source in state.capitals}
+            if translation.alignment is None:
+                names = {*state.capitals.values()}
+                targets = {i for i, word in enumerate(translation.text.split()) if word.lower() in names}
             numbers = count()
             text = _WORD.sub(
                 lambda match: (
@@ -692,6 +696,8 @@ class ModelProvenance:
     """Longest training sequence in tokens, including EOS."""
     lengths: TrainingLengths | None = None
     """Lengths of the training sources; None if they were not recorded."""
+    src_langs: tuple[str, ...] = ()
+    """All source languages, if there are several."""
 
     @classmethod
     def of_translator(cls, translator: Translator) -> ModelProvenance:
@@ -705,7 +711,15 @@ class ModelProvenance:
             "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in runs), translator.precision]),
         }
         lengths = min((run.lengths for run in runs if run.lengths), key=lambda one: one.tokens.p999, default=None)
-        return cls(identity, src_lang, tgt_lang, min(run.data.max_length for run in runs), lengths)
+        src_langs = data.source_languages_of(tag)
+        return cls(
+            identity,
+            src_lang,
+            tgt_lang,
+            min(run.data.max_length for run in runs),
+            lengths,
+            src_langs if len(src_langs) > 1 else (),
+        )
 
     @property
     def longest_source(self) -> int:

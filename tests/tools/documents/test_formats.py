@@ -56,7 +56,18 @@ def test_structured_files_are_no_plain_text(tmp_path: Path, name: str, content: 
 
 
 @pytest.mark.parametrize(
-    "content", ["", "A dog.\n", "<b>A dog</b>\n", "{name} is here\n", '"Hi"\n', "1\n2\n", "[1] A\n", "a\tb\n"]
+    "content",
+    [
+        "",
+        "A dog.\n",
+        "<b>A dog</b>\n",
+        "{name} is here\n",
+        '"Hi"\n',
+        "1\n2\n",
+        "[1] A\n",
+        "a\tb\n",
+        "# A" + 60 * " \n" + "b",
+    ],
 )
 def test_lines_of_text_are_plain(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.txt").write_text(content)

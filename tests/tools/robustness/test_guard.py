@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from transformer_mt.data.data_config import DataConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import ModelProvenance, Translation
@@ -81,6 +82,7 @@ def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
         ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),
         (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
         ("Собака 狗 спит", "", "unknown script"),
+        ("ｔｈｅ ｄｏｇ ｓｌｅｅｐｓ", "der Hund schläft", ""),
         ("the Собака dog", "der Собака Hund", ""),
         ("Yes.", "Ja, das ist so, und so war es immer.", "long"),
     ],
@@ -134,6 +136,15 @@ def test_text_in_an_unknown_script_is_copied_and_reported() -> None:
     texts, guard, (_, searches) = run({}, ["Собака спит", "a dog"])
     assert texts == ["Собака спит", "A DOG"]
     assert guard.remaining == {"unknown script": 1} and len(searches) == 1
+
+
+def test_the_scripts_of_all_source_languages_are_known() -> None:
+    train = [{"name": code, "src_lang": code, "src": code, "tgt": "g"} for code in ("de", "ru")]
+    data = DataConfig.model_validate({"src_lang": "de", "tgt_lang": "en", "train": train})
+    provenance = replace(PROVENANCE, src_langs=data.source_languages_of(None))
+    guard = Guard.make(provenance, DecodingConfig(), ignore_faults)
+    assert guard is not None and not guard.find_faults("Собака спит", "the dog sleeps")
+    assert guard.find_faults("狗在睡觉", "the dog sleeps")
 
 
 def test_a_chunk_is_halved_until_its_parts_have_no_fault() -> None:

@@ -44,8 +44,9 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
 def _describe_language(translator: Translator, text: str) -> Iterator[str]:
     """Name another language that the text is certainly written in."""
     if translator.runs:
-        expected = ModelProvenance.of_translator(translator).src_lang
-        if other := find_other_language([text], expected):
+        provenance = ModelProvenance.of_translator(translator)
+        expected = provenance.src_lang
+        if not provenance.src_langs and (other := find_other_language([text], expected)):
             yield f"The text looks like {language_name(other)}, and the model translates {language_name(expected)}."
 
 

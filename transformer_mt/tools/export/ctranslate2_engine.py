@@ -47,6 +47,7 @@ class TrainingDataMetadata(BaseModel):
     tgt_lang: str
     max_length: PositiveInt
     lengths: TrainingLengths | None = None
+    src_langs: tuple[str, ...] = ()
 
 
 class ExportMetadata(BaseModel):

@@ -84,6 +84,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
                 "checkpoint, or with another --quantization"
             )
         packages = ("ctranslate2", "tokenizers", "torch")
+        src_langs = {code for tag in (None, *run.data.tags) for code in run.data.source_languages_of(tag)}
         metadata = {
             "run": str(run.folder.path),
             "step": run.step,
@@ -93,6 +94,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
             "data": {
                 **{key: getattr(run.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
                 "lengths": run.lengths and run.lengths.model_dump(),
+                "src_langs": sorted(src_langs) if len(src_langs) > 1 else [],
             },
             "source_bos": tokenizers.source_bos,
             "joint": tokenizers.joint,

@@ -57,7 +57,7 @@ LETTERS_PER_SPACE = 20  # text with more letters per space has no spaces between
 @cache
 def find_script(letter: str) -> str:
     """Return the script of a letter, in the words of its Unicode name: LATIN, CYRILLIC, HAN, HANGUL, ..."""
-    name = unicodedata.name(letter, "unknown").split("-")[0].split()[0]
+    name = re.sub("^(HALFWIDTH|FULLWIDTH) ", "", unicodedata.name(letter, "unknown")).split("-")[0].split()[0]
     return "HAN" if name == "CJK" else name
 
 

@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import regex
@@ -74,7 +75,7 @@ class Guard:
 
     lengths: TrainingLengths | None
     has_two_languages: bool  # False: a copy of the source is no fault
-    scripts: tuple[str, ...] | None  # of the source language, and Latin; None: unknown
+    scripts: tuple[str, ...] | None  # of the source languages, and Latin; None: unknown
     on_fault: OnFault
     n_repaired: int = 0  # lines that have no fault any more
     remaining: Counter[str] = field(default_factory=Counter[str])  # other lines, by the kind of their first fault
@@ -87,8 +88,9 @@ class Guard:
         if not config.guard or config.sample:
             return None
         languages = {primary_language(code) for code in (provenance.src_lang, provenance.tgt_lang)}
-        scripts = language_scripts(provenance.src_lang)
-        return cls(provenance.lengths, len(languages) == 2, scripts and (*scripts, "LATIN"), on_fault)
+        found = [language_scripts(code) for code in (provenance.src_lang, *provenance.src_langs)]
+        scripts = None if None in found else ("LATIN", *chain.from_iterable(filter(None, found)))
+        return cls(provenance.lengths, len(languages) == 2, scripts, on_fault)
 
     def __call__(
         self,
