@@ -22,7 +22,7 @@ MAX_SHOWN = 100  # validations with a figure and texts (TensorBoard: 10)
 
 @dataclass(frozen=True, kw_only=True)
 class Board(Command):
-    """Serve TensorBoard for some runs or all."""
+    """Show the curves of runs in TensorBoard, which the command serves on this machine."""
 
     EXAMPLE: ClassVar[str] = "tmt board runs/a runs/b"
 

@@ -58,7 +58,7 @@ class EngineOptions(OptionGroup):
         parse=_sbatch_option,
     )
     stage: str | None = option(
-        "run only tasks of this stage, as --status names it; a short name, such as encode, is the first; needs --task",
+        "run only tasks of this stage, as --status names it, or of the first of a kind, such as encode; needs --task",
         metavar="NAME",
     )
     task: int | None = option(

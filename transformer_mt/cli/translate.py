@@ -140,7 +140,7 @@ class MarkupOptions(OptionGroup):
     )
 
     markup: Literal["none", "auto", "align"] | None = option(
-        "align: elements are placed by word alignment; auto: the same; none (default): elements are text"
+        "auto or align: place elements by word alignment; none (default): elements are text"
     )
     protect: tuple[ElementKind, ...] | None = option(
         "kinds of elements: tags (HTML, XML), placeholders ({name}, %%s), urls, emails, files, versions (v0.85.x, "

@@ -63,7 +63,7 @@ class DecodingConfig(Section):
     restore_case: Annotated[bool, MAY_CHANGE] = True
     """translate text in capitals or title case like text in sentence case, and write its translation in that case"""
     markup: Annotated[Literal["none", "auto", "align"], MAY_CHANGE] = "none"
-    """how to protect elements: align (place them by word alignment), auto (the same), none"""
+    """align, auto: protect elements, and place them by word alignment; none: treat them as text"""
     protect: Annotated[
         tuple[
             Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"],

@@ -98,7 +98,7 @@ class ModelConfig(Section):
     attention_bias: bool = True
     """biases of the query, key and value projections"""
     attention_output_bias: bool = True
-    """bias of the output projection"""
+    """bias of the projection after the heads"""
     init: Literal["xavier", "depth_scaled", "normal"] = "xavier"
     """xavier: Glorot uniform; depth_scaled: xavier divided by sqrt(depth of the layer); normal: N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()
