@@ -5,7 +5,7 @@ Exported models contain a copy of this file, so it imports nothing from the pack
 
 import re
 from collections.abc import Callable
-from itertools import groupby
+from itertools import dropwhile, groupby
 
 MIN_TITLE_WORDS = 4  # fewer words with capitals may be a name
 MIN_CAPITALS = 5  # letters of words in capitals; fewer may be an abbreviation
@@ -42,7 +42,7 @@ def find_capital_words(text: str) -> list[int]:
     for is_capital, run in groupby(range(len(words)), lambda i: words[i].isupper() and not _DIGIT.search(words[i])):
         indices = [*run]
         if is_capital and sum(map(str.isalpha, "".join(words[i] for i in indices))) >= MIN_CAPITALS:
-            found += indices
+            found += dropwhile(lambda i: len(words[i]) == 1, indices)  # "A DOG": the article is no capital
     return found
 
 
