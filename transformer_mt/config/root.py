@@ -175,7 +175,7 @@ class Config(Section):
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """number of CPU threads of PyTorch; auto: one per physical core when the run is created"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
-    """planned export format; ctranslate2: reject settings that it does not support before training; null: no check"""
+    """planned export format; ctranslate2: refuse to train with settings that it does not support; null: no check"""
     data: DataSection
     """sentence pairs for training, validation and test"""
     tokenizer: TokenizerConfig = TokenizerConfig()

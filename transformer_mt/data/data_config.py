@@ -109,7 +109,7 @@ class Source(Section):
     tgt_lang: Language | None = None
     """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
     tag: TagName | None = None
-    """symbol before each source sentence, such as 2de, which no text can spell; it selects what the model does"""
+    """symbol before each source sentence, such as 2de for German translations; no text can contain it"""
 
     _refusal: str | None = PrivateAttr(default=None)
 

@@ -79,7 +79,7 @@ class DecodingConfig(Section):
     guard: Annotated[bool, MAY_CHANGE] = True
     """repair translations with visible faults, such as loops and lost numbers, in tmt translate and serve"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
-    """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
+    """maximum of padded source tokens times beam per batch; in training at most 4,096, on a GPU 1 per 2 MB if more"""
 
     @model_validator(mode="after")
     def _check_n_best(self) -> DecodingConfig:

@@ -80,7 +80,7 @@ class ValidationConfig(Section):
     expect_all: bool = False
     """a checkpoint that fails a behaviour test is never the best one; if all fail, tmt train ends with an error"""
     gate: dict[str, float] = Field(default={})
-    """BLEU that a validation source (or all) may lose after a warm start; one that loses more is never the best"""
+    """BLEU that a validation source (or all) may lose after a warm start; a checkpoint that loses more is never best"""
 
     def find_problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""
