@@ -114,6 +114,7 @@ def test_a_term_may_contain_tags_but_no_placeholder(tmp_path: Path) -> None:
         ("Hundehütte, Schäferhund", 0),
         ("Das Haus, der Hund", 2),
         ("Hund-Hund", 2),
+        ("DAS HAUS, DER HUND, HUNDEHÜTTE", 2),
     ],
 )
 def test_each_term_needs_an_occurrence_of_its_own(tmp_path: Path, translation: str, expected: int) -> None:

@@ -141,13 +141,14 @@ def _mask_elements(text: MarkedText) -> str:
 
 @lru_cache(maxsize=4096)
 def _pattern_of(variants: tuple[str, ...]) -> regex.Pattern[str]:
-    """Return a pattern of the variants of a term as whole words. The first letter may be a capital."""
+    """Return a pattern of the variants of a term as whole words. The first letter may be a capital, or all."""
 
     def pattern(variant: str) -> str:
         before, after = (rf"(?<!{WORD})", rf"(?!{WORD})")
-        first = f"(?:{regex.escape(variant[0])}|{regex.escape(variant[0].upper())})"
+        forms = variant, variant[0].upper() + variant[1:], variant.upper()
+        text = "|".join(map(regex.escape, dict.fromkeys(forms)))
         is_start, is_end = (regex.match(WORD, letter) for letter in (variant[0], variant[-1]))
-        return f"{before if is_start else ''}{first}{regex.escape(variant[1:])}{after if is_end else ''}"
+        return f"{before if is_start else ''}(?:{text}){after if is_end else ''}"
 
     return regex.compile("|".join(map(pattern, sorted(variants, key=len, reverse=True))))
 
