@@ -55,7 +55,7 @@ class Explain(Command):
         "compare with this translation: its probabilities, and where the search dropped it", metavar="R"
     )
     json: bool = json_flag()
-    html: Path | None = option("also write one HTML page without external files", metavar="F")
+    html: Path | None = option("write one HTML page without external files, instead of text", metavar="F")
     attention: Path | None = option(
         "also draw the attention weights of every layer and head (.png, .svg or .pdf)", metavar="F"
     )
@@ -85,7 +85,7 @@ class Explain(Command):
         if self.json:
             header = {"tmt": __version__, **_identity(translator), "decoding": translator.config.output_options()}
             print(json.dumps({**header, **asdict(explanation), "likely_reasons": reasons}, ensure_ascii=False))
-        else:
+        elif self.html is None:
             print_text(*format_explanation(explanation, reasons))
         sys.stdout.flush()
         if self.html is not None:
@@ -93,13 +93,14 @@ class Explain(Command):
 
             subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
             write_text(self.html, render_html(explanation, reasons, f"{subtitle}, {translator.config.method}"))
-            (log if self.json else print_text)(f"\nthe page is {self.html}")
+            log(f"{self.html} is written")
         if self.attention is not None:
             from transformer_mt.tools.analysis.figures import save, translate_with_attention
 
             figure = translate_with_attention(translator, text).figure(self.kind)
             with atomic_file(self.attention.resolve()) as temporary:
                 save(figure, temporary, self.attention.suffix[1:].lower())
+            log(f"{self.attention} is written")
 
 
 def _identity(translator: Translator) -> dict[str, object]:

@@ -156,7 +156,6 @@ MODIFIERS = (
     ("lower_source", 0.05, "typed in small letters: a man in a red shirt"),
     ("drop_end_punctuation", 0.1, "headings and menus have no full stop"),
     ("typos", 0.1, "exchanged, missing, double and wrong letters"),
-    ("replace_numbers", 0.05, "numbers that the corpus lacks"),
 )
 """Probability of each modifier, and the text that it is for (docs/results.md). Case is restored in the translation."""
 
