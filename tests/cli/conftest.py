@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_mt.evaluation import metrics
+
 
 @pytest.fixture(scope="session")
 def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -28,3 +30,10 @@ def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_bytes(data)
     (folder / "folder").mkdir()
     return folder
+
+
+@pytest.fixture
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reduce the number of resamples to save time."""
+    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 200)
+    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 100)

@@ -14,8 +14,9 @@ from helpers import Tmt, assert_user_error, sign_run
 
 from transformer_mt import Translator
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.evaluation import metrics
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, compare_systems
+
+pytestmark = pytest.mark.usefixtures("few_samples")
 
 
 @pytest.fixture
@@ -31,13 +32,6 @@ def workspace(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     Path("latin").write_bytes(b"na\xefve\n" * 8)
     Path("folder").mkdir()
     return folder
-
-
-@pytest.fixture(autouse=True)
-def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the number of resamples to save time."""
-    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 200)
-    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 100)
 
 
 def lines(name: str) -> list[str]:

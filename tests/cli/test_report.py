@@ -12,22 +12,16 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_folder
 
 from transformer_mt import Translator
-from transformer_mt.evaluation import metrics
 from transformer_mt.evaluation.breakdown import compare_sentences
 from transformer_mt.evaluation.metrics import Scorer, compare_systems, score_with_intervals
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures, hash_sources
 
+pytestmark = pytest.mark.usefixtures("few_samples")
+
 SCORER = Scorer("13a", "de")
 MAX_BYTES = 3_000_000
 SVG = "{http://www.w3.org/2000/svg}svg"
-
-
-@pytest.fixture(autouse=True)
-def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the number of resamples to save time."""
-    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 200)
-    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 100)
 
 
 def lines(name: str) -> list[str]:

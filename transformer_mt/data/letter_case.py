@@ -42,7 +42,7 @@ def find_capital_words(text: str) -> list[int]:
     for is_capital, run in groupby(range(len(words)), lambda i: words[i].isupper() and not _DIGIT.search(words[i])):
         indices = [*run]
         if is_capital and sum(map(str.isalpha, "".join(words[i] for i in indices))) >= MIN_CAPITALS:
-            found += dropwhile(lambda i: len(words[i]) == 1, indices)  # "A DOG": the article is no capital
+            found += dropwhile(lambda i: len(words[i]) == 1, indices)  # "A" of "A DOG" is written so anywhere
     return found
 
 
