@@ -111,7 +111,7 @@ class Evaluate(Command):
     )
     json: bool = json_flag()
     show: int | None = option(
-        f"print N translations: the first (0), or of several systems those that differ most ({N_SHOWN})",
+        f"print the first N translations (0), or with several systems the N that differ most ({N_SHOWN})",
         metavar="N",
         parse=number(0),
     )
@@ -266,7 +266,7 @@ def _evaluate_file(args: Evaluate, path: Path) -> tuple[dict[str, Any], list[Eva
     assert args.ref  # checked
     scorer = args.text_kind.make_scorer()
     hypotheses, references = read_aligned_files(path, args.ref)
-    _doubt_files(args, {path: hypotheses}, references)
+    _warn_of_suspicious_files(args, {path: hypotheses}, references)
     scores = score_with_intervals(hypotheses, references, scorer)
     header = {"hypotheses": str(path), "tgt_lang": args.text_kind.tgt_lang, "text": scorer.text}
     return header, [Evaluation(str(args.ref), len(references), scores)]
@@ -336,8 +336,8 @@ def _read_files(args: Evaluate, config: Config, scorer: Scorer) -> EvaluationSet
     return EvaluationSet(str(args.src), sources, references, scorer)
 
 
-def _doubt_files(args: Evaluate, systems: Mapping[Path, Texts], references: Texts) -> None:
-    """Warn of translations that are the references, and of a missing language that needs its own tokenizer."""
+def _warn_of_suspicious_files(args: Evaluate, systems: Mapping[Path, Texts], references: Texts) -> None:
+    """Warn if translations equal the references, or if BLEU needs --tgt-lang to choose the tokenizer."""
     from transformer_mt.evaluation.metrics import resolve_bleu_tokenizer
     from transformer_mt.tools.languages.detection import detect_language
 
@@ -474,7 +474,7 @@ def _compare(args: Evaluate) -> Comparison:
     paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
     texts = dict(zip(paths, read_aligned_files(*paths), strict=True))
     references, sources = texts[args.ref], texts[args.src] if args.src else None
-    _doubt_files(args, {path: texts[path] for path in args.systems if path in texts}, references)
+    _warn_of_suspicious_files(args, {path: texts[path] for path in args.systems if path in texts}, references)
     hypotheses: list[Texts] = []
     names: list[str] = []
     for path in args.systems:

@@ -36,13 +36,13 @@ def find_case(text: str) -> Callable[[str, str], str] | None:
 
 
 def find_capital_words(text: str) -> list[int]:
-    """Return the indices of words in capitals, of consecutive ones with several letters such as "THE DOG"."""
+    """Return the indices of words in capitals whose sequence has at least `MIN_CAPITALS` letters, such as "THE DOG"."""
     words = text.split()
     found: list[int] = []
     for is_capital, run in groupby(range(len(words)), lambda i: words[i].isupper() and not _DIGIT.search(words[i])):
         indices = [*run]
         if is_capital and sum(map(str.isalpha, "".join(words[i] for i in indices))) >= MIN_CAPITALS:
-            found += dropwhile(lambda i: len(words[i]) == 1, indices)  # "A" of "A DOG" is written so anywhere
+            found += dropwhile(lambda i: len(words[i]) == 1, indices)  # the "A" of "A DOG" is a capital in any text
     return found
 
 

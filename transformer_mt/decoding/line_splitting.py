@@ -76,7 +76,7 @@ _PLAIN_WORD = re.compile(r"\W*[^\W\d_]++(?![\d_@/\\=(]|\.\w)")  # not the start 
 _CLAUSE = re.compile(r"[,;:،؛]['\"”’»)\]]*\s+|\s[—–-]\s+|[、，；：]")
 _SPACE = re.compile(r"\s+")
 _PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
-_LAST_SPACED = "\u0900"  # sentences in scripts before this one have spaces between them
+_FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them
 
 
 def split_sentences(text: str, language: str | None = None) -> list[str]:
@@ -99,7 +99,7 @@ def find_spaces_before(chunks: Sequence[str], translations: Sequence[str], langu
     spaces: list[str] = []
     has_text = False  # a translation before is not empty
     for before, translation in zip(["", *chunks], translations, strict=False):
-        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES) or " " * (before[-1:] > _LAST_SPACED)
+        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES) or " " * (before[-1:] > _FIRST_UNSPACED)
         spaces.append(space if translation and has_text and (has_spaces or _BREAK.search(space)) else "")
         has_text |= bool(translation)
     return spaces
@@ -240,7 +240,7 @@ class LineChunker:
     max_tokens: int  # of a chunk
     when: SplitWhen = "auto"
     max_sentences: int = 1  # of a chunk, if `when` is auto
-    part_tokens: int | None = None  # of a part of a sentence with more than `max_tokens` tokens; None: as many
+    part_tokens: int | None = None  # maximum of each part of a sentence that is split; None: `max_tokens`
 
     def read(self, line: Any) -> Any:
         """Return a line as the other methods need it."""
@@ -286,7 +286,7 @@ class LineChunker:
         return chunk_lists
 
     def _group(self, sentences: Sequence[str]) -> list[str]:
-        """Join consecutive sentences up to the maximum number of sentences and tokens of a chunk, and up to a tab."""
+        """Join consecutive sentences up to the maximum sentences and tokens of a chunk, but not across a tab."""
         groups: list[list[str]] = []
         n_tokens = 0  # of the last group
         for sentence, count in zip(sentences, self.count_tokens(sentences), strict=True):

@@ -115,7 +115,7 @@ class CaseState:
     restore: Callable[[str, str], str] | None = None
     """Restores the case of the whole text."""
     capitals: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Words of the text whose translations are written in capitals, in small letters, by their index."""
+    """Lower-cased source words by their index. Their translations are written in capitals."""
     prefix: str = ""
     """Prefix of the translation, which stays as it is."""
 
