@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -109,20 +112,50 @@ def _describe_weights(output: Path, what: str) -> None:
 def write_weights_folder(
     source: RunFolder, output: Path, model: Transformer, checkpoint: CheckpointInfo, what: str, steps: list[int]
 ) -> None:
-    """Write a weights-only run folder with its record and README.
+    """Write a run folder with one checkpoint, without training state: an atomic folder with its record and README.
 
     `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
-    describes the weights, and `steps` lists the training steps that they come from.
+    describes the weights, and `steps` lists the training steps that they come from. Configuration, tokenizers and a
+    calibration with these weights are copied.
     """
     from transformer_mt.config import root as configuration
     from transformer_mt.flows.run_overview import render_readme
+    from transformer_mt.runs import checkpoints
     from transformer_mt.runs.folder import RunFolder
-    from transformer_mt.tools.export import weights
+    from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
+    from transformer_mt.runs.records import CheckpointInfo
 
-    record = weights.make_exported_record(source, what, steps)
+    record = source.read_metadata()
+    if steps != [record.get("tested", {}).get("step")]:  # the test scores are those of other weights
+        record = {key: value for key, value in record.items() if key not in TEST_KEYS}
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    record["exported"] = {"what": what, "steps": steps, "run": str(source.path), "created": created}
     scored = checkpoint if checkpoint.scores else None
     readme = render_readme(RunFolder(output), configuration.load_run(source), record, scored)
-    weights.write_folder(source, output, model, checkpoint, record, readme)
+    with files.atomic_new_folder(output) as folder:
+        run = RunFolder(folder)
+        shutil.copyfile(source.config, run.config)
+        shutil.copyfile(source.tokenizer, run.tokenizer)
+        write_metadata(run, record)
+        path = run.checkpoints / checkpoint.path.name
+        checkpoints.save(CheckpointInfo(path, checkpoint.step, checkpoint.metric, checkpoint.scores), model, None)
+        files.write_text(run.readme, readme)
+        _copy_calibration(source, checkpoint, run)
+
+
+def _copy_calibration(source: RunFolder, checkpoint: CheckpointInfo, run: RunFolder) -> None:
+    """Copy the calibration if it is that of the checkpoint, with the checksum of the new file of its weights."""
+    from pydantic import ValidationError
+
+    from transformer_mt.decoding.interface import shorten_weights_hash
+    from transformer_mt.tools.analysis.confidence import Calibration
+
+    with suppress(FileNotFoundError, ValidationError):
+        calibration = Calibration.model_validate_json(files.read_bytes(source.calibration))
+        if checkpoint.files and calibration.weights_hash == shorten_weights_hash(checkpoint):
+            weights_hash = shorten_weights_hash(run.find_checkpoint("last"))
+            calibration = calibration.model_copy(update={"weights_hash": weights_hash})
+            run.calibration.write_text(calibration.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 # --- the mean of checkpoints ------------------------------------------------------------------------------------------

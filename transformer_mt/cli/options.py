@@ -22,7 +22,9 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.data.data_config import DataConfig
-    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+    from transformer_mt.decoding.decoding_config import DecodingConfig
+    from transformer_mt.decoding.translator import TextStage, Translator
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
@@ -301,6 +303,13 @@ def collect_overrides(*groups: OptionGroup, **others: Any) -> dict[str, Any]:
     return given | (max_length._asdict() if max_length else {})
 
 
+def _make_text_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:
+    """Return the stages that section `decoding` asks for. The first call imports their modules."""
+    from transformer_mt.tools.markup.stages import make_stages
+
+    return make_stages(config, tokenizers)
+
+
 def load_translator(
     run: Path,
     loading: LoadingOptions,
@@ -329,9 +338,8 @@ def load_translator(
     gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
     try:
         from transformer_mt.decoding.translator import Translator
-        from transformer_mt.flows.text_stages import make_text_stages
 
-        options: dict[str, Any] = {"ensemble": ensemble, "few_texts": few_texts, "make_stages": make_text_stages}
+        options: dict[str, Any] = {"ensemble": ensemble, "few_texts": few_texts, "make_stages": _make_text_stages}
         options |= {**collect_given(loading), **decoding}
         if not chooses_engine or config.engine == "torch":
             return Translator.load(run, **options)

@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
     from transformer_mt.tools.analysis.confidence import Calibration
     from transformer_mt.tools.markup.elements import MarkedText
-    from transformer_mt.tools.markup.glossary import Glossary
-    from transformer_mt.tools.markup.translation_memory import TranslationMemory
+    from transformer_mt.tools.markup.glossary import Glossary, TranslationMemory
     from transformer_mt.tools.robustness.guard import Guard
 
 
@@ -333,7 +332,7 @@ def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationM
     """Read the translation memory for the languages of a model, if one is given."""
     if path is None:
         return None
-    from transformer_mt.tools.markup.translation_memory import TranslationMemory
+    from transformer_mt.tools.markup.glossary import TranslationMemory
 
     return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
 

@@ -35,7 +35,6 @@ from transformer_mt.flows.resolve import (
     resolve_packing,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_readme
-from transformer_mt.flows.text_stages import make_text_stages
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
 from transformer_mt.model.cuda_graphs import CudaCapture
 from transformer_mt.model.transformer import Transformer
@@ -430,6 +429,8 @@ def score_test_sets(
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
     if not test_sets:
         return {}
+    from transformer_mt.tools.markup.stages import make_stages
+
     translator = Translator.load(
         run.path,
         str(step),
@@ -437,7 +438,7 @@ def score_test_sets(
         machine.threads,
         machine.precision,
         batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
-        make_stages=make_text_stages,
+        make_stages=make_stages,
     )
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.translation_memory import TranslationMemory
+from transformer_mt.tools.markup.glossary import TranslationMemory
 
 PAIRS = [("A dog & a cat", "Ein Hund < eine Katze"), ("The <b>end</b>", "Das <b>Ende</b>")]
 
