@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 VOCABULARY_SIZES = (300, 500, 2000)
+# On a dark page, white becomes dark and hues stay. Images, and the text on them, are reversed twice: bright stays high.
+DARK_PAGE = """
+@media (prefers-color-scheme: dark) { svg, image, [id^="on-image"] { filter: invert(0.93) hue-rotate(180deg) } }
+"""
 
 
 class Examples(NamedTuple):
@@ -117,9 +122,13 @@ def draw_all(run: Path, out: Path, examples: Examples) -> Iterator[Path]:
 
 @plot_style()
 def write_svg(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG. The same figure gives the same bytes."""
+    """Write a figure as SVG that adapts to a dark page. The same figure gives the same bytes."""
+    for i, text in enumerate(each for axes in figure.axes if axes.images for each in axes.texts):
+        text.set_gid(f"on-image-{i}")
+    written = StringIO()
     with style.context({"svg.hashsalt": "transformer-mt"}):
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    path.write_text(written.getvalue().replace("</style>", f"{DARK_PAGE}</style>", 1), encoding="utf-8")
 
 
 def sharpest_head(maps: AttentionMaps) -> tuple[int, int]:

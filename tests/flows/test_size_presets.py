@@ -111,7 +111,7 @@ def test_the_documented_rules_are_those_of_the_code() -> None:
     rows = [
         f"| {f'up to {p.max_pairs:,}' if p.max_pairs else 'more'} | {p.vocab_size:,} | {p.d_model}, {p.d_ff:,} "
         f"| {p.n_heads} | {p.n_layers} + {p.n_layers} | {p.dropout} | {p.sampling or '-'} "
-        f"| {p.tokens * p.accumulate:,} | {p.peak:g} | {p.warmup_steps:,} | {p.max_steps:,} | {p.evidence} |"
+        f"| {p.tokens * p.accumulate:,} | {p.peak:g} | {p.warmup_steps:,} | {p.max_steps:,} |"
         for p in SIZE_PRESETS
     ]
     page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
