@@ -165,16 +165,17 @@ class NearOverlapFilter(Filter, name="near_overlap"):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Index the held-out sets."""
-        indexes = {
-            side: [(name, self._index(corpus, side)) for name, corpus in context.held_out.items()]
-            for side in _compared_sides(self.of)
-        }
+        indexes: dict[ComparedSide, list[tuple[str, MinHashIndex]]] = {side: [] for side in _compared_sides(self.of)}
+        for name, corpus in context.held_out.items():
+            for side, found in indexes.items():
+                texts = make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)
+                found.append((name, MinHashIndex(texts, self.similarity)))
 
         def apply(block: Block) -> dict[int, str]:
             reasons: dict[int, str] = {}
-            for side in _compared_sides(self.of):
-                texts = [*make_compared_texts(block.src, block.tgt, side)]
-                for name, index in indexes[side]:
+            for side, known in indexes.items():
+                texts = make_compared_texts(block.src, block.tgt, side)
+                for name, index in known:
                     found = index.find(texts)
                     for i, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
                         similar = f"{_COMPARED_NAMES[side]} is {similarity:.0%} similar"
@@ -182,9 +183,6 @@ class NearOverlapFilter(Filter, name="near_overlap"):
             return dict(sorted(reasons.items()))
 
         return apply
-
-    def _index(self, corpus: ParallelCorpus, side: ComparedSide) -> MinHashIndex:
-        return MinHashIndex([*make_compared_texts(corpus.column("src"), corpus.column("tgt"), side)], self.similarity)
 
 
 def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSide]:

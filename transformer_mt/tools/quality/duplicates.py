@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,46 +33,17 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 def hash_texts(texts: Iterable[str]) -> Hashes:
     """Return a 64-bit hash of each text, which does not depend on the process."""
-    return _hash_bytes(text.encode("utf-8", "surrogatepass") for text in texts)
-
-
-def _hash_bytes(texts: Iterable[bytes | memoryview]) -> Hashes:
     import xxhash
 
-    digest: Callable[[Any], int] = xxhash.xxh3_64_intdigest
-    return np.fromiter(map(digest, texts), np.uint64)
+    digest: Callable[[bytes], int] = xxhash.xxh3_64_intdigest
+    return np.fromiter((digest(text.encode("utf-8", "surrogatepass")) for text in texts), np.uint64)
 
 
 def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, normalized: bool = False) -> Hashes:
     """Hash pairs, sources or targets, optionally without case, spaces and punctuation."""
-    return _hash_sides({"pair": [src, tgt], "src": [src], "tgt": [tgt]}[of], normalized)
-
-
-def _hash_sides(sides: Sequence[Sequence[str]], normalized: bool) -> Hashes:
-    return _join_hashes([hash_texts(make_comparison_keys(side) if normalized else side) for side in sides])
-
-
-def _join_hashes(sides: Sequence[Hashes]) -> Hashes:
-    """Combine the hashes of one or both sides. The result depends on the order of the sides."""
-    return sides[0] if len(sides) == 1 else sides[0] + sides[1] * _MIX
-
-
-def _hash_batch(batch: Any, of: ComparedSide, normalized: bool) -> Hashes:
-    """Hash the rows of a record batch, as `hash_side` does."""
-    columns = [batch[side] for side in columns_of(of)]
-    if normalized:
-        return _hash_sides([column.to_pylist() for column in columns], normalized)
-    return _join_hashes([*map(_hash_column, columns)])
-
-
-def _hash_column(column: Any) -> Hashes:
-    """Hash the texts of an Arrow array without copying them."""
-    if not len(column):
-        return np.empty(0, np.uint64)
-    _, offsets, data = column.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).tolist()
-    view = memoryview(data or b"")
-    return _hash_bytes(view[start:end] for start, end in pairwise(bounds))
+    sides = {"pair": [src, tgt], "src": [src], "tgt": [tgt]}[of]
+    first, *others = [hash_texts(make_comparison_keys(side) if normalized else side) for side in sides]
+    return first + others[0] * _MIX if others else first
 
 
 def columns_of(of: ComparedSide) -> tuple[str, ...]:
@@ -183,8 +153,10 @@ def find_duplicates(
 
 def _hash_shard(corpus: ParallelCorpus, of: ComparedSide, normalized: bool, shard: int, folder: Path) -> TaskMetadata:
     """Write the sorted hashes of a shard, with their rows in the shard. Empty texts are left out."""
-    blocks = [_hash_batch(batch, of, normalized) for batch in corpus.shard_record_batches(shard)]
-    hashes = np.concatenate([np.empty(0, np.uint64), *blocks])
+    blocks = [np.empty(0, np.uint64)]
+    for batch in corpus.shard_record_batches(shard):
+        blocks.append(hash_side(batch["src"].to_pylist(), batch["tgt"].to_pylist(), of, normalized=normalized))
+    hashes = np.concatenate(blocks)
     rows = np.flatnonzero(has_text(hashes))
     rows = rows[np.argsort(hashes[rows], kind="stable")]
     records = np.empty(len(rows), _HASHED)

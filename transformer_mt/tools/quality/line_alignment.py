@@ -160,7 +160,7 @@ def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
             shifted[low:high] = z[1, low + offset : high + offset]
         squares = rho**2 * (z[0] ** 2 + shifted**2) - 2 * rho * z[0] * shifted
         of_lines = np.nan_to_num(constant - squares / (2 * (1 - rho**2)), nan=-MAX_SCORE)
-        scores[:, state] = _sum_groups(np.clip(of_lines, -MAX_SCORE, MAX_SCORE))
+        scores[:, state] = np.add.reduceat(np.clip(of_lines, -MAX_SCORE, MAX_SCORE), np.arange(0, n_pairs, GROUP))
     return scores
 
 
@@ -277,10 +277,6 @@ def _refine(ranges: Sequence[LineRange], read_pairs: ReadPairs, n_pairs: int, le
 
 
 # --- hidden Markov model ----------------------------------------------------------------------------------------------
-
-
-def _sum_groups(scores: NDArray[np.floating]) -> Matrix:
-    return np.add.reduceat(scores, np.arange(0, len(scores), GROUP)).astype(np.float32)
 
 
 def _viterbi(scores: Matrix) -> NDArray[np.int64]:

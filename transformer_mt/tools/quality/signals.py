@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
@@ -66,13 +65,10 @@ class _Deletions(dict[int, int | None]):
 
 
 _DELETIONS = _Deletions()
-_ASCII_DELETIONS = bytes(range(0x20)) + b" !\"#%&'()*,-./:;?@[\\]_{}\x7f"  # ASCII of the categories C, Z and P
 
 
 def make_comparison_key(text: str) -> str:
     """Return the text without case, spaces and punctuation. A text of punctuation alone is only stripped."""
-    if text.isascii():  # several times faster
-        return text.lower().encode().translate(None, _ASCII_DELETIONS).decode() or text.strip()
     folded = unicodedata.normalize("NFKC", text).casefold()
     return folded.translate(_DELETIONS) or text.strip()
 
@@ -119,14 +115,10 @@ class LengthModel:
         lengths = [lengths for lengths in counts if all(lengths)] or [(1, 1)]
         return cls(*(float(median(column)) for column in zip(*lengths, strict=True)))
 
-    def log_ratio(self, src: str, tgt: str) -> float:
-        """Return the logarithm of the target's relative length over that of the source; 0 is typical."""
-        lengths = _count_characters(src) / self.src, _count_characters(tgt) / self.tgt
-        return math.log((lengths[1] + SHORT) / (lengths[0] + SHORT))
-
     def ratio(self, src: str, tgt: str) -> float:
         """Return how many times longer one side is than the other, relative to the typical lengths; at least 1."""
-        return math.exp(abs(self.log_ratio(src, tgt)))
+        lengths = _count_characters(src) / self.src + SHORT, _count_characters(tgt) / self.tgt + SHORT
+        return max(lengths) / min(lengths)
 
 
 def _count_characters(text: str) -> int:
