@@ -476,8 +476,7 @@ class WindowTranslator:
 def _find_document_format(args: Translate) -> DocumentFormat | None:
     """Return the format of the document to translate; None if the input has lines.
 
-    Raises:
-        UserError: Options do not fit a document, or options of documents do not fit lines.
+    Raises `UserError` if options do not fit a document, or options of documents do not fit lines.
     """
     if args.lines.score_targets:
         return None

@@ -335,10 +335,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
     """Load the configuration of a run, also of a run in an older format.
 
-    A foreign run (see `runs.folder`) reads no data outside of its folder, except those that the overrides name.
-
-    Raises:
-        UserError: As for `load`.
+    A foreign run (see `runs.folder`) reads no data outside of its folder, except those that the overrides name. Raises
+    `UserError` as for `load`.
     """
     config = _validate(run.read_config(), run.config, overrides)
     if run.is_foreign():

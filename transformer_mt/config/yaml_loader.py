@@ -209,9 +209,7 @@ def read_inherited(path: Path, is_merged: Callable[[KeyPath], bool], descendants
     """Read a file, and lay it over the files that it inherits from.
 
     `is_merged` tells whether a section is merged key by key. `descendants` are the files that inherit from this one.
-
-    Raises:
-        UserError: A file cannot be read, or the files inherit from each other in a circle.
+    Raises `UserError` if a file cannot be read, or the files inherit from each other in a circle.
     """
     tree = read_yaml(path)  # first, because `resolve` raises a RuntimeError for a link to itself
     files = (*descendants, path.resolve())

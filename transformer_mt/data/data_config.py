@@ -144,8 +144,7 @@ class Source(Section):
     def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the text files of the sources and of the translations, after `reverse`.
 
-        Raises:
-            UserError: The source is refused.
+        Raises `UserError` if the source is refused.
         """
         self.check_may_be_read()
         return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
@@ -418,8 +417,7 @@ class DataConfig(Section):
     def languages_of(self, tag: str | None) -> tuple[str, str]:
         """Return the languages of the first training source with this tag, or of the first one if `tag` is None.
 
-        Raises:
-            UserError: No source has the tag, or a tag is needed.
+        Raises `UserError` if no source has the tag, or a tag is needed.
         """
         known = ", ".join(self.tags)
         if tag is None and self.needs_tag:

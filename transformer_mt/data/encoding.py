@@ -223,8 +223,7 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Encode a corpus and apply the length limit, shard by shard. Without a limit, keep every pair.
 
-    Raises:
-        UserError: The disk has no space for the arrays, or a process was killed.
+    Raises `UserError` if the disk has no space for the arrays, or a process was killed.
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)]

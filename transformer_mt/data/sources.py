@@ -199,10 +199,8 @@ def load_corpus(
     """Return the pairs of a source. Reads the source if it is not cached.
 
     The languages are those of the configuration. A source may name other languages. Up to `max_bad_rows` rows that
-    cannot be read are left out and logged; if it is None, the first one raises its error.
-
-    Raises:
-        UserError: The source cannot be read; with file and line.
+    cannot be read are left out and logged; if it is None, the first one raises its error. Raises `UserError` with file
+    and line if the source cannot be read.
     """
     source.check_may_be_read()
     columns = source.find_columns(src_lang, tgt_lang)
@@ -355,8 +353,7 @@ def _read_range(part: RowRange, on_bad: OnBad) -> Iterator[SentencePair]:
 def _divide(source: Source, cache_dir: Path, runner: Runner) -> list[Part]:
     """Divide a source into the parts that tasks read. Small files share a part.
 
-    Raises:
-        UserError: Large text files differ in length.
+    Raises `UserError` if large text files differ in length.
     """
     if source.table:
         sizes = [Path(name).stat().st_size for name in source.table]

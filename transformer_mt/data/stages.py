@@ -79,11 +79,7 @@ class Stage:
         return [task for task in range(self.n_tasks) if not (self.task_folder(task) / METADATA).exists()]
 
     def run_task(self, task: int) -> None:
-        """Run a task, unless it is finished.
-
-        Raises:
-            UserError: The disk is full or read-only.
-        """
+        """Run a task, unless it is finished. Raises `UserError` if the disk is full or read-only."""
         target = self.task_folder(task)
         if (target / METADATA).exists():
             return
@@ -112,11 +108,7 @@ class Stage:
         return (self.folder / INDEX).exists()
 
     def complete(self) -> None:
-        """Write the index. All tasks must be finished.
-
-        Raises:
-            UserError: A task is damaged.
-        """
+        """Write the index. All tasks must be finished. Raises `UserError` if a task is damaged."""
         try:
             index = json.dumps(self._read_metadata())
         except (ValueError, KeyError, TypeError):
@@ -199,8 +191,7 @@ class Runner(Protocol):
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of a stage, after its unfinished tasks have run.
 
-        Raises:
-            UserError: A task has failed.
+        Raises `UserError` if a task has failed.
         """
         ...
 
@@ -229,11 +220,7 @@ class StageRunner(ABC):
 
     @abstractmethod
     def run_tasks(self, stage: Stage, tasks: Sequence[int], report: ProgressReport) -> None:
-        """Run these tasks, and report how many of the stage are finished.
-
-        Raises:
-            UserError: A task has failed.
-        """
+        """Run these tasks, and report how many of the stage are finished. Raises `UserError` if a task has failed."""
 
 
 @dataclass

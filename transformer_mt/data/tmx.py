@@ -46,9 +46,7 @@ def read_units(path: Path, keep_markup: bool = False) -> Iterator[TranslationUni
     """Yield the units of a TMX file, plain or compressed.
 
     `keep_markup` keeps the markup of the original documents, and leaves out segments with an empty element of markup.
-
-    Raises:
-        UserError: The file is not TMX, is damaged, or declares entities; with file and line.
+    Raises `UserError` with file and line if the file is not TMX, is damaged, or declares entities.
     """
     parser = _Parser(str(path), keep_markup)
     with open_text(path) as file:

@@ -75,8 +75,7 @@ def _safe_imports() -> Generator[None]:
 def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> Generator[WorkerPool[S]]:
     """Yield a pool whose workers keep the state `make_state(*arguments)`. An error in the context ends them at once.
 
-    Raises:
-        UserError: A worker was killed, or could not start.
+    Raises `UserError` if a worker was killed, or could not start.
     """
     stop, alive = Pipe(duplex=False)  # the workers read `stop`, and end when this process closes `alive`
     initializer_arguments = partial(make_state, *arguments), stop

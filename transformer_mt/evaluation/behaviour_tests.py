@@ -138,8 +138,7 @@ def describe_failed_tests(results: Sequence[BehaviourResult]) -> str | None:
 def load_behaviour_tests(name: str) -> tuple[BehaviourTest, ...]:
     """Read the list `expect` of a YAML file, or the tests that ship with the program (`starter`).
 
-    Raises:
-        UserError: The file is missing, empty or wrong; with file, line and key.
+    Raises `UserError` with file, line and key if the file is missing, empty or wrong.
     """
     path = Path(__file__).with_name("starter_tests.yaml") if name == STARTER else Path(expand_path(name))
     tree = read_yaml(path)

@@ -34,9 +34,7 @@ def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> B
     """Search the difference of two configurations that costs the score.
 
     `work` gets a run for each trial. A finished trial is not trained again. `steps` is the length of the trainings.
-
-    Raises:
-        UserError: The configurations have no difference that affects a training, or a training is impossible.
+    Raises `UserError` if the configurations have no difference that affects a training, or a training is impossible.
     """
     if good.data.validation is None:
         raise UserError(

@@ -34,8 +34,7 @@ TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are lea
 def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runner = IN_PROCESS_RUNNER) -> CorpusReport:
     """Check all corpora and the tokenizers of a run. Without tokenizers, they are learned from a sample.
 
-    Raises:
-        UserError: A source cannot be read.
+    Raises `UserError` if a source cannot be read.
     """
     report = check_sources(str(config.name), config.data, partial(load_source, config, runner=runner), runner)
     findings = [*report.findings]
@@ -48,9 +47,8 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runne
 def repair_corpus(config: Config, folder: Path) -> RepairReport:
     """Write a repaired copy of `data.train` and a configuration that trains on it into a new folder.
 
-    Raises:
-        UserError: The folder exists, the text cannot be read, most pairs would be removed, or a filter belongs to the
-            lines of the text before the repair.
+    Raises `UserError` if the folder exists, the text cannot be read, most pairs would be removed, or a filter belongs
+    to the lines of the text before the repair.
     """
     for filter_ in config.data.filters:
         if isinstance(filter_, ScoreFilter):
@@ -69,8 +67,7 @@ def repair_corpus(config: Config, folder: Path) -> RepairReport:
 def list_high_loss_pairs(config: Config, run: RunFolder, count: int) -> list[HighLossPair]:
     """Score the training pairs of a run with its best checkpoint, and return those with the largest excess loss.
 
-    Raises:
-        UserError: The text has changed since the run was created.
+    Raises `UserError` if the text has changed since the run was created.
     """
     from transformer_mt.decoding.translator import Translator
 

@@ -297,8 +297,7 @@ def write_opus_config(
 ) -> InitialConfig:
     """Write a configuration that trains on corpora of OPUS, which `tmt prepare` downloads.
 
-    Raises:
-        UserError: OPUS cannot be reached, has no such corpus, or the output cannot be written.
+    Raises `UserError` if OPUS cannot be reached, has no such corpus, or the output cannot be written.
     """
     from transformer_mt.tools.downloads.opus import find_corpora
 

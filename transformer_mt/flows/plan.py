@@ -109,8 +109,7 @@ class Plan:
 def make_plan(requested: Config) -> Plan:
     """Set up a training, take a few steps, and return what the training will need.
 
-    Raises:
-        UserError: For mistakes that would also stop the training.
+    Raises `UserError` for mistakes that would also stop the training.
     """
     requested.allow_commands()
     with tempfile.TemporaryDirectory(prefix="tmt-plan-") as scratch:

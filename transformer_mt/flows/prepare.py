@@ -187,8 +187,7 @@ def load_filtered(config: Config, runner: Runner = IN_PROCESS_RUNNER) -> Paralle
 def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
     """Yield the training pairs that the filters of a name remove or change, with file, line and reason.
 
-    Raises:
-        UserError: `data.filters` has no filter of this name.
+    Raises `UserError` if `data.filters` has no filter of this name.
     """
     from transformer_mt.tools.quality.filter_pipeline import iterate_affected
 
@@ -268,8 +267,7 @@ def encode_training(
 ) -> EncodedCorpus:
     """Encode the training pairs. Longer ones than `data.max_length` are dropped or truncated.
 
-    Raises:
-        UserError: No pair is left.
+    Raises `UserError` if no pair is left.
     """
     limit = LengthLimit(config.data.max_length, config.data.too_long)
     encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), runner)

@@ -35,8 +35,7 @@ OpenRun = tuple[Config, ReportedRun]
 def open_runs(paths: Sequence[Path], checkpoint: str) -> list[OpenRun]:
     """Open the runs of one report.
 
-    Raises:
-        UserError: A checkpoint does not exist, a run is given twice, or the runs have different languages.
+    Raises `UserError` if a checkpoint does not exist, a run is given twice, or the runs have different languages.
     """
     if len(paths) > MAX_SERIES:
         raise UserError(f"report: {len(paths)} runs: pass at most {MAX_SERIES}, which a drawing can distinguish")

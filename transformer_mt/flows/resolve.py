@@ -41,10 +41,8 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     """Return the configuration with `auto` resolved, as far as this is possible without the data.
 
     An existing run keeps the values that it was created with, except threads if the number of processes changed, and
-    `compile` on another device.
-
-    Raises:
-        UserError: The run exists and a setting that affects the result differs, or it cannot be resumed.
+    `compile` on another device. Raises `UserError` if the run exists and a setting that affects the result differs, or
+    it cannot be resumed.
     """
     if not run.exists():
         resolved = _resolve_machine_settings(pin_revisions(run, requested))
@@ -71,10 +69,8 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
 def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
     """Return the requested section `data`, with revisions, and with the shares in its stages converted to steps.
 
-    Revisions and steps are those from when the run was created.
-
-    Raises:
-        UserError: A stage would never start with the new `train.max_steps`.
+    Revisions and steps are those from when the run was created. Raises `UserError` if a stage would never start with
+    the new `train.max_steps`.
     """
     data = pin_revisions(run, requested).data
     data = data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
@@ -170,8 +166,7 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
 def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
     """Log the learning rate after the end of the schedule, if training may continue after it.
 
-    Raises:
-        UserError: Training will continue with a learning rate of 0.
+    Raises `UserError` if training will continue with a learning rate of 0.
     """
     total, max_steps = config.schedule.total_steps, config.train.max_steps
     if config.schedule.kind not in KINDS_WITH_END or total is None or (max_steps is not None and max_steps <= total):

@@ -252,8 +252,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def list_runs(folder: Path) -> list[RunSummary]:
     """Summarise all runs at and below a folder. A damaged run is listed as such.
 
-    Raises:
-        UserError: The folder does not exist.
+    Raises `UserError` if the folder does not exist.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder (looked in {Path.cwd()}); `tmt train` makes runs under runs/")

@@ -60,10 +60,8 @@ def choose_columns(
 ) -> TableColumns:
     """Choose the columns of a table: the given ones, those named like the languages, or those in two languages.
 
-    `columns` are names, or numbers from 1 if the table has no header. `ask` is None without a terminal.
-
-    Raises:
-        UserError: A given column does not exist, or the choice is open.
+    `columns` are names, or numbers from 1 if the table has no header. `ask` is None without a terminal. Raises
+    `UserError` if a given column does not exist, or the choice is open.
     """
     if not is_table(table):
         next(read_lines(table, on_bad=skip_bad_row), None)  # raises the error of an archive

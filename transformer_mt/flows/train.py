@@ -85,11 +85,8 @@ class TrainingParts:
 def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
     """Train a run to its end, resuming from its checkpoint `checkpoint`, and score its test sets.
 
-    With `restart`, an existing run is moved aside first and training starts from step 0.
-
-    Raises:
-        UserError: For mistakes that the user can correct.
-        Interrupted: After a stop signal; the state is saved.
+    With `restart`, an existing run is moved aside first and training starts from step 0. Raises `UserError` for
+    mistakes that the user can correct. Raises `Interrupted` after a stop signal; the state is saved.
     """
     requested.allow_commands()
     run = RunFolder(Path(requested.runs_dir) / str(requested.name))
@@ -229,8 +226,7 @@ def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
 def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: WarmStart | None) -> list[str]:
     """Check the data against the run and its warm start, and log and return the data report.
 
-    Raises:
-        UserError: The text changed since the run was created, or does not fit the warm start.
+    Raises `UserError` if the text changed since the run was created, or does not fit the warm start.
     """
     fingerprints = data.fingerprints()
     metadata.check_fingerprints(run, fingerprints)

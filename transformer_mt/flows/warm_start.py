@@ -41,8 +41,7 @@ class WarmStart:
     def open(cls, config: Config) -> WarmStart:
         """Load the run that `train.init_from` names.
 
-        Raises:
-            UserError: It is not a run, or its tokenizers or weights do not fit this configuration.
+        Raises `UserError` if it is not a run, or its tokenizers or weights do not fit this configuration.
         """
         run, tokenizers = _open_run(config), load_tokenizers(config)
         try:
@@ -74,8 +73,7 @@ class WarmStart:
     def check_validation_split(self, fingerprints: Mapping[str, str]) -> None:
         """Check that the other run did not train on the validation pairs of this one.
 
-        Raises:
-            UserError: Both runs split validation pairs off the same text, but different ones.
+        Raises `UserError` if both runs split validation pairs off the same text, but different ones.
         """
         ours, theirs = fingerprints["train"], self.run.read_metadata()["sha256"]["train"]
         if is_split_differently(ours, theirs):
@@ -118,8 +116,7 @@ def find_warm_start(run: RunFolder, config: Config, *, restart: bool) -> WarmSta
 def load_tokenizers(config: Config) -> TokenizerPair:
     """Return the tokenizers of the run in `train.init_from`.
 
-    Raises:
-        UserError: Section `tokenizer` asks for other ones.
+    Raises `UserError` if section `tokenizer` asks for other ones.
     """
     run = _open_run(config)
     try:

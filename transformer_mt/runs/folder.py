@@ -378,8 +378,7 @@ class RunFolder:
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:
         """Read the keys of `schema` from one section of the resolved configuration. Keys of tools are left out.
 
-        Raises:
-            UserError: The section is damaged.
+        Raises `UserError` if the section is damaged.
         """
         try:
             values = cast(dict[str, Any], self.read_config().values[name])

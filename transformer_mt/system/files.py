@@ -115,10 +115,8 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
 def build_cached(path: Path, make: Callable[[], None], is_valid: Callable[[], bool] | None = None) -> None:
     """Call `make` unless a cache entry exists, and is valid. If another process makes it now, wait for that one.
 
-    A file lock ends with its process, so the next call replaces a process that was killed.
-
-    Raises:
-        UserError: The folder is read-only.
+    A file lock ends with its process, so the next call replaces a process that was killed. Raises `UserError` if the
+    folder is read-only.
     """
     is_valid = is_valid or path.exists
     if is_valid():
@@ -145,10 +143,7 @@ def build_cached(path: Path, make: Callable[[], None], is_valid: Callable[[], bo
 def build_cached_folder(path: Path, fill: Callable[[Path], None], is_valid: Callable[[], bool] | None = None) -> None:
     """Make a folder as `build_cached` makes a file: `fill` writes its files to a temporary folder.
 
-    A folder that is not valid is replaced.
-
-    Raises:
-        UserError: The disk is full or read-only.
+    A folder that is not valid is replaced. Raises `UserError` if the disk is full or read-only.
     """
 
     def make() -> None:

@@ -94,8 +94,7 @@ class PassGraphs:
     def _capture_pass(self, batch: Batch) -> PassGraph | None:
         """Return the graph of a pass over a batch, or None if the gradients overflow, so that they cannot be compared.
 
-        Raises:
-            RuntimeError: The capture failed, or the replay gives another result.
+        Raises `RuntimeError` if the capture failed, or the replay gives another result.
         """
         graph = PassGraph(batch.to(self._device).map_tensors(torch.clone))
 

@@ -56,9 +56,8 @@ class TaskRunner:
     def __call__(self, stage: Stage) -> list[TaskResult]:
         """Return the results of an earlier stage, or run the tasks of the stage `name`.
 
-        Raises:
-            RunnerDone: The tasks are finished.
-            UserError: A task failed or does not exist, or an earlier stage is incomplete.
+        Raises `RunnerDone` if the tasks are finished. Raises `UserError` if a task failed or does not exist, or an
+        earlier stage is incomplete.
         """
         name = stage.folder.name
         is_first = stage.name not in self.kinds.values()
@@ -95,11 +94,7 @@ class StatusRunner:
         self.stages = dict[str, StageStatus]()  # by name
 
     def __call__(self, stage: Stage) -> list[TaskResult]:
-        """Return the results of a complete stage.
-
-        Raises:
-            RunnerDone: The stage is incomplete.
-        """
+        """Return the results of a complete stage. Raises `RunnerDone` if the stage is incomplete."""
         is_complete = _complete(stage)
         n_finished = stage.n_tasks if is_complete else stage.n_tasks - len(stage.unfinished())
         self.stages[stage.folder.name] = StageStatus(n_finished, stage.n_tasks)
@@ -121,8 +116,7 @@ class SlurmRunner(StageRunner):
     def __init__(self, n_jobs: int | None = None, options: Mapping[str, str] | None = None) -> None:
         """Limit the jobs of a stage to `n_jobs` (default: one per task), and set options of sbatch, such as time.
 
-        Raises:
-            UserError: datatrove or Slurm is not installed.
+        Raises `UserError` if datatrove or Slurm is not installed.
         """
         self._n_jobs, self._options = n_jobs, options or {}
         _import_engine("datatrove.executor", "slurm", "cluster")
@@ -178,8 +172,7 @@ class RayRunner(StageRunner):
     def __init__(self, n_jobs: int | None = None) -> None:
         """Limit the tasks that run at the same time to `n_jobs` (default: the number of cores of the cluster).
 
-        Raises:
-            UserError: Ray is not installed.
+        Raises `UserError` if ray is not installed.
         """
         self._n_jobs = n_jobs
         self._ray = _import_engine("ray", "ray", "ray")

@@ -54,8 +54,7 @@ class JobArray(SlurmPipelineExecutor):
 def submit(stage: Stage, tasks: Sequence[int], n_jobs: int, folder: Path, options: Mapping[str, str]) -> None:
     """Submit `n_jobs` jobs that share the tasks. Script, logs and errors are in a folder, whose name the jobs have.
 
-    Raises:
-        subprocess.CalledProcessError: sbatch refused the job.
+    Raises `subprocess.CalledProcessError` if sbatch refused the job.
     """
     logger.disable("datatrove")
     for name in list(os.environ):  # this process may be a job itself, and its variables would apply to the new one

@@ -48,8 +48,7 @@ class OpusCorpus(NamedTuple):
 def find_corpora(languages: tuple[str, str], names: Sequence[str], folder: str) -> list[OpusCorpus]:
     """Return the newest version of some corpora. `folder` is where their archives will be saved.
 
-    Raises:
-        UserError: OPUS cannot be reached, or a corpus is not in both languages.
+    Raises `UserError` if OPUS cannot be reached, or a corpus is not in both languages.
     """
     return [_find_corpus(languages, name, folder) for name in names]
 
@@ -95,8 +94,7 @@ def _fetch(address: str) -> str:
 def fetch_sources(sources: Sequence[Source]) -> None:
     """Download the files of sources that have a `url`, if they are missing. First log the size and licence of each.
 
-    Raises:
-        UserError: A download fails, which the next call resumes, or a checksum differs.
+    Raises `UserError` if a download fails, which the next call resumes, or a checksum differs.
     """
     wanted = {source.table[0]: source for source in sources if source.url}
     for source in wanted.values():

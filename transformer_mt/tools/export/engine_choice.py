@@ -78,12 +78,10 @@ def load_translator(
 ) -> Translator:
     """Load a run with the engine of `decoding.engine`, and log which one `auto` chooses.
 
-    The parameters are those of `Translator.load`, and three more: `scores=False` omits the scores of translations,
-    for which CTranslate2 needs another forward pass; `torch_reason` is why only PyTorch can do what the caller needs;
-    with `keeps_torch`, `auto` also loads PyTorch, for the alignments and constraints that CTranslate2 lacks.
-
-    Raises:
-        UserError: As `Translator.load`, or `decoding.engine` is ctranslate2, and it cannot translate.
+    The parameters are those of `Translator.load`, and three more: `scores=False` omits the scores of translations, for
+    which CTranslate2 needs another forward pass; `torch_reason` is why only PyTorch can do what the caller needs; with
+    `keeps_torch`, `auto` also loads PyTorch, for the alignments and constraints that CTranslate2 lacks. Raises
+    `UserError` like `Translator.load`, and if `decoding.engine` is ctranslate2, which cannot translate.
     """
     folder = RunFolder.open(run)
     config = folder.read_section("decoding", DecodingConfig).with_options(options)

@@ -400,8 +400,7 @@ OUTLIER, MAX_OUTLIERS = 0.4, 0.06  # share of a window above the median, and sha
 def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
     """Return a line for each warning about a sample of the pairs. The lines are cached for an unchanged corpus.
 
-    Raises:
-        UserError: Most pairs are in the languages of the other side.
+    Raises `UserError` if most pairs are in the languages of the other side.
     """
     key = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, languages])
     path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"

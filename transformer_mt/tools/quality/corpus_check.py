@@ -41,10 +41,8 @@ def check_sources(
 ) -> CorpusReport:
     """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
-    `name` is that of the report, and `load` returns the unfiltered text of a source.
-
-    Raises:
-        UserError: A source cannot be read.
+    `name` is that of the report, and `load` returns the unfiltered text of a source. Raises `UserError` if a source
+    cannot be read.
     """
     train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
     held_out = {

@@ -136,10 +136,8 @@ def find_duplicates(
 ) -> DuplicateRows:
     """Return the rows whose pair, source or target is equal to that of an earlier row.
 
-    An empty source or target repeats nothing. `normalized` ignores case, spaces and punctuation.
-
-    Raises:
-        UserError: A task has failed.
+    An empty source or target repeats nothing. `normalized` ignores case, spaces and punctuation. Raises `UserError` if
+    a task has failed.
     """
     n_shards, n_ranges = len(corpus.shards), count_ranges(len(corpus))
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, of, normalized]

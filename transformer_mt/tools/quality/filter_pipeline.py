@@ -195,10 +195,8 @@ def filter_corpus(
 ) -> ParallelCorpus:
     """Return the corpus that the filters leave, with their reports. It is cached for unchanged input.
 
-    `languages` are those of source and target, and `held_out` has the configured validation and test sets.
-
-    Raises:
-        UserError: Nothing is left, or a filter's file or command does not fit; with file, line and key.
+    `languages` are those of source and target, and `held_out` has the configured validation and test sets. Raises
+    `UserError` with file, line and key if nothing is left, or a filter's file or command does not fit.
     """
     context = FilterContext(corpus, languages, held_out)
     states = [[filter_.model_dump(mode="json"), filter_.external_state()] for filter_ in filters]

@@ -233,9 +233,7 @@ def find_near_duplicates(
     """Return the rows that are similar to an earlier row that is kept, with the first such row.
 
     Case, spaces and punctuation are ignored. Only the first of several equal texts is compared, so the others are kept.
-
-    Raises:
-        UserError: A task has failed.
+    Raises `UserError` if a task has failed.
     """
     if len(corpus) >= MAX_ROWS:
         raise UserError(
