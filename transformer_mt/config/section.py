@@ -136,6 +136,13 @@ REMOVED = {
     "decoding.markup=symbols": '"symbols" was removed: use align',
     "train.ledger": "was removed: `tmt check RUN --worst N` scores the training pairs with the finished model; delete "
     "this key",
+    **dict.fromkeys(
+        [
+            *("data.modifiers.replace_numbers", "data.modifiers.replace_names", "data.modifiers.punctuation"),
+            *("data.modifiers.spaces", "data.modifiers.add_end_punctuation"),
+        ],
+        "was removed, because it had no measured effect; delete this key",
+    ),
     "optimizer.kind=schedule_free": '"schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
 }
 """Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users.

@@ -22,20 +22,10 @@ class ModifierConfig(Section):
     """probability that the pairs of a batch are joined two by two; the model learns to keep sentence boundaries"""
     drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
     """probability that a pair loses the punctuation at its end, on both sides"""
-    add_end_punctuation: float = Field(default=0.0, ge=0, le=1)
-    """probability that a pair without punctuation at its end gets a full stop, on both sides"""
     typos: float = Field(default=0.0, ge=0, le=1)
     """probability that a source has typing errors: exchanged, missing, double and wrong letters"""
-    punctuation: float = Field(default=0.0, ge=0, le=1)
-    """probability that a source has missing, double or displaced punctuation inside it"""
-    spaces: float = Field(default=0.0, ge=0, le=1)
-    """probability that a source has a space before each punctuation mark"""
-    replace_numbers: float = Field(default=0.0, ge=0, le=1)
-    """probability that the numbers of a pair are replaced by random ones, the same on both sides"""
     insert_numbers: float = Field(default=0.0, ge=0, le=1)
     """probability that a pair gets the same random number at corresponding places of both sides"""
-    replace_names: float = Field(default=0.0, ge=0, le=1)
-    """probability that a name, the same on both sides of a pair, is replaced by an invented one"""
     emoji: float = Field(default=0.0, ge=0, le=1)
     """probability that a pair gets the same emoji at corresponding places of both sides"""
     noise: float = Field(default=0.0, ge=0, le=1)

@@ -1,4 +1,4 @@
-"""Modifiers of training pairs: letter case, typing errors, punctuation, numbers, emoji, noise, joined sentences.
+"""Modifiers of training pairs: letter case, typing errors, end punctuation, numbers, emoji, noise, joined sentences.
 
 They make a model robust to text that its corpus lacks. Joining applies to whole batches, because joined pairs have
 twice the tokens: a few would add padding to all others. The other modifiers apply to single pairs.
@@ -18,27 +18,16 @@ from transformer_mt.data.letter_case import to_lower_case, to_sentence_case, to_
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.trainers import Pairs
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
-from transformer_mt.tools.languages.scripts import UNSPACED, find_script
+from transformer_mt.tools.languages.scripts import UNSPACED
 
 LETTERS_PER_TYPO = 25
 MAX_DIGITS = 7  # of an inserted number
 
 _GRAPHEME = regex.compile(r"\X")
 _END_PUNCTUATION = regex.compile(r"[\p{P}\s]+$")
-_INNER_PUNCTUATION = regex.compile(r"[,;:\-–—]")
 _PLACE_AFTER = regex.compile(r"[,;:](?=\s)|[，；：、]")
-_SPACED_PUNCTUATION = regex.compile(r"(?<=\w)[.,;:!?…]+(?=\s|$)")
-_NUMBER = regex.compile(r"(?<![\d.,])\d+(?:[.,]\d+)*(?![.,]?\d)")
-_NAME = regex.compile(r"(?<=\s)\p{Lu}\p{L}{2,}")
 _UNSPACED_END = regex.compile(rf"[{UNSPACED}]\W*$")
 _UNSPACED_START = regex.compile(rf"^\W*[{UNSPACED}]")
-_FULL_STOPS = {
-    **dict.fromkeys(("HAN", "HIRAGANA", "KATAKANA"), "。"),
-    **dict.fromkeys(("DEVANAGARI", "BENGALI", "GURMUKHI", "ORIYA"), "।"),
-    **dict(zip(("ARMENIAN", "ETHIOPIC", "MYANMAR", "KHMER", "TIBETAN"), "։።။។།", strict=True)),
-}
-"""Full stops by script. Thai and Lao have none, and other scripts have the Latin one."""
-_WITHOUT_FULL_STOP = ("THAI", "LAO")
 
 EMOJI = tuple(
     [chr(code) for first, last in ((0x1F400, 0x1F4FC), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F950, 0x1F9FF))
@@ -70,23 +59,19 @@ def change_case(config: ModifierConfig, value: float, src: str, tgt: str) -> Pai
 
     A target keeps its case if the source has none, because nothing would tell the model which case is wanted.
     """
-    for probability, change_src, change_tgt in _list_case_changes(config):
-        if value < probability:
-            changed = change_src(src)
-            return (src, tgt) if changed == src else (changed, change_tgt(tgt))
-        value -= probability
-    return src, tgt
-
-
-def _list_case_changes(config: ModifierConfig) -> Sequence[tuple[float, Change, Change]]:
-    """Return the changes of source and target with their probabilities."""
-    return (
+    changes: tuple[tuple[float, Change, Change], ...] = (
         (config.upper, to_upper_case, to_upper_case),
         (config.title, to_title_case, to_title_case),
         (config.lower, to_lower_case, to_lower_case),
         (config.lower_source / 2, to_lower_case, str),
         (config.lower_source / 2, to_sentence_case, str),
     )
+    for probability, change_src, change_tgt in changes:
+        if value < probability:
+            changed = change_src(src)
+            return (src, tgt) if changed == src else (changed, change_tgt(tgt))
+        value -= probability
+    return src, tgt
 
 
 # --- single pairs -----------------------------------------------------------------------------------------------------
@@ -103,14 +88,6 @@ def drop_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
     return left if all(left) and left[0] != src and left[1] != tgt else (src, tgt)
 
 
-def add_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Add a full stop to both sides, if both end in a letter or a digit of a script that has one."""
-    scripts = [find_script(side[-1]) if side and side[-1].isalnum() else "THAI" for side in (src, tgt)]
-    if any(script in _WITHOUT_FULL_STOP for script in scripts):
-        return src, tgt
-    return src + _FULL_STOPS.get(scripts[0], "."), tgt + _FULL_STOPS.get(scripts[1], ".")
-
-
 def add_typos(src: str, tgt: str, rng: random.Random) -> Pair:
     """Exchange, drop, double or replace letters of the source: one for each `LETTERS_PER_TYPO`, and at least one."""
     graphemes: list[str] = _GRAPHEME.findall(src)
@@ -123,55 +100,6 @@ def add_typos(src: str, tgt: str, rng: random.Random) -> Pair:
             graphemes[i] = ["", 2 * graphemes[i], graphemes[rng.choice(letters)]][max(0, kind - 1)]
     changed = "".join(graphemes)
     return (changed if changed.strip() else src), tgt
-
-
-def disturb_punctuation(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Drop, double or displace each punctuation mark inside the source with a probability of a half."""
-
-    def disturb(match: regex.Match[str]) -> str:
-        return rng.choice([match[0]] * 3 + ["", 2 * match[0], f" {match[0]}"])
-
-    return _INNER_PUNCTUATION.sub(disturb, src), tgt
-
-
-def add_spaces(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Put a space before each punctuation mark of the source that follows a word."""
-    return _SPACED_PUNCTUATION.sub(r" \g<0>", src), tgt
-
-
-def replace_numbers(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Replace each number that occurs exactly once on each side by random digits.
-
-    The separators of each side stay, so 2,500.5 and 2.500,5 are the same number.
-    """
-    digits = [[regex.sub(r"\D", "", number) for number in _NUMBER.findall(side)] for side in (src, tgt)]
-    common = [number for number in digits[0] if digits[0].count(number) == 1 == digits[1].count(number)]
-    new = {number: _random_digits(len(number), rng) for number in common if number.isascii()}
-
-    def replace(match: regex.Match[str]) -> str:
-        replacement = iter(new.get(regex.sub(r"\D", "", match[0]), match[0]))
-        return "".join(next(replacement) if sign.isdigit() else sign for sign in match[0])
-
-    return _NUMBER.sub(replace, src), _NUMBER.sub(replace, tgt)
-
-
-def _random_digits(length: int, rng: random.Random) -> str:
-    """Return a random number. It starts with 0 only if it has one digit."""
-    return str(rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length))
-
-
-def replace_names(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Replace a capitalised word that occurs once inside both sides by its letters in another order."""
-    common = [
-        name for name in _NAME.findall(src) if src.count(name) == 1 == tgt.count(name) and name in _NAME.findall(tgt)
-    ]
-    if not common:
-        return src, tgt
-    name = rng.choice(common)
-    letters = [*name.lower()]
-    rng.shuffle(letters)
-    invented = "".join(letters).capitalize()
-    return src.replace(name, invented), tgt.replace(name, invented)
 
 
 def insert_text(src: str, tgt: str, text: str, glue: str, rng: random.Random) -> Pair:
@@ -196,8 +124,10 @@ def _insert(side: str, place: int, text: str, glue: str) -> str:
 
 
 def insert_number(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Insert the same number into both sides."""
-    return insert_text(src, tgt, _random_digits(rng.randint(1, MAX_DIGITS), rng), " ", rng)
+    """Insert the same random number into both sides. It starts with 0 only if it has one digit."""
+    length = rng.randint(1, MAX_DIGITS)
+    number = rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length)
+    return insert_text(src, tgt, str(number), " ", rng)
 
 
 def insert_emoji(src: str, tgt: str, rng: random.Random) -> Pair:
@@ -229,13 +159,8 @@ def _random_word(characters: tuple[int, int], rng: random.Random) -> str:
 
 
 PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
-    "replace_numbers": replace_numbers,
-    "replace_names": replace_names,
     "drop_end_punctuation": drop_end_punctuation,
-    "add_end_punctuation": add_end_punctuation,
     "typos": add_typos,
-    "punctuation": disturb_punctuation,
-    "spaces": add_spaces,
     "insert_numbers": insert_number,
     "emoji": insert_emoji,
     "noise": add_noise,
