@@ -98,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         if _replaces_interrupt and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, _raise_on_signal)
-        command.execute()
+        with launcher.answer_signals(log):
+            command.execute()
         sys.stdout.flush()
     except UserError as error:
         if is_debugging:

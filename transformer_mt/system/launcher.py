@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -70,16 +71,49 @@ def exit_on_sigterm() -> Generator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-class StopSignals:
-    """A context in which SIGINT and SIGTERM set `number` for the training loop to poll.
+ANSWER_SECONDS = 0.4
+"""A command that ends within this time after a signal needs no answer."""
 
-    A second signal ends the process at once, except under `torchrun`, which repeats its signal to processes that have
-    received it already, and kills them after a while.
+
+@contextmanager
+def answer_signals(log: Callable[[str], None]) -> Generator[None]:
+    """Log that a stop signal has arrived, unless the context ends soon, and end the process at the next one.
+
+    A thread does it, because the main thread may be in a library for long before Python calls a handler. `torchrun`
+    repeats its signal to processes that have received it already, and kills them after a while.
     """
+    if threading.current_thread() is not threading.main_thread() or under_torchrun():
+        yield
+        return
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    has_ended = threading.Event()
+
+    def answer() -> None:
+        with receiver:
+            select.select([receiver], [], [])
+            if has_ended.wait(ANSWER_SECONDS):
+                return
+            receiver.recv(1024)  # `timeout` sends its signal twice
+            log("tmt: stopping; files, such as a checkpoint, are completed first; press Ctrl-C again to end at once")
+            if number := receiver.recv(1):
+                os._exit(128 + number[0])  # safe during a save: files keep temporary names until they are complete
+
+    threading.Thread(target=answer, daemon=True).start()
+    previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        has_ended.set()
+        signal.set_wakeup_fd(previous)
+        sender.close()
+
+
+class StopSignals:
+    """A context in which SIGINT and SIGTERM set `number` for the training loop to poll."""
 
     def __init__(self) -> None:
         self.number = 0
-        self._second_signal_exits = not under_torchrun()
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -93,6 +127,4 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number and self._second_signal_exits:
-            os._exit(128 + number)  # safe during a save: files keep temporary names until they are complete
         self.number = self.number or number
