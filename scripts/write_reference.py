@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformer_mt.cli.main import GROUPS, HIDDEN, load_command
 from transformer_mt.config import root as configuration
-from transformer_mt.config.rendering import render_scalar, render_yaml
+from transformer_mt.config.rendering import render_value, render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.config.section import Section, key_docstrings
 from transformer_mt.data.data_config import MixtureStage, Source, TrainSource
@@ -50,7 +50,7 @@ def _render_keys(section: type[Section], indent: str, without: type[Section] = S
     for key, docstring in key_docstrings(section).items():
         if key not in without.model_fields:
             field = section.model_fields[key]
-            default = "(required)" if field.is_required() else render_scalar(field.get_default())
+            default = "(required)" if field.is_required() else render_value(field.get_default())
             yield f"{indent}{key}: {default}  # {docstring.removesuffix('; required')}"
 
 

@@ -21,7 +21,6 @@ from transformer_mt.flows.plan import (
     Plan,
     advise,
     count_events,
-    find_ctranslate2_problems,
     list_event_steps,
     predict_training_memory,
 )
@@ -172,10 +171,11 @@ def test_events_are_those_of_the_training_loop(interval: str, batches: int, accu
 def test_keys_that_prevent_an_export_to_ctranslate2_are_printed(
     tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_ctranslate2_problems(configuration.load(QUICKSTART)) == ()
+    assert not [*configuration.load(QUICKSTART).unsupported_by_ctranslate2()]
     config = configuration.load(QUICKSTART, ["model.qk_norm=true", "decoding.sample=true"])
-    problems = find_ctranslate2_problems(config)
-    assert [problem.split(":")[0] for problem in problems] == ["model.qk_norm", "decoding.sample"]
+    found = [*config.unsupported_by_ctranslate2()]
+    assert [(section, key) for section, key, _ in found] == [("model", "qk_norm"), ("decoding", "sample")]
+    problems = tuple(f"{section}.{key}: {reason}" for section, key, reason in found)
     monkeypatch.setattr(planning, "make_plan", lambda _: replace(tiny_plan, ctranslate2_problems=problems))
     table = assert_succeeded(tmt("plan", "tiny.yaml"))
     assert re.search(r"^export +weights$", table, re.MULTILINE)

@@ -114,13 +114,7 @@ def engine_option() -> EngineName | None:
         "library that computes: torch; ctranslate2, which is faster on a CPU; auto (default): ctranslate2 on a CPU, if "
         "it supports the model and all options"
     )
-    return option(help, parse=_parse_engine)
-
-
-def _parse_engine(text: str) -> str:
-    if text == "tmt":
-        raise argparse.ArgumentTypeError("tmt is called torch now: pass --engine torch")
-    return text
+    return option(help)
 
 
 def ensemble_option() -> tuple[Path, ...]:

@@ -39,42 +39,36 @@ def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> 
             yield f"{indent}{key}:{comment}"
             for name, inner in cast(dict[str, Section | float], value).items():
                 if isinstance(inner, Section):
-                    yield f"{indent}  {render_scalar(name)}:"
+                    yield f"{indent}  {render_value(name)}:"
                     yield from _render_section(inner, indent + "    ", seen)
                 else:
-                    yield f"{indent}  {render_scalar(name)}: {render_scalar(inner)}"
+                    yield f"{indent}  {render_value(name)}: {render_value(inner)}"
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
             yield f"{indent}{key}:{comment}"
             for item in cast(tuple[Section, ...], value):
                 values = item.model_dump(mode="json")
                 if len(values) > 1:  # not a filter, whose only key is its name
                     values = item.model_dump(mode="json", exclude_defaults=True)
-                text = _render_flow(values)
-                yield f"{indent}  - {text if len(values) == 1 else f'{{{text}}}'}"
+                text = render_value(values)
+                yield f"{indent}  - {text[1:-1] if len(values) == 1 else text}"
         else:
-            yield f"{indent}{key}: {render_scalar(cast(object, value))}{comment}"
+            yield f"{indent}{key}: {render_value(cast(object, value))}{comment}"
 
 
-def _render_flow(values: dict[str, object]) -> str:
-    """Render the keys of an item of a list, with sections in braces: `length: {min: 1, max: 200}`."""
-    inner = {
-        key: f"{{{_render_flow(cast(dict[str, object], value))}}}" if isinstance(value, dict) else render_scalar(value)
-        for key, value in values.items()
-    }
-    return ", ".join(f"{key}: {text}" for key, text in inner.items())
-
-
-def render_scalar(value: object) -> str:
-    """Render a value that is not a section. Quotes text that any YAML reader could take for another type."""
+def render_value(value: object) -> str:
+    """Render a plain value in one line. Quotes text that any YAML reader could take for another type."""
+    if isinstance(value, Mapping):
+        items = cast(Mapping[str, object], value).items()
+        return f"{{{', '.join(f'{key}: {render_value(item)}' for key, item in items)}}}"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(render_scalar(item) for item in cast(Sequence[object], value))}]"
+        return f"[{', '.join(map(render_value, cast(Sequence[object], value)))}]"
     if isinstance(value, str):
         bare = yaml.safe_dump(value, width=10**6).removesuffix("\n...\n").strip()
         if bare == value and re.fullmatch(r"[\w./ -]+", value):
             return value
         quoted = json.dumps(value, ensure_ascii=False)
         return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
-    return "{}" if value == {} else json.dumps(value)
+    return json.dumps(value)
 
 
 RUN_KEYS = ("name", "runs_dir")
@@ -122,16 +116,16 @@ def mix(reference: Section, other: Section, paths: Collection[tuple[str, ...]]) 
 
 def format_value(value: Any) -> str:
     """Return one line of YAML for a value. The empty keys of a source or section are left out."""
-    if isinstance(value, Mapping):
-        parts = (
-            f"{key}: {format_value(inner)}"
-            for key, inner in cast(Mapping[str, Any], value).items()
-            if inner is not None and inner != []
-        )
-        return f"{{{', '.join(parts)}}}"
+    return render_value(_drop_empty_keys(value))
+
+
+def _drop_empty_keys(value: Any) -> Any:
     if isinstance(value, list):
-        return f"[{', '.join(map(format_value, cast(list[Any], value)))}]"
-    return render_scalar(value)
+        return [_drop_empty_keys(item) for item in cast(list[Any], value)]
+    if isinstance(value, Mapping):
+        items = cast(Mapping[str, Any], value).items()
+        return {key: _drop_empty_keys(inner) for key, inner in items if inner is not None and inner != []}
+    return value
 
 
 def items_by_name(value: Any) -> dict[str, Any] | None:

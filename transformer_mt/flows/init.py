@@ -8,7 +8,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from transformer_mt.config.rendering import render_scalar
+from transformer_mt.config.rendering import render_value
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
@@ -499,13 +499,3 @@ def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, o
     columns = {"src_column": source.src_column, "tgt_column": source.tgt_column}
     named = {key: name for (key, name), lang in zip(columns.items(), languages, strict=True) if name and name != lang}
     return {"table": source.table[0], **named}
-
-
-def render_value(value: object) -> str:
-    """Render a value, a list or a mapping in one line."""
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(render_value, cast(Sequence[object], value))) + "]"
-    if isinstance(value, dict):
-        items = cast(dict[str, object], value).items()
-        return "{" + ", ".join(f"{key}: {render_value(item)}" for key, item in items) + "}"
-    return render_scalar(value)

@@ -28,7 +28,6 @@ from transformer_mt.system.files import (
     read_free_disk_bytes,
 )
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
@@ -218,7 +217,9 @@ def _derive_plan(parts: TrainingParts, measured: Measurements, disk_free: int) -
         n_kept=min(max(keep.best, keep.last) + 1, n_checkpoints or sys.maxsize),
         max_kept=min(keep.best + keep.last + 1, n_checkpoints or sys.maxsize),
         disk_free=disk_free,
-        ctranslate2_problems=find_ctranslate2_problems(config),
+        ctranslate2_problems=tuple(
+            f"{section}.{key}: {reason}" for section, key, reason in config.unsupported_by_ctranslate2()
+        ),
     )
 
 
@@ -252,14 +253,6 @@ def list_event_steps(interval: Interval, steps: int, per_epoch: float) -> Collec
         return range(count, steps + 1, count)
     n_epochs = int(steps / per_epoch + TOLERANCE)
     return {math.ceil(n * per_epoch - TOLERANCE) for n in range(count, n_epochs + 1, count)}
-
-
-def find_ctranslate2_problems(config: Config) -> tuple[str, ...]:
-    """Return each key that prevents an export to CTranslate2, with the reason."""
-    return (
-        *(f"model.{key}: {reason}" for key, reason in find_unsupported_model_keys(config.model)),
-        *(f"decoding.{key}: {reason}" for key, reason in find_unsupported_search_keys(config.decoding)),
-    )
 
 
 def advise(plan: Plan) -> Iterator[str]:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from transformer_mt.config.rendering import render_scalar
+from transformer_mt.config.rendering import render_value
 from transformer_mt.data.data_config import DataConfig, TrainSource
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import Errors, read_lines
@@ -212,7 +212,7 @@ def render_training_data(run: RunFolder, direction: Direction, folders: Sequence
     A run with tags learned several directions, so its pairs are left out.
     """
     data = run.read_section("data", DataConfig)
-    src_lang, tgt_lang = map(render_scalar, direction.languages)
+    src_lang, tgt_lang = map(render_value, direction.languages)
     lines = ["data:", f"  src_lang: {src_lang}", f"  tgt_lang: {tgt_lang}", "  train:"]
     names: list[str] = []
     for source in () if data.tags else data.train_sources:
@@ -221,13 +221,13 @@ def render_training_data(run: RunFolder, direction: Direction, folders: Sequence
         if direction.is_backtranslation:
             keys = {_swap_side(key): value for key, value in keys.items()}
         ordered = {key: keys[key] for key in TrainSource.model_fields if key in keys}
-        lines.append(_render_item({"name": names[-1], **ordered}))
+        lines.append(f"    - {render_value({'name': names[-1], **ordered})}")
     name = "synthetic"
     while name in names:  # the run was trained on synthetic pairs too
         name += "-2"
     sides = ([str(path) for path in paths] for paths in zip(*map(direction.files, folders), strict=True))
     src, tgt = (paths if len(paths) > 1 else paths[0] for paths in sides)
-    lines.append(_render_item({"name": name, "src": src, "tgt": tgt}))
+    lines.append(f"    - {render_value({'name': name, 'src': src, 'tgt': tgt})}")
     return "\n".join(lines)
 
 
@@ -236,8 +236,3 @@ def _swap_side(key: str) -> str:
     side, separator, rest = key.partition("_")
     other = {"src": "tgt", "tgt": "src"}.get(side, side)
     return f"{other}{separator}{rest}"
-
-
-def _render_item(keys: dict[str, object]) -> str:
-    text = ", ".join(f"{key}: {render_scalar(value)}" for key, value in keys.items())
-    return f"    - {{{text}}}"
