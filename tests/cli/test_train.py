@@ -231,7 +231,7 @@ def test_the_suggested_command_resumes_the_run(changed: str, run_copy: Path, tmt
 def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:
     Path("train.de").write_text(Path("train.de").read_text().replace("eins", "ein"))
     before = read_folder(run_copy)
-    assert_user_error(tmt(*TRAIN), "the text of the data has changed", "--restart")
+    assert_user_error(tmt(*TRAIN), "the text of train has changed", "(written after it: train.de)")
     assert read_folder(run_copy) == before
 
 

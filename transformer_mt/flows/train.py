@@ -192,8 +192,8 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     steps_per_epoch = len(stream) / config.batches.accumulate
     n_steps = config.train.last_step(steps_per_epoch)
     longest = int(np.ceil(stream.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
-    for key, message in find_questionable_settings(config, len(stream), longest, n_steps):
-        log_rank0(f"warning: {key}: {message}")
+    settings = find_questionable_settings(config, len(stream), longest, n_steps)
+    report += log_report(run, [f"warning: {key}: {message}" for key, message in settings])
     final = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )
@@ -224,12 +224,15 @@ def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
 
 
 def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: WarmStart | None) -> list[str]:
-    """Check the data against the run and its warm start, and log and return the data report.
+    """Check the data against the run and its warm start, and log the data report. Return it.
 
     Raises `UserError` if the text changed since the run was created, or does not fit the warm start.
     """
     fingerprints = data.fingerprints()
-    metadata.check_fingerprints(run, fingerprints)
+    sources = {"train": config.data.train_sources, "validation": config.data.validation_sources}
+    sources |= {name: (source,) for name, source in config.data.test.items()}
+    files = {name: [file for source in found for file in source.files] for name, found in sources.items()}
+    metadata.check_fingerprints(run, fingerprints, files)
     if warm_start is not None:
         warm_start.check_tokenizers(data.tokenizers)
         warm_start.check_validation_split(fingerprints)
@@ -240,8 +243,17 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
             from transformer_mt.tools.quality.checks import check_sample
 
             report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
+    return log_report(run, report, "data: ")
+
+
+def log_report(run: RunFolder, report: list[str], prefix: str = "") -> list[str]:
+    """Log and return sentences for the README of the run. If it is resumed, only new ones are logged."""
+    known = [*run.read_metadata()["report"]] if run.exists() else []
     for line in report:
-        log_rank0(f"data: {line}")
+        if line not in known:
+            log_rank0(f"{prefix}{line}")
+    if n_warnings := sum(line in known and line.startswith("warning:") for line in report):
+        log_rank0(f"{prefix}{n_warnings} warning{'s' * (n_warnings > 1)} as before, listed in {run.readme}")
     return report
 
 

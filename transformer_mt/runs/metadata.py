@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
@@ -39,13 +39,18 @@ def was_started_by_this_job(run: RunFolder) -> bool:
     return run.exists() and run.read_metadata().get("job") == launcher.job_id()
 
 
-def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
-    """Raise `UserError` if the text of a corpus changed since the run was created."""
-    if run.exists() and run.read_metadata()["sha256"] != fingerprints:
-        raise UserError(
-            f"{run.path}: the text of the data has changed since the run was created; restore it, "
-            "use --restart, or choose another name="
-        )
+def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str], files: Mapping[str, Sequence[str]]) -> None:
+    """Raise `UserError` if the text of a corpus changed since the run was created. `files` has those of each corpus."""
+    if not run.exists() or (recorded := run.read_metadata()["sha256"]) == fingerprints:
+        return
+    changed = [name for name in fingerprints if recorded.get(name) != fingerprints[name]]
+    created = run.tokenizer.stat().st_mtime  # it is never written again
+    newer = {file: None for name in changed for file in files[name] if Path(file).stat().st_mtime > created}
+    where = f" (written after it: {', '.join(newer)})" if newer else ""
+    raise UserError(
+        f"{run.path}: the text of {' and '.join(changed)} has changed since the run was created{where}; restore it, "
+        "use --restart, or choose another name="
+    )
 
 
 def write_description(
