@@ -184,7 +184,8 @@ def test_changed_text_is_left_out(run_copy: Path, tmt: Tmt) -> None:
     ("arguments", "message"),
     [
         (["runs/tiny", "runs/tiny"], "runs/tiny: is given twice"),
-        (["runs/tiny", "runs/missing"], "runs/missing: no such run folder"),
+        (["missing"], "missing: no such run folder"),
+        (["tinny"], "did you mean runs/tiny?"),
         (["runs/tiny", "--src", "valid.en"], "--src and --ref go together"),
         (["runs/tiny", "--output", "page.txt"], "pass a name that ends in .html"),
         (["runs/tiny", "--output", "no/page.html"], "there is no folder"),

@@ -372,8 +372,8 @@ def test_base_with_a_zero_byte_is_refused(write: Write) -> None:
             "command line: train.max_steps: Input should be less than",
         ),
         ('data.cache_dir="a\\0b"', "command line: data.cache_dir: a path cannot contain a zero byte"),
-        ('name="a\\ud800"', "command line: name:1: holds half a character (\\ud800"),
-        ('data.train={src: "\\udfff", tgt: b}', "command line: data.train:1: src: holds half a character (\\udfff"),
+        ('name="a\\ud800"', "command line: name:1: holds half a character"),
+        ('data.train={src: "\\udfff", tgt: b}', "command line: data.train:1: src: holds half a character"),
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )

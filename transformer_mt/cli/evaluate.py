@@ -151,7 +151,9 @@ def _check_arguments(args: Evaluate) -> None:
     check_output(args.output, args.src, args.ref)
     for path in args.systems:
         if not path.exists():
-            raise UserError(f"{path}: no such file and no such run folder (looked in {Path.cwd()})")
+            from transformer_mt.runs.folder import suggest_run
+
+            raise UserError(f"{path}: no such file and no such run folder (looked in {Path.cwd()}){suggest_run(path)}")
     has_run, is_comparison = any(path.is_dir() for path in args.systems), len(args.systems) > 1
     given = {*list_given_flags(args)}
     if args.calibrate:

@@ -27,6 +27,7 @@ from transformer_mt.data.text_files import (
     zip_lines,
 )
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import has_lone_surrogate
 from transformer_mt.system.log import log_rank0
 
 WINDOW_LINES = 1000  # lines in memory at a time
@@ -62,8 +63,7 @@ def decode_argument(text: str, errors: Errors = "strict") -> str:
 
     Raises `UserError` for such bytes, unless `errors` is replace.
     """
-    with suppress(UnicodeEncodeError):
-        text.encode()
+    if not has_lone_surrogate(text):
         return text
     try:
         return os.fsencode(text).decode(errors=errors)

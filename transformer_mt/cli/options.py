@@ -71,7 +71,7 @@ def load_run_or_config(
     command trains again with the configuration of the run.
     """
     from transformer_mt.config import root as configuration
-    from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.runs.folder import RunFolder, suggest_run
 
     if not is_named_file and path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
         path = path.parent
@@ -84,7 +84,8 @@ def load_run_or_config(
                 raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
         return configuration.load_run(run, overrides), run
     if not path.exists():
-        raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
+        places = f"(looked in {Path.cwd()}){suggest_run(path)}"
+        raise UserError(f"{path}: no such run folder and no such YAML file {places}")
     config = load_config(path, overrides)
     check_current_folder(config, path)
     return config, None

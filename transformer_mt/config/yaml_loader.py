@@ -6,7 +6,6 @@ field, `1e-4` is a number, and `1:30` is never 90.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +16,7 @@ import yaml
 
 from transformer_mt.config.section import expand_path
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import has_lone_surrogate
 
 KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
 MAX_DEPTH = 50  # of sections and lists; the configuration needs 7
@@ -197,11 +197,9 @@ def _check_text(text: str, where: Location, path: KeyPath) -> str:
     Raises `UserError` if it has half a character, which no file can hold.
     """
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    if half := re.search("[\ud800-\udfff]", text):
+    if has_lone_surrogate(text):
         key = f" {'.'.join(map(str, path))}:" if path else ""
-        raise UserError(
-            f"{where}:{key} holds half a character (\\u{ord(half[0]):04x}, a lone surrogate); correct the text"
-        )
+        raise UserError(f"{where}:{key} holds half a character (a lone surrogate); correct the text")
     return text
 
 

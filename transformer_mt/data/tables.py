@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EINVAL
@@ -30,6 +29,7 @@ from transformer_mt.data.text_files import (
 )
 from transformer_mt.data.tmx import read_units
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import has_lone_surrogate
 
 BLOCK_ROWS = 10_000  # rows of a Parquet file or a data set in memory at a time
 MAX_CSV_FIELD = 10_000_000  # characters; a longer field means that a quote was never closed
@@ -142,7 +142,7 @@ def _get_texts(row: Mapping[str, object], columns: tuple[str, str], where: str) 
         text, place = row[column], f"{where}: column {column}"
         if not isinstance(text, str):
             raise UserError(f"{place} holds {json.dumps(text, default=str)} instead of text")
-        if re.search("[\ud800-\udfff]", text):
+        if has_lone_surrogate(text):
             raise UserError(f"{place} holds half a character (a lone surrogate); repair or drop it")
         if "\0" in text:
             raise UserError(f"{place} holds a zero byte; repair or drop it")

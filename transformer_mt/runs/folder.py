@@ -28,6 +28,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from tempfile import NamedTemporaryFile
@@ -221,6 +222,14 @@ def _find_section(tree: Tree, names: list[str]) -> dict[str, object]:
     return cast(dict[str, object], section) if isinstance(section, dict) else {}
 
 
+def suggest_run(path: Path) -> str:
+    """Return a question that names the run whose name is most similar to that of a missing path, or nothing."""
+    files = [*Path("runs").glob("*/run.json"), *path.parent.glob("*/run.json")]
+    runs = {file.parent.name: file.parent for file in files}
+    similar = get_close_matches(path.name, runs, n=1)
+    return f"; did you mean {runs[similar[0]]}?" if similar else ""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of one run."""
@@ -275,7 +284,8 @@ class RunFolder:
             raise UserError(f"{run.path}: is a file, not a run folder; pass the folder of its run, such as runs/mine")
         if not run.path.is_dir():
             raise UserError(
-                f"{run.path}: no such run folder (looked in {Path.cwd()}); `tmt train` makes one under runs/"
+                f"{run.path}: no such run folder (looked in {Path.cwd()})"
+                f"{suggest_run(run.path) or '; `tmt train` makes one under runs/'}"
             )
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(

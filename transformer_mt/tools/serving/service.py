@@ -19,6 +19,7 @@ from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces
 from transformer_mt.decoding.translator import Translation
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import has_lone_surrogate
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration
 from transformer_mt.tools.documents.document import Document, DocumentOptions
@@ -395,11 +396,8 @@ def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:
     n_characters = sum(map(len, texts))
     if n_characters > limits.max_characters:
         raise ApiError(413, f"{name}: {n_characters:,} characters; at most {limits.max_characters:,} are translated")
-    try:
-        for text in texts:
-            text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ApiError(400, f"{name}: half of a surrogate pair; send valid Unicode text") from None
+    if any(map(has_lone_surrogate, texts)):
+        raise ApiError(400, f"{name}: half a character (a lone surrogate); send valid Unicode text")
 
 
 def _shown(code: str) -> str:
