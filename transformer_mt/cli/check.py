@@ -192,7 +192,7 @@ def _next_command(config_path: str) -> str:
 
 
 def show(report: CorpusReport) -> None:
-    """Print the findings, then their examples."""
+    """Print the findings, then the remedy and examples of each."""
     from transformer_mt.tools.quality.checks import LABELS
 
     sizes = ", ".join(f"{count:,} in {name}" for name, count in report.sizes.items())
@@ -207,13 +207,12 @@ def show(report: CorpusReport) -> None:
             f"{finding.count:,}",
             f"{finding.share:.2%}",
             finding.message,
-            "; ".join(filter(None, (finding.remedy, CAUTIONS.get(finding.name)))),
         )
         for finding in report.findings
     ]
-    print_table(("severity", "finding", "count", "share", "description", "remedy"), rows, numbers=(2, 3))
+    print_table(("severity", "finding", "count", "share", "description"), rows, numbers=(2, 3))
     for finding in report.findings:
-        _show_examples(finding)
+        _show_details(finding)
 
 
 def _show_verdict(report: CorpusReport, args: Check) -> None:
@@ -229,9 +228,10 @@ def _show_verdict(report: CorpusReport, args: Check) -> None:
         print_table((), commands)
 
 
-def _show_examples(finding: Finding) -> None:
-    if finding.examples:
-        print_text(f"\n{finding.group}: {finding.name}")
+def _show_details(finding: Finding) -> None:
+    remedy = "; ".join(filter(None, (finding.remedy, CAUTIONS.get(finding.name))))
+    if remedy or finding.examples:
+        print_text(f"\n{finding.group}: {finding.name}", *([f"  remedy: {remedy}"] if remedy else []))
     for example in finding.select_examples():
         print_text(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
