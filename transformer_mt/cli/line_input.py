@@ -17,6 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeVar
 
+from transformer_mt.config.yaml_loader import has_lone_surrogate
 from transformer_mt.data.text_files import (
     MAX_LINE_BYTES,
     Errors,
@@ -27,7 +28,6 @@ from transformer_mt.data.text_files import (
     zip_lines,
 )
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import has_lone_surrogate
 from transformer_mt.system.log import log_rank0
 
 WINDOW_LINES = 1000  # lines in memory at a time

@@ -6,6 +6,7 @@ field, `1e-4` is a number, and `1:30` is never 90.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +17,6 @@ import yaml
 
 from transformer_mt.config.section import expand_path
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import has_lone_surrogate
 
 KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
 MAX_DEPTH = 50  # of sections and lists; the configuration needs 7
@@ -189,6 +189,11 @@ def _construct(
         locations[(*path, key)] = here
         values[key] = _construct(value_node, (*path, key), source, locations, ancestors)
     return values
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has half a character, which no file can hold. Escapes of JSON and YAML can make one."""
+    return re.search("[\ud800-\udfff]", text) is not None
 
 
 def _check_text(text: str, where: Location, path: KeyPath) -> str:

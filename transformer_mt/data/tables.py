@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 from zipfile import BadZipFile, ZipFile
 
+from transformer_mt.config.yaml_loader import has_lone_surrogate
 from transformer_mt.data.text_files import (
     BAD_LINE,
     MAX_LINE_BYTES,
@@ -29,7 +30,6 @@ from transformer_mt.data.text_files import (
 )
 from transformer_mt.data.tmx import read_units
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import has_lone_surrogate
 
 BLOCK_ROWS = 10_000  # rows of a Parquet file or a data set in memory at a time
 MAX_CSV_FIELD = 10_000_000  # characters; a longer field means that a quote was never closed

@@ -29,12 +29,6 @@ MAX_RECORD_BYTES = 16 << 20
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 
-
-def has_lone_surrogate(text: str) -> bool:
-    """Return whether a text has half a character, which no file can hold. Escapes of JSON and YAML can make one."""
-    return re.search("[\ud800-\udfff]", text) is not None
-
-
 # --- atomic files -----------------------------------------------------------------------------------------------------
 
 

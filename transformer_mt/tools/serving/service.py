@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from transformer_mt.config.yaml_loader import has_lone_surrogate
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces
 from transformer_mt.decoding.translator import Translation
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import has_lone_surrogate
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.confidence import Calibration
 from transformer_mt.tools.documents.document import Document, DocumentOptions
