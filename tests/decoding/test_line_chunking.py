@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.decoding.interface import WordAlignment
-from transformer_mt.decoding.line_splitting import LineChunker, iterate_word_offsets
+from transformer_mt.decoding.line_splitting import LineChunker, TranslatedLine, iterate_word_offsets
 from transformer_mt.decoding.translator import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
@@ -123,3 +123,13 @@ def test_alignment_of_pieces_that_share_a_word() -> None:
         "你好。再见。", ["你好。", "再见。"], [[part] for part in parts]
     )
     assert whole.alignment == [(0, 0), (0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("source", "joined"),
+    [("\t\tA b.\t", "\t\tA B.\t"), (" \tA b.  ", "\tA B."), ("\t", "\t"), ("\t-", "\t-"), (" -", "-")],
+)
+def test_tabs_around_a_line_are_kept(source: str, joined: str) -> None:
+    translation = capitals(source.strip())
+    (line,) = TranslatedLine(make("auto"), source, [source], [[translation]]).join()
+    assert line.text == joined

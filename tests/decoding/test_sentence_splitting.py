@@ -63,7 +63,7 @@ CASES = {
         "The dog sleeps.|The cat runs!|I see it.|Is it so?|Yes.",
         "  The first cell\t|the second\u2028|and the third.",
         "the dog sleeps. |the cat runs approx. two miles, e.g. here. |“stop!” he said. |what? |no! |yes",
-        "Call Foo.bar(), Mail.Send(x) or Site.Example.Com by Mr.Smith, Ph.D. or not.",
+        "Use foo.Bar now, call Foo.bar(), Mail.Send(x) or Site.Example.Com by Mr.Smith, Ph.D. or not.",
     ],
     "de": [
         "Der Hund schläft. |Die Katze nicht.",
@@ -85,7 +85,7 @@ CASES = {
         "Frau Dr. med. Meier hat i. d. R. Zeit. |Heute nicht.",
         "Es war ca. 8 Uhr. |Wir gingen.",
         "Die Firma Meier & Co. KG liefert bzgl. Qualität gut. |Oder?",
-        "Er sieht z.B. den Hund.|Er schläft.|Gut.",
+        "Er sieht z.B. den Hund.|Er schläft jetzt.|Wir gehen nun.",
     ],
     "fr": [
         "Le chien dort. |Le chat ne dort pas.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Protocol, Self
 
@@ -156,7 +156,8 @@ def _rule_language(language: str | None) -> str:
 def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str, is_lower: bool) -> bool:
     """Return whether the sentence that starts at `start` ends at a match of `_STOP`.
 
-    A small letter begins a sentence only if the text `is_lower`. A sentence may follow without a space: "It is.He is".
+    A small letter begins a sentence only if the text `is_lower`. A sentence may follow without a space, as in "It is
+    late.He sleeps now", but "Use foo.Bar" has a name.
     """
     if _BREAK.search(match[0]):
         return True
@@ -171,7 +172,11 @@ def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str,
     if following.islower() and (match["closed"] or not word.isalpha() or len(word + stop.strip(".")) < 3):
         return False
     if match.end() == match.end("closed") and not (
-        following.isupper() and word.isalpha() and word[1:].islower() and _PLAIN_WORD.match(text, match.end())
+        following.isupper()
+        and word.isalpha()
+        and word[1:].islower()
+        and _PLAIN_WORD.match(text, match.end())
+        and (stop != "." or (_has_words(before) and _has_words(text[match.end() : match.end() + 80])))
     ):
         return False
     if not stop.strip(";\u037e") and (language != "el" or len(stop) > 1):
@@ -181,6 +186,11 @@ def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str,
     if stop != "." or match["closed"]:
         return True
     return not _continues_after(before, following, language)
+
+
+def _has_words(text: str) -> bool:
+    """Return whether a text has at least three words, as most sentences have."""
+    return len(re.findall(r"\w+", text)) > 2
 
 
 def _first_character(text: str, start: int) -> str:
@@ -346,10 +356,15 @@ class TranslatedLine:
         return [self.chunker.surface(chunk) for chunk in self.chunks]
 
     def join(self) -> list[Translation]:
-        """Return the n-best translations of the line."""
-        if any(translation.from_memory for translation in self.translations[0]):
-            return self.translations[0]
-        return self.chunker.join(self.source, self.chunks, self.translations)
+        """Return the n-best translations of the line. Tabs at its start and end are kept, as those inside of it."""
+        is_known = any(translation.from_memory for translation in self.translations[0])
+        found = self.translations[0] if is_known else self.chunker.join(self.source, self.chunks, self.translations)
+        source = self.chunker.surface(self.source)
+        n_start = source[: len(source) - len(source.lstrip())].count("\t")
+        n_end = source[len(source.rstrip()) :].count("\t") if source.strip() else 0
+        if not n_start + n_end:
+            return found
+        return [replace(each, text="\t" * n_start + each.text.strip() + "\t" * n_end) for each in found]
 
 
 class Review(Protocol):
