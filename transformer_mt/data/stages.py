@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -171,11 +171,8 @@ def compute_checksum(path: Path) -> str:
     """Return the 64-bit XXH3 hash of a file. It detects damage, but not manipulation."""
     import xxhash
 
-    digest = xxhash.xxh3_64()
     with path.open("rb") as file:
-        while data := file.read(1 << 20):
-            digest.update(data)
-    return digest.hexdigest()
+        return file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:

@@ -92,31 +92,6 @@ def make_changed_sets(data: EvaluationSet) -> Iterator[ChangedSet]:
         yield ChangedSet(replace(data, name=name, sources=sources, references=references), inserted)
 
 
-def to_upper(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Return both sides in capitals."""
-    return to_upper_case(src), to_upper_case(tgt)
-
-
-def to_title(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Return both sides in title case."""
-    return to_title_case(src), to_title_case(tgt)
-
-
-def to_lower_source(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Return the source in small letters."""
-    return to_lower_case(src), tgt
-
-
-def drop_end(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Return both sides without the punctuation at their ends."""
-    return _END.sub("", src) or src, _END.sub("", tgt) or tgt
-
-
-def add_spaces(src: str, tgt: str, _rng: random.Random) -> Pair:
-    """Return a source with spaces before its punctuation."""
-    return _PUNCTUATION.sub(r" \g<0>", src), tgt
-
-
 def misspell(src: str, tgt: str, rng: random.Random) -> Pair:
     """Return a source with wrong letters in up to `N_TYPOS` words: dropped, doubled, exchanged or replaced ones."""
     words = [*_WORD.finditer(src)]
@@ -133,11 +108,11 @@ def misspell(src: str, tgt: str, rng: random.Random) -> Pair:
 
 
 CHANGES: dict[str, Callable[[str, str, random.Random], Pair]] = {
-    "upper case": to_upper,
-    "title case": to_title,
-    "lower-case source": to_lower_source,
-    "no end punctuation": drop_end,
-    "spaces before punctuation": add_spaces,
+    "upper case": lambda src, tgt, _: (to_upper_case(src), to_upper_case(tgt)),
+    "title case": lambda src, tgt, _: (to_title_case(src), to_title_case(tgt)),
+    "lower-case source": lambda src, tgt, _: (to_lower_case(src), tgt),
+    "no end punctuation": lambda src, tgt, _: (_END.sub("", src) or src, _END.sub("", tgt) or tgt),
+    "spaces before punctuation": lambda src, tgt, _: (_PUNCTUATION.sub(r" \g<0>", src), tgt),
     "two typing errors": misspell,
 }
 INSERTIONS: dict[str, Callable[[random.Random], str]] = {

@@ -149,11 +149,11 @@ def describe_model(config: Config) -> str:
 
 def describe_directions(data: DataConfig) -> str:
     """Return the directions of the training pairs, with their tags."""
-    directions: dict[str, None] = {}
-    for source in data.train_sources:
-        src_lang, tgt_lang = source.languages(data.src_lang, data.tgt_lang)
-        directions[f"{src_lang} into {tgt_lang}" + (f" (tag {source.tag})" if source.tag else "")] = None
-    return ", ".join(directions)
+    directions = (
+        " into ".join(source.languages(data.src_lang, data.tgt_lang)) + (f" (tag {source.tag})" if source.tag else "")
+        for source in data.train_sources
+    )
+    return ", ".join(dict.fromkeys(directions))
 
 
 def format_next_commands(run: RunFolder, config: Config) -> str:
@@ -237,16 +237,8 @@ def find_runs(folder: Path) -> Iterator[Path]:
                 yield path
             elif path == folder or not path.is_symlink():  # a link is not searched: it may lead in a circle
                 entries = sorted(os.scandir(path), key=lambda entry: entry.name, reverse=True)
-                pending += [
-                    Path(entry.path) for entry in entries if not entry.name.startswith(".") and _is_folder(entry)
-                ]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
+                folders = (Path(entry) for entry in entries if not entry.name.startswith("."))
+                pending += [folder for folder in folders if folder.is_dir()]
 
 
 def list_runs(folder: Path) -> list[RunSummary]:

@@ -230,51 +230,30 @@ def suggest_run(path: Path) -> str:
     return f"; did you mean {runs[similar[0]]}?" if similar else ""
 
 
+class _Entry:
+    """A file or folder in a run folder: an attribute whose value is its path."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunFolder, _: type[RunFolder]) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run."""
+    """The folder of one run. Its files are listed at the start of this module."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def tokenizer(self) -> Path:
-        """Both tokenizers."""
-        return self.path / "tokenizer.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The metrics as JSON lines."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard's events."""
-        return self.path / "tensorboard"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of all checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def metadata(self) -> Path:
-        """Format version, provenance and results, as JSON."""
-        return self.path / "run.json"
-
-    @property
-    def calibration(self) -> Path:
-        """The calibration of confidences, as JSON."""
-        return self.path / "calibration.json"
-
-    @property
-    def readme(self) -> Path:
-        """The summary for people."""
-        return self.path / "README.md"
+    config = _Entry("config.yaml")
+    tokenizer = _Entry("tokenizer.json")
+    metrics = _Entry("metrics.jsonl")
+    tensorboard = _Entry("tensorboard")
+    checkpoints = _Entry("checkpoints")
+    metadata = _Entry("run.json")
+    calibration = _Entry("calibration.json")
+    readme = _Entry("README.md")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,38 +62,22 @@ class _Syntax:
 
     def _render(self, n_lines: int, newline: str, pieces: Sequence[Piece]) -> str:
         """Break a translation into at most `n_lines` lines of similar length, at spaces outside tags."""
-        spaces: list[_Range] = []  # index of the piece, and offset in it
-        n_before: list[int] = []  # visible characters before each
-        n_visible = 0
-        for index, piece in enumerate(pieces):
-            if not piece.is_markup:
-                found = [offset for offset, character in enumerate(piece.text) if character == " "]
-                spaces += [(index, offset) for offset in found]
-                n_before += [n_visible + offset for offset in found]
-                n_visible += len(piece.text)
-        breaks: dict[int, list[int]] = {}  # offsets in each piece
-        first = 0  # space that may be the next break
+        visible = "".join(piece.text for piece in pieces if not piece.is_markup)
+        spaces = [offset for offset, character in enumerate(visible) if character == " "]
+        breaks: list[int] = []
         for line in range(1, n_lines):
-            wanted = n_visible * line / n_lines
-            nearest = bisect_left(n_before, wanted, first)
-            if nearest > first and (
-                nearest == len(spaces) or wanted - n_before[nearest - 1] < n_before[nearest] - wanted
-            ):
-                nearest -= 1
-            if nearest >= len(spaces):
-                break
-            index, offset = spaces[nearest]
-            breaks.setdefault(index, []).append(offset)
-            first = nearest + 1
+            wanted = len(visible) * line / n_lines
+            if spaces := [space for space in spaces if not breaks or space > breaks[-1]]:
+                breaks.append(min(spaces, key=lambda space: (abs(space - wanted), -space)))
         output: list[str] = []
-        for index, piece in enumerate(pieces):
-            lines: list[str] = []
-            start = 0
-            for offset in breaks.get(index, ()):
-                lines.append(piece.text[start:offset])
-                start = offset + 1
-            lines.append(piece.text[start:])
-            output.append(piece.text if piece.is_markup else newline.join(map(self.escape, lines)))
+        start = 0  # of the piece in the visible text
+        for piece in pieces:
+            if piece.is_markup:
+                output.append(piece.text)
+                continue
+            for offset, character in enumerate(piece.text, start):
+                output.append(newline if offset in breaks else self.escape(character))
+            start += len(piece.text)
         return "".join(output)
 
 
