@@ -496,13 +496,13 @@ from datetime import timedelta
 from transformer_mt.data import encoding
 from transformer_mt.training import distributed
 
-encode = encoding.EncodeTask.__call__
+encode = encoding.encode_shard
 
 def encode_slowly(*arguments):
     time.sleep(20)
     return encode(*arguments)
 
-distributed.CPU_GROUP_TIMEOUT, encoding.EncodeTask.__call__ = timedelta(seconds=15), encode_slowly
+distributed.CPU_GROUP_TIMEOUT, encoding.encode_shard = timedelta(seconds=15), encode_slowly
 """
     log = train(tiny, 2, "name=slow-data", "data.cache_dir=runs/slow-cache", "train.max_steps=1", patch=patch)
     assert "training ended: train.max_steps 1 reached" in log
@@ -517,7 +517,7 @@ def die(*arguments):
     time.sleep(3)
     os.kill(os.getpid(), signal.SIGKILL)
 
-encoding.EncodeTask.__call__ = die
+encoding.encode_shard = die
 """
     job = launch(tiny, 2, "name=killed-data", "data.cache_dir=runs/killed-cache", patch=patch)
     job.communicate(timeout=60)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -227,7 +228,7 @@ def encode_corpus(
     """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)]
-    encode = EncodeTask(corpus, tokenizers.to_dict(), limit)
+    encode = partial(encode_shard, corpus, tokenizers.to_dict(), limit)
     stage = Stage("encode", cache_dir, key, len(corpus.shards), encode)
     if not stage.is_complete():
         stage = replace(stage, n_bytes=_predict_bytes(corpus, BlockEncoder(tokenizers, limit)))
@@ -247,43 +248,40 @@ def encode_corpus(
     return EncodedCorpus(src, tgt, corpus, rows, limit_counts, stage.folder.name)
 
 
-@dataclass(frozen=True)
-class EncodeTask:
-    """Task: encode a shard."""
+def encode_shard(
+    corpus: ParallelCorpus, tokenizers: dict[str, Any], limit: LengthLimit | None, task: int, folder: Path
+) -> TaskMetadata:
+    """Task: encode a shard. `tokenizers` are JSON, because tokenizers cannot be pickled.
 
-    corpus: ParallelCorpus
-    tokenizers: dict[str, Any]  # as JSON, because tokenizers cannot be pickled
-    limit: LengthLimit | None
+    Return the number of pairs, and the numbers of dropped and truncated pairs with the first few rows.
+    """
+    encoder = BlockEncoder(TokenizerPair.from_dict(tokenizers), limit)
+    row, ends, n_pairs = int(corpus.bounds[task]), [0, 0], 0
+    limited = defaultdict[Reason, list[int]](list)
+    with ExitStack() as stack:
 
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return the number of pairs, and the numbers of dropped and truncated pairs with the first few rows."""
-        encoder = BlockEncoder(TokenizerPair.from_dict(self.tokenizers), self.limit)
-        row, ends, n_pairs = int(self.corpus.bounds[task]), [0, 0], 0
-        limited = defaultdict[Reason, list[int]](list)
-        with ExitStack() as stack:
+        def open_array(name: str) -> BinaryIO:
+            return stack.enter_context((folder / name).open("wb"))
 
-            def open_array(name: str) -> BinaryIO:
-                return stack.enter_context((folder / name).open("wb"))
-
-            rows = open_array("rows")
-            arrays = [(open_array(f"{side}.ids"), open_array(f"{side}.offsets")) for side in SIDES]
-            for _, offsets in arrays:
-                offsets.write(np.zeros(1, np.int64).data)
-            n_rows = int(self.corpus.bounds[task + 1]) - row
-            for block in log_progress(map(encoder, self.corpus.shard_record_batches(task)), "encoded", n_rows):
-                rows.write((block.kept + np.int32(row)).data)
-                for side, (ids, offsets) in enumerate(arrays):
-                    ids.write(block.ids[side].data)
-                    offsets.write((ends[side] + np.cumsum(block.lengths[side], dtype=np.int64)).data)
-                    ends[side] += len(block.ids[side])
-                for reason, found in block.limited.items():
-                    limited[reason] += [row + i for i in found]
-                row += len(block)
-                n_pairs += len(block.kept)
-        return {
-            "n_pairs": n_pairs,
-            "limited": {reason: (len(found), found[:MAX_LISTED]) for reason, found in limited.items()},
-        }
+        rows = open_array("rows")
+        arrays = [(open_array(f"{side}.ids"), open_array(f"{side}.offsets")) for side in SIDES]
+        for _, offsets in arrays:
+            offsets.write(np.zeros(1, np.int64).data)
+        n_rows = int(corpus.bounds[task + 1]) - row
+        for block in log_progress(map(encoder, corpus.shard_record_batches(task)), "encoded", n_rows):
+            rows.write((block.kept + np.int32(row)).data)
+            for side, (ids, offsets) in enumerate(arrays):
+                ids.write(block.ids[side].data)
+                offsets.write((ends[side] + np.cumsum(block.lengths[side], dtype=np.int64)).data)
+                ends[side] += len(block.ids[side])
+            for reason, found in block.limited.items():
+                limited[reason] += [row + i for i in found]
+            row += len(block)
+            n_pairs += len(block.kept)
+    return {
+        "n_pairs": n_pairs,
+        "limited": {reason: (len(found), found[:MAX_LISTED]) for reason, found in limited.items()},
+    }
 
 
 def _map_shard(folder: Path, n_pairs: int, id_types: Sequence[type[np.generic]]) -> tuple[list[SideArrays], Rows]:

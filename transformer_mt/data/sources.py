@@ -10,6 +10,7 @@ import gzip
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -207,7 +208,7 @@ def load_corpus(
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states]
     parts = _divide(source, cache_dir, runner)
-    task = ReadTask(parts, columns, shards.SHARD_PAIRS, max_bad_rows)
+    task = partial(read_part, parts, columns, shards.SHARD_PAIRS, max_bad_rows)
     stage = Stage("read", cache_dir, key, len(parts), task, _min_text_bytes(source))
     found: list[Shard] = []
     hashes: list[str] = []
@@ -314,31 +315,27 @@ class BadRows:
             log_rank0(f"data: left out {self.n_unpaired:,} units of TMX without both languages")
 
 
-@dataclass(frozen=True)
-class ReadTask:
-    """Task: read a part of a source, and write its pairs as shards."""
+def read_part(
+    parts: Sequence[Part], columns: tuple[str, str], shard_pairs: int, max_bad_rows: int | None, task: int, folder: Path
+) -> TaskMetadata:
+    """Task: read a part of a source, and write its pairs as shards.
 
-    parts: Sequence[Part]
-    columns: tuple[str, str]
-    shard_pairs: int
-    max_bad_rows: int | None
-
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return name, number of rows and hash of each shard, the names of its files, and the bad rows."""
-        part, bad = self.parts[task], BadRows(self.max_bad_rows)
-        pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, self.columns, bad)
-        files = dict[str, int]()
-        written: list[tuple[str, int, str]] = []
-        while block := [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs))]:
-            name = f"{len(written)}.arrow"
-            with TableWriter(folder / name) as table:
-                while block:
-                    src, tgt, names, lines = zip(*block, strict=True)
-                    table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
-                    block = [*islice(pairs, min(shards.BLOCK_SIZE, self.shard_pairs - table.n_pairs))]
-            written.append((name, table.n_pairs, table.text_hash()))
-        counts = {"bad_rows": bad.listed, "n_bad_rows": bad.n_bad, "n_unpaired": bad.n_unpaired}
-        return {"shards": written, "files": [*files], **counts}
+    Return name, number of rows and hash of each shard, the names of its files, and the bad rows.
+    """
+    part, bad = parts[task], BadRows(max_bad_rows)
+    pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, columns, bad)
+    files = dict[str, int]()
+    written: list[tuple[str, int, str]] = []
+    while block := [*islice(pairs, min(shards.BLOCK_SIZE, shard_pairs))]:
+        name = f"{len(written)}.arrow"
+        with TableWriter(folder / name) as table:
+            while block:
+                src, tgt, names, lines = zip(*block, strict=True)
+                table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
+                block = [*islice(pairs, min(shards.BLOCK_SIZE, shard_pairs - table.n_pairs))]
+        written.append((name, table.n_pairs, table.text_hash()))
+    counts = {"bad_rows": bad.listed, "n_bad_rows": bad.n_bad, "n_unpaired": bad.n_unpaired}
+    return {"shards": written, "files": [*files], **counts}
 
 
 def _read_range(part: RowRange, on_bad: OnBad) -> Iterator[SentencePair]:
@@ -416,19 +413,13 @@ def _divide_rows(files: tuple[str, str], counts: Mapping[str, LineCounts]) -> It
         yield RowRange(src, tgt, size, src_counts.find(first), tgt_counts.find(first))
 
 
-@dataclass(frozen=True)
-class CountTask:
-    """Task: count the line feeds of each piece in a part of a file."""
-
-    parts: Sequence[tuple[str, int]]  # file and offset
-
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return the number of line feeds in each piece."""
-        name, offset = self.parts[task]
-        with Path(name).open("rb") as file:
-            file.seek(offset)
-            pieces = iter(lambda: file.read(PIECE_BYTES), b"")
-            return {"line_feeds": [piece.count(b"\n") for piece in islice(pieces, PART_BYTES // PIECE_BYTES)]}
+def count_line_feeds(parts: Sequence[tuple[str, int]], task: int, _folder: Path) -> TaskMetadata:
+    """Task: return the number of line feeds of each piece in a part of a file. A part is a file and an offset."""
+    name, offset = parts[task]
+    with Path(name).open("rb") as file:
+        file.seek(offset)
+        pieces = iter(lambda: file.read(PIECE_BYTES), b"")
+        return {"line_feeds": [piece.count(b"\n") for piece in islice(pieces, PART_BYTES // PIECE_BYTES)]}
 
 
 def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[str, LineCounts]:
@@ -438,7 +429,7 @@ def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[
     states = [read_file_state(Path(name)) for name in names]
     distinct = dict.fromkeys(states)  # a file may be named twice
     parts = [(state[0], offset) for state in distinct for offset in range(0, state[1], PART_BYTES)]
-    results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), CountTask(parts)))
+    results = runner(Stage("count", cache_dir, [FORMAT_VERSION, states], len(parts), partial(count_line_feeds, parts)))
     counts: dict[str, LineCounts] = {}
     for name, (path, *_) in zip(names, states, strict=True):
         found = chain.from_iterable(

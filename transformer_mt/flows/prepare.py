@@ -227,22 +227,14 @@ def make_tokenizers(config: Config, train: ParallelCorpus, runner: Runner = IN_P
     return _learn_tokenizers(config, train, runner).with_tags(config.data.tags, is_needed=config.data.needs_tag)
 
 
-@dataclass(frozen=True)
-class VocabularyTask:
-    """The task that learns the tokenizers."""
-
-    config: TokenizerConfig
-    pairs: Pairs
-    seed: int
-
-    def __call__(self, task: int, folder: Path) -> dict[str, int]:
-        """Write the tokenizers."""
-        log_rank0(f"data: learning the vocabulary from {min(len(self.pairs), self.config.sample_size):,} pairs")
-        tokenizers = build_tokenizers(self.config, self.pairs, self.seed)
-        if self.config.merges is None and (n := tokenizers.tgt.vocab_size) < self.config.vocab_size:
-            log_rank0(f"data: the text fills {n:,} of {self.config.vocab_size:,} entries (tokenizer.vocab_size)")
-        tokenizers.save(folder / TOKENIZERS)
-        return {}
+def learn_vocabulary(config: TokenizerConfig, pairs: Pairs, seed: int, _task: int, folder: Path) -> dict[str, int]:
+    """Task: learn the tokenizers."""
+    log_rank0(f"data: learning the vocabulary from {min(len(pairs), config.sample_size):,} pairs")
+    tokenizers = build_tokenizers(config, pairs, seed)
+    if config.merges is None and (n := tokenizers.tgt.vocab_size) < config.vocab_size:
+        log_rank0(f"data: the text fills {n:,} of {config.vocab_size:,} entries (tokenizer.vocab_size)")
+    tokenizers.save(folder / TOKENIZERS)
+    return {}
 
 
 def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> TokenizerPair:
@@ -257,7 +249,7 @@ def _learn_tokenizers(config: Config, train: ParallelCorpus, runner: Runner) -> 
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
     sections = [section.model_dump(mode="json") for section in (tokenizer, modifiers)]
     settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
-    learn = VocabularyTask(tokenizer, pairs, config.seed)
+    learn = partial(learn_vocabulary, tokenizer, pairs, config.seed)
     ((folder, _),) = runner(Stage("vocabulary", Path(config.data.cache_dir), settings, 1, learn))
     return TokenizerPair.load(folder / TOKENIZERS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -236,7 +237,9 @@ def describe_duplicates_and_overlap(
     sources = {name: _hash_corpus(corpus, "src") for name, corpus in held_out.items()}
     held_out_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *sources.values()]))
     keys = [[name, corpus.key, corpus.fingerprint] for name, corpus in {"": train, **held_out}.items()]
-    stage = Stage("overlap", cache_dir, [OVERLAP_VERSION, keys], len(train.shards), OverlapTask(train, held_out_hashes))
+    stage = Stage(
+        "overlap", cache_dir, [OVERLAP_VERSION, keys], len(train.shards), partial(find_overlap, train, held_out_hashes)
+    )
     indices = np.unique([i for _, metadata in runner(stage) for i in metadata["found"]]).astype(np.int64)
     overlapping = held_out_hashes[indices]
     for name, hashes in sources.items():
@@ -250,16 +253,9 @@ def describe_duplicates_and_overlap(
     return lines
 
 
-@dataclass(frozen=True)
-class OverlapTask:
-    """Task: find the held-out sources, given as sorted hashes, that are also in a shard."""
-
-    train: ParallelCorpus
-    held_out_hashes: Hashes
-
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return the indices of the hashes that the shard contains."""
-        is_found = np.zeros(len(self.held_out_hashes), np.bool_)
-        for block in read_blocks(self.train, task):
-            is_found |= np.isin(self.held_out_hashes, hash_side(block.src, block.tgt, "src", normalized=True))
-        return {"found": np.flatnonzero(is_found).tolist()}
+def find_overlap(train: ParallelCorpus, held_out_hashes: Hashes, task: int, _folder: Path) -> TaskMetadata:
+    """Task: return the indices of the held-out sources, given as sorted hashes, that are also in a shard."""
+    is_found = np.zeros(len(held_out_hashes), np.bool_)
+    for block in read_blocks(train, task):
+        is_found |= np.isin(held_out_hashes, hash_side(block.src, block.tgt, "src", normalized=True))
+    return {"found": np.flatnonzero(is_found).tolist()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
@@ -66,25 +67,20 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int, n_scored: int = MAX_SCORED)
     return [*_refine(ranges, read_pairs, n_pairs, lexicon)]
 
 
-@dataclass(frozen=True)
-class AlignmentTask:
-    """Task: align the lines of a shard. If a shift continues in the next shard, that task finds it too.
+def align_shard(corpus: ParallelCorpus, task: int, _folder: Path) -> TaskMetadata:
+    """Task: return the ranges of rows of a shard with an offset other than 0.
 
-    Reads some lines before and after the shard too, because the counterparts of shifted lines may be there.
+    Reads some lines before and after the shard too, because the counterparts of shifted lines may be there. If a shift
+    continues in the next shard, that task finds it too.
     """
-
-    corpus: ParallelCorpus
-
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Return the ranges of rows of the corpus with an offset other than 0."""
-        first, end = self.corpus.bounds[task : task + 2].tolist()
-        if first == end:
-            return {"ranges": []}
-        low, high = max(0, first - OVERLAP), min(len(self.corpus), end + OVERLAP)
-        n_scored = -(-MAX_SCORED // len(self.corpus.shards))
-        found = align_lines(lambda a, b: self.corpus.rows(low + a, low + b), high - low, n_scored)
-        ranges = [LineRange(max(first, low + each.first), min(end, low + each.end), each.offset) for each in found]
-        return {"ranges": [each for each in ranges if each.first < each.end and each.offset != 0]}
+    first, end = corpus.bounds[task : task + 2].tolist()
+    if first == end:
+        return {"ranges": []}
+    low, high = max(0, first - OVERLAP), min(len(corpus), end + OVERLAP)
+    n_scored = -(-MAX_SCORED // len(corpus.shards))
+    found = align_lines(lambda a, b: corpus.rows(low + a, low + b), high - low, n_scored)
+    ranges = [LineRange(max(first, low + each.first), min(end, low + each.end), each.offset) for each in found]
+    return {"ranges": [each for each in ranges if each.first < each.end and each.offset != 0]}
 
 
 def find_misaligned_ranges(
@@ -92,7 +88,7 @@ def find_misaligned_ranges(
 ) -> list[LineRange]:
     """Return the ranges of lines of a corpus in which line N does not belong to line N."""
     key = [FORMAT_VERSION, corpus.key, corpus.fingerprint]
-    results = runner(Stage("align", cache_dir, key, len(corpus.shards), AlignmentTask(corpus)))
+    results = runner(Stage("align", cache_dir, key, len(corpus.shards), partial(align_shard, corpus)))
     joined: list[LineRange] = []
     for each in (LineRange(*found) for _, metadata in results for found in metadata["ranges"]):
         if joined and joined[-1].end == each.first and joined[-1].offset == each.offset:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -82,28 +83,21 @@ class ScoreFilter(ScoredFilter, name="score"):
         """Read the scores of the unfiltered corpus."""
         corpus = context.corpus
         key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, self.external_state()]
-        stage = Stage("score", cache_dir, key, 1, ScoreTask(self, len(corpus)))
+        stage = Stage("score", cache_dir, key, 1, partial(store_scores, self, len(corpus)))
         return FoundScores(self, runner(stage)[0].folder / SCORES)
 
 
-@dataclass(frozen=True)
-class ScoreTask:
-    """Task: store the scores of a file as an array."""
-
-    filter_: ScoreFilter
-    n_pairs: int
-
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Write the scores. Raises `UserError` if their number is not that of the pairs."""
-        path = Path(self.filter_.file)
-        n_lines = write_scores(self.filter_.parse_scores(path, self.filter_.file, "file"), folder)
-        if n_lines != self.n_pairs:
-            raise self.filter_.make_error(
-                f"{path} has {n_lines:,} lines, and data.train has {self.n_pairs:,} pairs; write one score for "
-                "each pair of the unfiltered corpus",
-                "file",
-            )
-        return {}
+def store_scores(filter_: ScoreFilter, n_pairs: int, _task: int, folder: Path) -> TaskMetadata:
+    """Task: store the scores of a file. Raises `UserError` if their number is not that of the pairs."""
+    path = Path(filter_.file)
+    n_lines = write_scores(filter_.parse_scores(path, filter_.file, "file"), folder)
+    if n_lines != n_pairs:
+        raise filter_.make_error(
+            f"{path} has {n_lines:,} lines, and data.train has {n_pairs:,} pairs; write one score for "
+            "each pair of the unfiltered corpus",
+            "file",
+        )
+    return {}
 
 
 @dataclass(frozen=True)
@@ -168,39 +162,32 @@ class CommandFilter(ScoredFilter, name="command"):
                 "run",
             )
         key = [FORMAT_VERSION, pairs.key, pairs.fingerprint, self.run, self.external_state()]
-        stage = Stage("command", cache_dir, key, 1, CommandTask(self, pairs))
+        stage = Stage("command", cache_dir, key, 1, partial(run_command, self, pairs))
         return FoundScores(self, runner(stage)[0].folder / SCORES, pairs.bounds)
 
 
-@dataclass(frozen=True)
-class CommandTask:
-    """Task: store the scores of a command."""
-
-    filter_: CommandFilter
-    pairs: ParallelCorpus
-
-    def __call__(self, task: int, folder: Path) -> TaskMetadata:
-        """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""
-        filter_, n_pairs = self.filter_, len(self.pairs)
-        inputs, outputs = folder / "command.tsv", folder / "command.txt"
-        with inputs.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines("\t".join(map(normalize_spaces, pair)) + "\n" for pair in self.pairs)
-        log_rank0(f"data: filter {filter_.name} scores {n_pairs:,} pairs with: {filter_.run}")
-        status, last_line = _run_in_shell(filter_.run, inputs, outputs)
-        inputs.unlink()
-        if status:
-            raise filter_.make_error(
-                f"the command failed with status {status}{last_line and f': {last_line[:200]}'}; "
-                f"run it by hand: {filter_.run}",
-                "run",
-            )
-        n_lines = write_scores(filter_.parse_scores(outputs, "output of the command", "run"), folder)
-        if n_lines != n_pairs:
-            raise filter_.make_error(
-                f"the command wrote {n_lines:,} lines for {n_pairs:,} pairs; it must write one number for each", "run"
-            )
-        outputs.unlink()
-        return {}
+def run_command(filter_: CommandFilter, pairs: ParallelCorpus, _task: int, folder: Path) -> TaskMetadata:
+    """Task: store the scores of a command. Files rather than pipes: a command may read all before it writes."""
+    n_pairs = len(pairs)
+    inputs, outputs = folder / "command.tsv", folder / "command.txt"
+    with inputs.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines("\t".join(map(normalize_spaces, pair)) + "\n" for pair in pairs)
+    log_rank0(f"data: filter {filter_.name} scores {n_pairs:,} pairs with: {filter_.run}")
+    status, last_line = _run_in_shell(filter_.run, inputs, outputs)
+    inputs.unlink()
+    if status:
+        raise filter_.make_error(
+            f"the command failed with status {status}{last_line and f': {last_line[:200]}'}; "
+            f"run it by hand: {filter_.run}",
+            "run",
+        )
+    n_lines = write_scores(filter_.parse_scores(outputs, "output of the command", "run"), folder)
+    if n_lines != n_pairs:
+        raise filter_.make_error(
+            f"the command wrote {n_lines:,} lines for {n_pairs:,} pairs; it must write one number for each", "run"
+        )
+    outputs.unlink()
+    return {}
 
 
 def _run_in_shell(command: str, inputs: Path, outputs: Path) -> tuple[int, str]:
