@@ -408,6 +408,7 @@ class Comparison:
 
     systems: Mapping[str, str]
     pairs: int
+    unit: str  # of lengths
     metrics: Mapping[str, MetricComparison]
     lengths: Sequence[LengthBucket]
     frequencies: Sequence[FrequencyBucket]
@@ -429,19 +430,19 @@ class Comparison:
         if "TER" not in self.metrics:
             print(NO_TER)
         letters = list(self.systems)
-        print_text("\nby words of the reference")
-        head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
+        print_text(f"\nby {self.unit} of the reference")
+        head = [self.unit, "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
         rows = [
             [bucket.words, f"{bucket.pairs:,}", *map(SCORE.format, [*bucket.bleu, *bucket.chrf])]
             for bucket in self.lengths
         ]
         print_table(head, rows, numbers=range(1, len(head)))
         if self.frequencies:
-            print_text("\nF1 of words, by their frequency in the training text")
+            print_text(f"\nF1 of {self.unit}, by their frequency in the training text")
             rows = [
                 [bucket.frequency, f"{bucket.words:,}", *map(SCORE.format, bucket.f1)] for bucket in self.frequencies
             ]
-            print_table(["times", "words", *letters], rows, numbers=range(1, len(letters) + 2))
+            print_table(["times", self.unit, *letters], rows, numbers=range(1, len(letters) + 2))
         for sentence in self.sentences:
             print_text(f"\nline {sentence.line}")
             if sentence.source is not None:
@@ -493,6 +494,7 @@ def _compare(args: Evaluate) -> Comparison:
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
+        scorer.unit,
         compare_systems(hypotheses, references, scorer),
         breakdown.score_by_length(hypotheses, references, scorer),
         breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],

@@ -27,12 +27,16 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
 
 
 def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
-    """Return the rows as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pads = [str.ljust if left else str.rjust for left in is_text]
-    return [
-        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip() for row in rows
-    ]
+    """Return the rows as lines with aligned columns. A Chinese character takes two cells of a terminal."""
+    from rich.cells import cell_len  # only here, because the import takes time
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+    def pad(cell: str, width: int, left: bool) -> str:
+        space = " " * (width - cell_len(cell))
+        return cell + space if left else space + cell
+
+    return ["  ".join(map(pad, row, widths, is_text)).rstrip() for row in rows]
 
 
 def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> None:

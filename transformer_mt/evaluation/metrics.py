@@ -117,6 +117,11 @@ class Scorer:
         """Ignore case in Moses text, because it is usually lower-cased. Signatures then contain `case:lc`."""
         return self.text == "moses"
 
+    @property
+    def unit(self) -> str:
+        """Name of the tokens of BLEU."""
+        return "characters" if self.tokenize in ("zh", "char") else "words"
+
     def detokenize(self, texts: Sequence[str]) -> list[str]:
         """Return plain text: raw text unchanged, Moses tokens joined."""
         return list(texts) if self.text == "raw" else detokenize(texts, self.tgt_lang)

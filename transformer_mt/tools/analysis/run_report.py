@@ -23,7 +23,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, mark_differences
-from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, Texts, compare_systems
+from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, MetricComparison, Texts, compare_systems
 from transformer_mt.evaluation.robustness import measure_robustness
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import RunFolder
@@ -104,6 +104,7 @@ def render_report(
     configs = [run.config for run in runs]
     systems = [(set_of_runs[0], [output.hypotheses[i] for output in outputs]) for i, set_of_runs in enumerate(sets)]
     table = _break_down(*systems[0], names, read_training(notes.append)) if systems else None  # may add notes
+    scored = [(data, compare_systems(texts, data.references, data.scorer)) for data, texts in systems]
     return render_page(
         "report.html",
         names=names,
@@ -112,7 +113,7 @@ def render_report(
         src_lang=runs[0].data.src_lang.replace("_", "-"),
         tgt_lang=runs[0].data.tgt_lang.replace("_", "-"),
         created=datetime.now().astimezone().isoformat(" ", timespec="minutes"),
-        summary=_list_facts([run.summary for run in runs]),
+        summary=_list_facts([_summarize_scores(scored, i) | run.summary for i, run in enumerate(runs)]),
         cost=_list_facts([_list_cost(run) for run in runs]),
         recorded=_list_facts([_list_recorded_scores(run) for run in runs]),
         versions=_list_facts([_list_versions(run) for run in runs]),
@@ -123,7 +124,8 @@ def render_report(
         metrics=VALIDATION,
         validations={run.name: _list_validations(run) for run in runs},
         commands={run.name: _list_commands(run) for run in runs},
-        sets=[(data, compare_systems(texts, data.references, data.scorer)) for data, texts in systems],
+        sets=scored,
+        unit=systems[0][0].scorer.unit if systems else "",
         outputs=outputs,
         no_ter=NO_TER,
         breakdown=table,
@@ -139,6 +141,18 @@ def _list_facts(values_of_runs: Sequence[Mapping[str, str]]) -> list[Row]:
     """Return the facts that at least one run has."""
     names = dict.fromkeys(name for values in values_of_runs for name, value in values.items() if value)
     return [(name, [values.get(name, "") for values in values_of_runs]) for name in names]
+
+
+def _summarize_scores(
+    sets: Sequence[tuple[EvaluationSet, Mapping[str, MetricComparison]]], run: int
+) -> dict[str, str]:
+    """Return BLEU with its interval, and chrF, of each test set."""
+    facts: dict[str, str] = {}
+    for data, metrics in sets:
+        bleu, chrf = (metrics[name].systems[run] for name in ("BLEU", "chrF"))
+        interval = f" ({bleu.interval[0]:.2f} to {bleu.interval[1]:.2f})" if bleu.interval else ""
+        facts[f"score of {data.name}"] = f"BLEU {bleu.score:.2f}{interval}, chrF {chrf.score:.2f}"
+    return facts
 
 
 def _cut_text(text: str) -> str:
@@ -422,9 +436,9 @@ def _break_down(
     frequencies = breakdown.compute_f1_by_frequency(systems, data.references, training, data.scorer) if training else []
     by_length = {name: [bucket.chrf[i] for bucket in lengths] for i, name in enumerate(names)}
     by_frequency = {name: [bucket.f1[i] for bucket in frequencies] for i, name in enumerate(names)}
-    charts = [draw_bars("chrF by words of the reference", [bucket.words for bucket in lengths], by_length)]
+    charts = [draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.words for bucket in lengths], by_length)]
     if frequencies:
-        title = "F1 of words by their frequency in the training text"
+        title = f"F1 of {data.scorer.unit} by their frequency in the training text"
         charts.append(draw_bars(title, [bucket.frequency for bucket in frequencies], by_frequency))
     return {"lengths": lengths, "frequencies": frequencies, "charts": charts}
 
