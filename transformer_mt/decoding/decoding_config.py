@@ -22,7 +22,7 @@ MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others 
 
 
 class DecodingConfig(Section):
-    """Options of translation. Validation is greedy, and uses only the maximum lengths, the batch size and the tag."""
+    """Options of translation. Validation is greedy; only its behaviour tests use the beam and its penalties."""
 
     engine: Annotated[Literal["auto", "torch", "ctranslate2"], MAY_CHANGE] = "auto"
     """library that translates: torch, ctranslate2, or auto: ctranslate2 on a CPU if it supports all options"""

@@ -18,7 +18,6 @@ from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.tools.synthesis.correction import (
     BATCH_TOKENS,
-    count_exact_matches,
     read_corrections,
     write_correction_data,
 )
@@ -27,7 +26,7 @@ from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.training_config import LossConfig, OptimizerConfig, TrainConfig
 
 PEAK = 1e-3  # learning rate
-WARMUP_STEPS, VALIDATE_EVERY = 20, 40
+WARMUP_STEPS, VALIDATE_EVERY = 20, 20
 
 
 @dataclass(frozen=True)
@@ -70,17 +69,18 @@ def correct_run(
     config = make_config(old, run, name, data, corrections, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
     if new.path.exists():
         earlier = configuration.load_run(new)
-        if (earlier.data, earlier.validation) != (config.data, config.validation):
+        data = data.with_resolved_stages(new.read_metadata().get("initial_max_steps", max_steps))
+        if (earlier.data, earlier.validation) != (data, config.validation):
             raise UserError(f"{new.path}: was made with another --tag or --max-bleu-drop; {remedy}")
     train(config)
     best = new.find_checkpoint("best")
-    matches_before = count_exact_matches(run, corrections, old.decoding.tag)
-    bleu_before = next(entry["valid/bleu"] for entry in read_metrics(new.metrics) if "valid/bleu" in entry)
+    before = next(entry for entry in read_metrics(new.metrics) if "valid/bleu" in entry)
+    n = len(corrections)
     return CorrectionReport(
         str(new.path),
-        len(corrections),
-        (matches_before, count_exact_matches(new, corrections, old.decoding.tag)),
-        (bleu_before, best.scores["bleu"]),
+        n,
+        (round(before["valid/expect"] * n), round(best.scores["expect"] * n)),
+        (before["valid/bleu"], best.scores["bleu"]),
         best.step,
     )
 
@@ -96,7 +96,7 @@ def make_config(
     max_bleu_drop: float,
 ) -> Config:
     """Return the configuration of the fine-tuning. The corrections are its behaviour tests."""
-    tests = (BehaviourTest(source=src, equals=(tgt,), tag=old.decoding.tag) for src, tgt in dict(corrections).items())
+    tests = (BehaviourTest(source=src, equals=(tgt,), tag=old.decoding.tag) for src, tgt in corrections)
     return old.model_copy(
         update={
             "name": name,

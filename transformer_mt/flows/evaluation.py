@@ -31,6 +31,16 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import one_pass_loss, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
 
+TEST_SEARCH = {
+    "beam",
+    "length_penalty",
+    "length_penalty_exponent",
+    "min_length",
+    "no_repeat_ngram",
+    "repetition_penalty",
+}
+"""Options of the run's search that behaviour tests use in a training."""
+
 # --- validation -------------------------------------------------------------------------------------------------------
 
 
@@ -65,6 +75,7 @@ class Validator:
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         self.smoothing = config.loss.label_smoothing
         self.tests = config.validation.expect
+        self.test_search = config.decoding.model_dump(include=TEST_SEARCH)
         self.test_tags = [test.tag or config.decoding.tag for test in self.tests]
         self.source_ranges = list_validation_sources(config, corpus.text)
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
@@ -121,9 +132,10 @@ class Validator:
         )
 
     def run_tests(self, translator: Translator) -> list[BehaviourResult]:
-        """Translate the behaviour tests on all ranks, and check the translations."""
+        """Translate the behaviour tests on all ranks with the beam search of the run, and check the translations."""
         texts = self.ranks.shard([test.source for test in self.tests])
-        translations = translator.translate(texts, tags=self.ranks.shard(self.test_tags))
+        searching = translator.with_options(self.test_search)
+        translations = searching.translate(texts, tags=self.ranks.shard(self.test_tags))
         return check_translations(self.tests, self.ranks.all_gather(translations))
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:

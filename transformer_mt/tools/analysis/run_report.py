@@ -48,7 +48,7 @@ Row = tuple[str, list[str]]
 T = TypeVar("T")
 
 MAX_TEXT = 600  # characters of a sentence or of a value
-MAX_POINTS = 200  # of a line, and rows of a table
+MAX_POINTS = 200  # of a line
 LOSSES = {"train/loss": "training", "valid/loss": "validation"}
 CURVES = {
     "train/loss": "Training loss by step",
@@ -57,7 +57,6 @@ CURVES = {
     "train/learning_rate": "Learning rate by step",
     "train/tokens_per_second": "Target tokens per second by step",
 }
-VALIDATION = {"loss": "loss", "ppl": "perplexity", "bleu": "BLEU", "chrf": "chrF"}
 N_ATTENTION = 3  # sentences whose attention is shown
 ATTENTION_LENGTHS = range(4, 31)  # tokens of such a sentence, if possible
 MAX_TOKENS = 40  # rows and columns of attention weights
@@ -113,7 +112,7 @@ def render_report(
         src_lang=runs[0].data.src_lang.replace("_", "-"),
         tgt_lang=runs[0].data.tgt_lang.replace("_", "-"),
         created=datetime.now().astimezone().isoformat(" ", timespec="minutes"),
-        summary=_list_facts([_summarize_scores(scored, i) | run.summary for i, run in enumerate(runs)]),
+        summary=_list_facts([{**_summarize_scores(scored, i), **run.summary} for i, run in enumerate(runs)]),
         cost=_list_facts([_list_cost(run) for run in runs]),
         recorded=_list_facts([_list_recorded_scores(run) for run in runs]),
         versions=_list_facts([_list_versions(run) for run in runs]),
@@ -121,8 +120,6 @@ def render_report(
         changed=_list_changed_settings(configs[0]),
         different=_list_different_settings(configs),
         charts=_draw_curves(runs),
-        metrics=VALIDATION,
-        validations={run.name: _list_validations(run) for run in runs},
         commands={run.name: _list_commands(run) for run in runs},
         sets=scored,
         unit=systems[0][0].scorer.unit if systems else "",
@@ -143,9 +140,7 @@ def _list_facts(values_of_runs: Sequence[Mapping[str, str]]) -> list[Row]:
     return [(name, [values.get(name, "") for values in values_of_runs]) for name in names]
 
 
-def _summarize_scores(
-    sets: Sequence[tuple[EvaluationSet, Mapping[str, MetricComparison]]], run: int
-) -> dict[str, str]:
+def _summarize_scores(sets: Sequence[tuple[EvaluationSet, Mapping[str, MetricComparison]]], run: int) -> dict[str, str]:
     """Return BLEU with its interval, and chrF, of each test set."""
     facts: dict[str, str] = {}
     for data, metrics in sets:
@@ -251,7 +246,6 @@ def _list_cost(run: ReportedRun) -> dict[str, str]:
     return {
         "hours of training": f"{hours:.2f}" if hours is not None else "",
         "target tokens per second (median)": f"{median(y for _, y in speeds):,.0f}" if speeds else "",
-        "parameters": f"{run.record['parameters']:,}",
         "weights": format_bytes(weights.stat().st_size) if weights.exists() else "",
         "run folder": format_bytes(measure_folder(run.folder.path)),
     }
@@ -282,13 +276,6 @@ def _draw_curves(runs: Sequence[ReportedRun]) -> list[Chart]:
         for title, series in drawings.items()
         if any(series.values())
     ]
-
-
-def _list_validations(run: ReportedRun) -> list[tuple[int, list[str]]]:
-    """Return step and scores of each validation, or of some of many. The scores are in the order of `VALIDATION`."""
-    values = [dict(_list_values(run, f"valid/{name}")) for name in VALIDATION]
-    steps = _thin(sorted({step for by_step in values for step in by_step}))
-    return [(step, [f"{by_step[step]:.4g}" if step in by_step else "" for by_step in values]) for step in steps]
 
 
 def _thin(items: list[T]) -> list[T]:
@@ -436,7 +423,9 @@ def _break_down(
     frequencies = breakdown.compute_f1_by_frequency(systems, data.references, training, data.scorer) if training else []
     by_length = {name: [bucket.chrf[i] for bucket in lengths] for i, name in enumerate(names)}
     by_frequency = {name: [bucket.f1[i] for bucket in frequencies] for i, name in enumerate(names)}
-    charts = [draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.words for bucket in lengths], by_length)]
+    charts = [
+        draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.words for bucket in lengths], by_length)
+    ]
     if frequencies:
         title = f"F1 of {data.scorer.unit} by their frequency in the training text"
         charts.append(draw_bars(title, [bucket.frequency for bucket in frequencies], by_frequency))

@@ -7,23 +7,21 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource
+from transformer_mt.data.data_config import DataConfig, MixtureStage, NamedSource, Source, TrainSource
 from transformer_mt.data.text_files import Pair
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_new_folder
 from transformer_mt.tools.languages.scripts import split_units
-from transformer_mt.tools.markup.stages import make_stages
 
 N_REPLAY = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
 N_VALIDATION = 1000  # validation pairs on which the gate compares BLEU
 BATCH_TOKENS, TOKENS_PER_WORD = 1024, 1.5
+MIN_WEIGHT = 0.1  # of few corrections in the first half of the training; a larger one costs more BLEU of other text
 CORRECTIONS, REPLAY = "corrections", "replay"
 
 
 def read_corrections(corpus: ParallelCorpus) -> list[Pair]:
-    """Return the corrections of a file, without white space around them.
+    """Return the different corrections of a file, without white space around them.
 
     Raises:
         UserError: A side is empty, or a source has two different translations.
@@ -39,15 +37,7 @@ def read_corrections(corpus: ParallelCorpus) -> list[Pair]:
                 f"{corpus.describe_line(row)}: contradicts {corpus.describe_line(earlier)}, which has the same source "
                 "and another translation: keep one"
             )
-    return pairs
-
-
-def count_exact_matches(run: RunFolder, corrections: Sequence[Pair], tag: str | None) -> int:
-    """Return how many sources a run translates exactly as corrected, with its own search."""
-    translations = Translator.load(run.path, make_stages=make_stages, tag=tag).translate(
-        [src for src, _ in corrections]
-    )
-    return sum(ours == wanted for ours, (_, wanted) in zip(translations, corrections, strict=True))
+    return list(dict(pairs).items())
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
@@ -66,14 +56,16 @@ def write_correction_data(
 ) -> D:
     """Write the corrections and samples of the old text to `folder` unless it exists, and return the section `data`.
 
-    `train` and `validation` are the text of the section `old`, and `tag` is that of the corrections.
+    `train` and `validation` are the text of the section `old`, and `tag` is that of the corrections. Few corrections
+    have a small weight in the first half of the training: most are learned then, and cost less BLEU of other text.
 
     Raises:
         UserError: The folder has other corrections.
     """
     replayed = sample_sources(REPLAY, train, old, old.train_sources, N_REPLAY)
     held_out = sample_sources("validation", validation, old, old.validation_sources, N_VALIDATION)
-    correction_files = _render_files(CORRECTIONS, [*corrections] * count_copies(corrections))
+    n_copies = count_copies(corrections)
+    correction_files = _render_files(CORRECTIONS, [*corrections] * n_copies)
     if not folder.exists():
         with atomic_new_folder(folder) as temporary:
             sampled = (_render_files(sample.name, sample.text) for sample in (*replayed, *held_out))
@@ -91,12 +83,14 @@ def write_correction_data(
         source(CORRECTIONS, tag=tag, weight=1.0),
         *(source(sample.name, **sample.keys, weight=sample.weight / total) for sample in replayed),
     )
+    weights = {values["name"]: values["weight"] for values in train_sources}
+    few = {CORRECTIONS: max(MIN_WEIGHT, 1 / n_copies)}
     update: dict[str, Any] = {
         "train": tuple(TrainSource.model_validate(values) for values in train_sources),
         "validation": tuple(NamedSource.model_validate(source(sample.name, **sample.keys)) for sample in held_out),
         "test": {},
         "filters": (),
-        "stages": (),
+        "stages": (MixtureStage(until="50%", weights=weights | few),),
         "temperature": 1.0,
     }
     return old.model_copy(update=update)
