@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev quickstart test test-all check fix docs docs-serve docs-figures clean
