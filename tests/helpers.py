@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,16 @@ RUN_RECORD: dict[str, Any] = {
     "sha256": {"train": "", "validation": ""},
 }
 """The required keys of `run.json`, except its format."""
+
+
+@contextmanager
+def plain_torch() -> Generator[None]:
+    """Turn the CPU kernels off inside the block, for the whole process."""
+    from transformer_mt.model import cpu_kernels
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_kernels, "ENABLED", False)
+        yield
 
 
 def assert_succeeded(done: CompletedProcess[str]) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import random_batch
+from helpers import plain_torch, random_batch
 from torch import Tensor
 
-from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.modules import Linear
 from transformer_mt.model.transformer import Transformer

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import plain_torch
 from torch import Tensor
 
 from transformer_mt.model import cpu_kernels
 from transformer_mt.model.attention import KeysValues
-from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.kv_cache import BLOCK
 from transformer_mt.model.modules import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions

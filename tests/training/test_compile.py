@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import random_batch
+from helpers import plain_torch, random_batch
 from torch import Tensor
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.flows.resolve import resolve_compile, resolve_packing
-from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction

@@ -8,10 +8,9 @@ from typing import Any, cast
 import pytest
 import torch
 from fake_cuda.graph import record
-from helpers import random_batch
+from helpers import plain_torch, random_batch
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.model.cuda_graphs import Capture
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine

@@ -17,15 +17,14 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_is_enabled = True
+ENABLED = True  # False only in tests, which compare the kernels with plain PyTorch
 
 
 def uses_cpu_kernels(device: torch.device) -> bool:
@@ -33,18 +32,7 @@ def uses_cpu_kernels(device: torch.device) -> bool:
 
     Compiled layers run plain PyTorch, which the compiler fuses.
     """
-    return _is_enabled and device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-@contextmanager
-def plain_torch() -> Generator[None]:
-    """Turn the kernels of this module off inside the block, for the whole process."""
-    global _is_enabled
-    before, _is_enabled = _is_enabled, False
-    try:
-        yield
-    finally:
-        _is_enabled = before
+    return ENABLED and device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 # --- attention --------------------------------------------------------------------------------------------------------

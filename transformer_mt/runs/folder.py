@@ -125,11 +125,6 @@ def sign_settings(values: Mapping[str, Any]) -> str | None:
     return sign(_serialize_settings(values))
 
 
-def is_signed(values: Mapping[str, Any], signature: object) -> bool:
-    """Return whether the signature of the settings is that of this user."""
-    return is_own_signature(_serialize_settings(values), signature)
-
-
 def sign(content: bytes) -> str | None:
     """Return the signature of this user for some content, or None if the user's key cannot be stored."""
     key = _read_key() or _make_key()
@@ -318,7 +313,7 @@ class RunFolder:
         return self._has_foreign_settings(read_yaml(self.config))
 
     def _has_foreign_settings(self, tree: Tree) -> bool:
-        return not is_signed(tree.values, self.read_metadata().get("signature"))
+        return not is_own_signature(_serialize_settings(tree.values), self.read_metadata().get("signature"))
 
     def check_is_own(self, purpose: str) -> None:
         """Raise `UserError` if the run is foreign, for a command that trains with its settings."""

@@ -48,19 +48,18 @@ def list_layer_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
 def group_parameters(
     model: nn.Module, weight_decay: float, excluded: Container[Tensor] = ()
 ) -> list[dict[str, list[nn.Parameter] | float]]:
-    """Split the parameters into a group with weight decay and one without, and omit empty groups."""
+    """Split the parameters into a group with weight decay and one without, and omit empty groups.
+
+    Matrices decay, but not biases, gains, embeddings and positions.
+    """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():  # a tied parameter appears once, as an embedding
         if parameter not in excluded:
-            (decayed if weight_decay and is_decayed(name, parameter) else others).append(parameter)
+            is_decayed = weight_decay and parameter.dim() == 2 and ".embedding." not in name
+            (decayed if is_decayed else others).append(parameter)
     groups = ((decayed, weight_decay), (others, 0.0))
     return [{"params": params, "weight_decay": decay} for params, decay in groups if params]
-
-
-def is_decayed(name: str, parameter: nn.Parameter) -> bool:
-    """Tell whether weight decay applies: to matrices, but not to biases, gains, embeddings and positions."""
-    return parameter.dim() == 2 and ".embedding." not in name
 
 
 # --- Muon -------------------------------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.to_thread(self.service.reload)))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         host, port = self.listener.getsockname()[:2]
         log(f"tmt serves at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
@@ -280,9 +280,6 @@ class Server(uvicorn.Server):
             if isinstance(connection, LimitedProtocol) and connection.is_in_request():
                 connection.transport.abort()
         self.should_exit = True
-
-    def _reload(self) -> None:
-        self._start(asyncio.to_thread(self.service.reload))
 
     async def _reload_repeatedly(self, seconds: float) -> None:
         while True:

@@ -55,11 +55,6 @@ LINES = (1, 2, 4, 8, 16, 32, 64, 128)
 T = TypeVar("T")
 
 
-def split_lines(text: str) -> list[str]:
-    """Return the lines of a text, as `tmt translate` reads them."""
-    return [line.removesuffix("\r") for line in text.split("\n")]
-
-
 def make_segments(
     lines: Sequence[TranslatedLine], tokenizer: Tokenizer, calibration: Calibration | None, *, confidence: bool
 ) -> list[TranslatedSegment]:
@@ -313,7 +308,8 @@ class TranslationService:
             self._check_prefix(request.prefix, text, route.translator)
         if document is not None:
             return SourceText(route, make_lines(document), document, detected)
-        return SourceText(route, split_lines(text.strip("\n") if request.prefix else text), None, detected)
+        lines = (text.strip("\n") if request.prefix else text).split("\n")
+        return SourceText(route, [line.removesuffix("\r") for line in lines], None, detected)
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncGenerator[None]:
