@@ -246,7 +246,6 @@ def _quote(text: str) -> str:
 
 
 def _to_json(report: CorpusReport) -> dict[str, Any]:
-    """Return all findings with up to 100 examples each."""
     from transformer_mt.tools.quality.checks import LABELS
 
     findings: list[dict[str, Any]] = []

@@ -375,7 +375,6 @@ def _choose_test_sets(args: Evaluate, config: Config) -> list[str]:
 
 
 def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Translator) -> Evaluation:
-    """Translate and score a test set."""
     from transformer_mt.evaluation.degenerate import Sample
     from transformer_mt.evaluation.metrics import score_with_intervals
     from transformer_mt.evaluation.robustness import measure_robustness

@@ -351,7 +351,6 @@ def _make_guard(args: Translate, provenance: ModelProvenance, translator: Transl
 
 
 def _report_faults(guard: Guard | None, options: LineOptions) -> None:
-    """Log how many lines had faults."""
     if guard is not None and (found := guard.describe()):
         log_rank0(f"tmt: {found}{'' if options.verbose else '; --verbose lists them'}")
 
@@ -526,7 +525,6 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
 
 
 def _translate_document(args: Translate, source: Path, target: Path, document_format: DocumentFormat) -> None:
-    """Translate a document."""
     from transformer_mt.decoding.line_splitting import LineTranslator
     from transformer_mt.tools.documents.formats import (
         DocumentOptions,

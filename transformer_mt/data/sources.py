@@ -423,7 +423,6 @@ def count_line_feeds(parts: Sequence[tuple[str, int]], task: int, _folder: Path)
 
 
 def _count_lines(names: Sequence[str], cache_dir: Path, runner: Runner) -> dict[str, LineCounts]:
-    """Return the line counts of files, by name."""
     if not names:
         return {}
     states = [read_file_state(Path(name)) for name in names]

@@ -146,7 +146,6 @@ def count_words(chunks: Iterable[Texts], vocabulary: set[str], scorer: Scorer) -
 
 
 def _sum_by_frequency(counts: Counter[str], frequencies: Counter[str]) -> list[int]:
-    """Sum the counts of the words in each range of frequencies."""
     totals = [0] * (len(FREQUENCY_BOUNDS) + 1)
     for word, n in counts.items():
         totals[bisect_left(FREQUENCY_BOUNDS, frequencies[word])] += n

@@ -273,7 +273,6 @@ def compare_systems(
 
 
 def _compare_scores(metric: Metric, systems: Sequence[Texts], references: Texts) -> MetricComparison:
-    """Compare scores without resampling."""
     first, *others = [score_corpus(metric, texts, references).value for texts in systems]
     scores = [SystemScore(first), *(SystemScore(score, difference=score - first) for score in others)]
     return MetricComparison(str(metric.get_signature()), scores)

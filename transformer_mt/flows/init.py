@@ -455,7 +455,6 @@ def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) 
 
 
 def _describe_corpus(statistics: CorpusStatistics, src_lang: str, tgt_lang: str) -> list[str]:
-    """Return sentences with the sizes, lengths and scripts of a corpus."""
     lines = [f"A starting point for {src_lang} to {tgt_lang}, written by `tmt init`: {statistics.n_pairs:,} pairs."]
     for lang, side in ((src_lang, statistics.src), (tgt_lang, statistics.tgt)):
         lengths = f"median {side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
@@ -480,7 +479,6 @@ def render(settings: Sequence[Setting], lines: list[str]) -> str:
 
 
 def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:
-    """Yield the line of each setting, and its reason."""
     for setting in settings:
         if isinstance(setting.value, list):
             yield f"{setting.key}:", setting.reason

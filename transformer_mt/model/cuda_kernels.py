@@ -102,7 +102,6 @@ class WeightCast:
                     linear.copies = None
 
     def _cast(self, layer: nn.Module) -> None:
-        """Make the copies of a layer."""
         originals = [parameter for _, parameters in self.linears[layer] for parameter in parameters]
         copies = iter(cast("tuple[Tensor, ...]", _CastAll.apply(self.dtype, *originals)))
         for linear, parameters in self.linears[layer]:

@@ -57,7 +57,6 @@ class _Node:
 
     @property
     def tag(self) -> str:
-        """Name of the tag without its prefix."""
         return self.name.rpartition(":")[2]
 
     def get(self, *names: str) -> str:
@@ -156,7 +155,6 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
 
 
 def _find_children(nodes: Sequence[_Node], parent: int) -> Iterator[_Node]:
-    """Yield the opening nodes directly inside of a node."""
     i = parent + 1
     while i < nodes[parent].last:
         if nodes[i].kind == "opening":
@@ -166,7 +164,6 @@ def _find_children(nodes: Sequence[_Node], parent: int) -> Iterator[_Node]:
 
 
 def _indentation(text: str, node: _Node) -> str:
-    """Return the white space before a node."""
     before = text[max(0, node.start - _MAX_INDENTATION) : node.start]
     return before[len(before.rstrip()) :]
 
@@ -233,7 +230,6 @@ def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str 
 
 
 def _tokenize(nodes: Sequence[_Node], first: int, last: int) -> Iterator[InlineToken]:
-    """Yield the tokens of the content of a source."""
     i = first
     while i < last:
         node = nodes[i]

@@ -320,7 +320,6 @@ def _pair(tokens: Sequence[InlineToken]) -> dict[int, int]:
 
 
 def _strip_outer_spaces(document: str, tokens: Sequence[InlineToken]) -> list[InlineToken]:
-    """Return the tokens without white space at both ends."""
     stripped = [*tokens]
     if (text := stripped[0].text) is not None:
         raw = document[stripped[0].start : stripped[0].end]

@@ -127,12 +127,10 @@ class _Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the tag, if it is one."""
         return "" if self.tag is None else self.tag.name
 
     @property
     def is_closed(self) -> bool:
-        """Return whether it is a tag that ends with a slash."""
         return self.tag is not None and self.tag.is_closed
 
 
@@ -210,7 +208,6 @@ class HtmlTokenizer:
         return _Part(start, end, "other") if tag is None else _Part(start, end, kind, tag)
 
     def _end_of_raw_text(self, name: str, start: int) -> int:
-        """Return the offset of the closing tag of an element whose content has no tags."""
         if name != "script":
             match = re.compile(rf"</{name}(?=[ \t\n\f\r/>])", re.IGNORECASE | re.ASCII).search(self.text, start)
             return len(self.text) if match is None else match.start()
@@ -290,7 +287,6 @@ class _PageReader:
         return tag.name in UNTRANSLATED or is_marked or values.get("translate", "").strip().lower() == "no"
 
     def _flush(self) -> None:
-        """End the segment."""
         for segment in make_segments(self.text, self.tokens, render_text(escape_text)):
             self.replacements.append(Replacement(segment.start, segment.end, [segment]))
         self.tokens = []

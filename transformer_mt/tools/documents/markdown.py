@@ -299,7 +299,6 @@ class _Block:
 
     @property
     def is_cell(self) -> bool:
-        """Return whether it is the cell of a table."""
         return self.kind in ("th_open", "td_open")
 
     @property
@@ -395,7 +394,6 @@ class _MarkdownReader:
     # --- segments -----------------------------------------------------------------------------------------------------
 
     def _make_segments(self, block: _Block) -> Iterator[Segment]:
-        """Yield the segments of a block, between hard line breaks."""
         lines: list[list[InlineToken]] = [[]]
         for token in tokenize_inline(block.token):
             if token.name == HARD_BREAK:

@@ -122,7 +122,6 @@ class _Download:
         self._part = self._target.with_name(f"{self._target.name}.{version}.part")
 
     def describe(self) -> str:
-        """Return address, size and licence."""
         size = format_bytes(self._size) if self._size else "unknown"
         return f"{self._url} (size {size}, licence {self._license or 'unknown'}) to {self._target}"
 

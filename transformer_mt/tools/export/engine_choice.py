@@ -233,7 +233,6 @@ class _Conversion:
         return [in_run / self.checkpoint.path.name, in_cache]
 
     def find(self) -> _ConvertedModel | None:
-        """Return the model, if it was made before."""
         return next(filter(None, map(self.read, self.candidate_folders)), None)
 
     def read(self, folder: Path) -> _ConvertedModel | None:

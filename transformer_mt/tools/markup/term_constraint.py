@@ -244,7 +244,6 @@ class TermAutomaton:
         return missing + (len(assignment.phrase.ids) - assignment.n_tokens if assignment.phrase else 0)
 
     def _propose(self, assignments: frozenset[Assignment], context: Context) -> set[int]:
-        """Return the tokens that start or continue a phrase."""
         tokens = {one.phrase.ids[one.n_tokens] for one in assignments if one.phrase}
         for phrase in self.phrases:
             if context in phrase.proposed and any(
@@ -264,7 +263,6 @@ def next_context(context: Context, ending: Ending) -> Context:
 
 
 def _proceed(remaining: tuple[int, ...], phrase: Phrase, n_tokens: int) -> Assignment:
-    """Return the assignment after `n_tokens` of a phrase."""
     if n_tokens == len(phrase.ids):
         return Assignment(remaining, is_open=phrase.ends_in_word)
     return Assignment(remaining, phrase, n_tokens)

@@ -225,7 +225,6 @@ def _read_window(read_pairs: ReadPairs, first: int, end: int, n_pairs: int, lexi
 
 
 def _blocks(n_pairs: int) -> list[range]:
-    """Return the rows that are read at a time."""
     return [range(first, min(n_pairs, first + READ_SIZE)) for first in range(0, n_pairs, READ_SIZE)]
 
 
@@ -276,7 +275,6 @@ def _refine(ranges: Sequence[LineRange], read_pairs: ReadPairs, n_pairs: int, le
 
 
 def _viterbi(scores: Matrix) -> NDArray[np.int64]:
-    """Return the most probable state of each group."""
     came_from = np.empty(scores.shape, np.int16)
     best, stay = np.full(UNALIGNED + 1, -SWITCH_PENALTY, np.float32), np.arange(UNALIGNED + 1)
     best[0] = 0  # a text begins aligned
@@ -294,7 +292,6 @@ def _viterbi(scores: Matrix) -> NDArray[np.int64]:
 
 
 def _join_groups(states: NDArray[np.int64], n_pairs: int) -> list[LineRange]:
-    """Join groups with the same state."""
     starts = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist()]
     ends = [*(start * GROUP for start in starts[1:]), n_pairs]
     return [

@@ -274,7 +274,6 @@ def repair_source(
 def _describe_shortfall(
     source: Source, corpus: ParallelCorpus, languages: tuple[str, str], counts: RepairCounts
 ) -> str:
-    """Return a message about a repair that would keep too few pairs."""
     of_source = f" of the source {source.name}" if isinstance(source, NamedSource) else ""
     removed = [item for item in counts.changes.most_common() if item[0][0] in ("cut", "drop")]
     reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in removed[:3])

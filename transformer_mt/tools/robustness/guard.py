@@ -308,7 +308,6 @@ class _Repair:
             yield _Job(job.row, chunk, chunker.text_of_chunk(chunk) in copied)
 
     def _translate(self, jobs: Sequence[_Job], depth: int) -> list[Translation]:
-        """Return the translations of parts, or copies of them."""
         copies = [self._copy(job.chunk) if job.is_copied else None for job in jobs]
         searched = [job for job, copy in zip(jobs, copies, strict=True) if copy is None]
         n_best_lists = self._search(searched, self.line_translator.text_translator.with_options({"n_best": 1}))

@@ -400,7 +400,6 @@ class RequestRecorder:
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
-    """Answer an error of a request in JSON."""
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, error.detail, dict(error.headers or {}))
     if not isinstance(error, ApiError):

@@ -207,5 +207,4 @@ class BatchingWorker:
 
 
 def _jobs_of(batch: Sequence[BatchLine]) -> list[TranslationJob]:
-    """Return the jobs of a batch in order, each once."""
     return list(dict.fromkeys(line.job for line in batch))
