@@ -209,35 +209,30 @@ def _check_arguments(args: Synthesize) -> None:
     files = args.files
     if (files.task is None) != (files.tasks is None):
         raise UserError("synthesize: --task and --tasks need each other")
-    if files.task is not None and files.tasks is not None:
-        if files.task >= files.tasks:
-            raise UserError(f"synthesize: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
+    if files.task is not None and files.tasks is not None and files.task >= files.tasks:
+        raise UserError(f"synthesize: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
+    if not files.output.absolute().parent.is_dir():
+        raise UserError(f"{files.output}: there is no folder {files.output.absolute().parent}")
+    for folder in (files.output, files.folder()):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: is a file; pass a new folder")
+    if files.tasks is not None:
         _check_parts(files.output, {folder.name for folder in files.part_folders()})
-    _check_output(files.folder(), is_part=files.tasks is not None)
+    _check_output(files.folder())
 
 
 def _check_parts(folder: Path, names: Collection[str]) -> None:
     """Raise `UserError` unless the folder is new, or has only parts of these names."""
-    if not folder.absolute().parent.is_dir():
-        raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file; pass a new folder")
     others = [path.name for path in folder.iterdir() if path.name not in names] if folder.exists() else []
     if others:
         raise UserError(f"{folder}: holds {min(others)}, which is none of {len(names)} parts; pass a new folder")
 
 
-def _check_output(folder: Path, *, is_part: bool) -> None:
+def _check_output(folder: Path) -> None:
     """Raise `UserError` unless the folder is new, empty, or left by an interrupted command."""
-    if not is_part and not folder.absolute().parent.is_dir():
-        raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise UserError(f"{folder}: is a file; pass a new folder")
     if (folder / CANDIDATES).exists():
         raise UserError(f"{folder}: exists, and its pairs are complete; pass a new folder, or delete it")
-    if any(folder.iterdir()) and not make_part_path(folder / CANDIDATES).exists():
+    if folder.exists() and any(folder.iterdir()) and not make_part_path(folder / CANDIDATES).exists():
         raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
 
 
