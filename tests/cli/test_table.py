@@ -35,6 +35,8 @@ def print_on_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> st
 def test_plain_columns_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(HEADER[:2], [row[:2] for row in ROWS], numbers=(1,))
     assert capsys.readouterr().out == "name    score\nBLEU     9.50\nchrF++  45.25\n"
+    print_table(("", "n"), [("猫", "1"), ("abc", "2")])
+    assert capsys.readouterr().out == "     n\n猫   1\nabc  2\n", "a Chinese character is two cells wide"
 
 
 def test_plain_rows_are_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ from transformer_mt.tools.pages.charts import (
     TOP,
     WIDTH,
     draw_bars,
-    draw_histogram,
     draw_lines,
     find_ticks,
     shorten,
@@ -52,7 +51,7 @@ def test_heights_of_bars_are_proportional_to_the_values() -> None:
 
 
 def test_bars_do_not_overlap() -> None:
-    chart = draw_histogram("words", [0, 5, 10, 15], {"en": [3, 1, 7], "de": [0, 1, 2]})
+    chart = draw_bars("words", ["0", "5", "10"], {"en": [3, 1, 7], "de": [0, 1, 2]})
     bars = sorted(chart.bars)
     bars.sort(key=lambda bar: bar.x)
     assert all(one.x + one.width <= other.x + 1e-6 for one, other in pairwise(bars))

@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 import transformer_mt.tools.pages.page_rendering
 from transformer_mt.data.corpus import PairExample
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.pages.charts import MAX_SERIES, draw_histogram
+from transformer_mt.tools.pages.charts import MAX_SERIES, draw_bars
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, CorpusReport, Finding
 
@@ -28,7 +28,7 @@ def render_check(**changes: object) -> str:
         "report": CorpusReport(HOSTILE, {HOSTILE: 1}, [finding], []),
         "labels": LABELS,
         "filters": {HOSTILE},
-        "histograms": [draw_histogram(HOSTILE, [0, 1], {HOSTILE: [3]})],
+        "histograms": [draw_bars(HOSTILE, [HOSTILE], {HOSTILE: [3]})],
         "suggested": [HOSTILE],
         "max_text": 1000,
     }

@@ -286,15 +286,12 @@ class Explanation:
     score: float
     ranking_score: float
     src_pieces: list[str]  # S, with control symbols
-    tgt_input_pieces: list[str]  # T, what the decoder reads
     predictions: list[TokenPrediction]  # T
     words: list[TargetWord]
     left_out: list[LeftOutWord]
     beam: int
     search: list[list[Branch]]  # of each position, the best first
     cross_attention: Attention
-    encoder_attention: Attention
-    decoder_attention: Attention
     reference: ReferenceExplanation | None = None
 
     @property
@@ -374,15 +371,12 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
         score=sum(prediction.log_prob for prediction in predictions),
         ranking_score=compute_ranking_score(translator, predictions),
         src_pieces=maps.src,
-        tgt_input_pieces=maps.tgt_in,
         predictions=predictions,
         words=_explain_words(translator, text, source, best, predictions),
         left_out=leave_out_words(translator, text, best),
         beam=translator.config.beam,
         search=tree,
         cross_attention=_to_lists(maps.weights.cross),
-        encoder_attention=_to_lists(maps.weights.encoder),
-        decoder_attention=_to_lists(maps.weights.decoder),
         reference=reference_explanation,
     )
 

@@ -73,11 +73,6 @@ class Chart:
 # --- bars -------------------------------------------------------------------------------------------------------------
 
 
-def draw_histogram(title: str, edges: Sequence[float], counts: Mapping[str, Sequence[int]]) -> Chart:
-    """Draw the counts of several series side by side. `edges` of the bins are one more than the counts of a series."""
-    return draw_bars(title, [f"from {edge:g}" for edge in edges[:-1]], counts)
-
-
 def draw_bars(title: str, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Chart:
     """Draw the values of several series side by side, in one group for each name. Values are not negative."""
     ticks = find_ticks(0, max((value for series in values.values() for value in series), default=0))

@@ -18,7 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.pages.charts import draw_histogram
+from transformer_mt.tools.pages.charts import draw_bars
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
@@ -166,7 +166,10 @@ def render_html(report: CorpusReport) -> str:
         report=report,
         labels=LABELS,
         filters={finding.remedy for finding in report.findings if _filter_name(finding.remedy) in FILTERS},
-        histograms=[draw_histogram(found.title, found.edges, found.counts) for found in report.histograms],
+        histograms=[
+            draw_bars(found.title, [f"from {edge:g}" for edge in found.edges[:-1]], found.counts)
+            for found in report.histograms
+        ],
         suggested=suggest_filters(report.findings).splitlines(),
         max_text=MAX_TEXT,
     )
