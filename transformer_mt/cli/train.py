@@ -44,7 +44,7 @@ class Train(Command):
         """Train, unless a signal interrupts."""
         config = self.config.load_for_training()
         if self.config.split()[0] is None:
-            found = min(Path().glob("*.yaml"), default=None)
+            found = min(Path().glob("[!.]*.yaml"), default=None)
             write = "" if found else "write a configuration with `tmt init SRC TGT`, then "
             log_rank0(
                 "no configuration given: this trains the built-in quickstart corpus; to train on your own files, "
