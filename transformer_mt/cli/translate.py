@@ -220,7 +220,7 @@ class Translate(Command):
         """Run `tmt translate`."""
         _check_arguments(self)
         document_format = _find_document_format(self)
-        if document_format and self.lines.input and self.lines.output:
+        if document_format and self.lines.input:
             _translate_document(self, self.lines.input, self.lines.output, document_format)
             return
         is_at_prompt = not self.texts and not self.lines.input and sys.stdin.isatty() and sys.stdout.isatty()
@@ -479,9 +479,8 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
     """
     if args.lines.score_targets:
         return None
-    needs_output = args.documents.document_format != LINES
-    if args.documents.document_format and not (args.lines.input and (args.lines.output or not needs_output)):
-        raise UserError("--document-format: a document needs --input and --output; add them")
+    if args.documents.document_format and not args.lines.input:
+        raise UserError("--document-format: a document is a file; pass it as --input F")
     document_format = None
     if args.lines.input and args.documents.document_format != LINES:
         from transformer_mt.tools.documents.formats import check_is_plain, find_format
@@ -489,14 +488,12 @@ def _find_document_format(args: Translate) -> DocumentFormat | None:
         document_format = args.documents.document_format or find_format(args.lines.input)
         if document_format is None:
             check_is_plain(args.lines.input)
-    if document_format and args.lines.output:
+    if document_format:
         _check_document_options(args, document_format)
         return document_format
     for name in list_given_flags(args.documents):
         if name != "--document-format":
-            raise UserError(f"{name}: is for documents; pass --input and --output with names such as page.html")
-    if document_format:
-        log(f"tmt: warning: {args.lines.input} is translated line by line; with --output, its markup is kept")
+            raise UserError(f"{name}: is for documents; pass --input with a name such as page.html")
     return None
 
 
@@ -524,7 +521,8 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
         )
 
 
-def _translate_document(args: Translate, source: Path, target: Path, document_format: DocumentFormat) -> None:
+def _translate_document(args: Translate, source: Path, target: Path | None, document_format: DocumentFormat) -> None:
+    """Write the translated document to a file, or to standard output (None)."""
     from transformer_mt.decoding.line_splitting import LineTranslator
     from transformer_mt.tools.documents.formats import (
         DocumentOptions,
@@ -559,4 +557,5 @@ def _translate_document(args: Translate, source: Path, target: Path, document_fo
     with open_output(target) as file:
         file.write((), fill_document(document, translated))
     _report_faults(guard, args.lines)
-    log(f"tmt: translated {len(lines):,} segment{'' if len(lines) == 1 else 's'} of {source} to {target}")
+    n_segments = f"{len(lines):,} segment{'' if len(lines) == 1 else 's'}"
+    log(f"tmt: translated {n_segments} of {source} to {target or 'standard output'}")

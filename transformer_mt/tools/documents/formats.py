@@ -51,7 +51,7 @@ def check_is_plain(path: Path) -> None:
     insist = "--document-format text translates it line by line"
     if name:
         is_packed = remove_compressed_suffix(path) != path
-        remedy = "unpack it" if is_packed else f"pass --document-format {name} with --output"
+        remedy = "unpack it" if is_packed else f"pass --document-format {name}"
         raise UserError(f"{path}: looks like a document ({name}); {remedy}, or {insist}")
     if found:
         raise UserError(
