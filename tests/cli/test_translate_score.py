@@ -148,6 +148,9 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
     Path("g").write_text(TGT, encoding="utf-8")
     assert tmt(*command, "--resume").returncode == 0
     assert Path("h").read_text(encoding="utf-8") == expected
+    done = tmt(*command, "--resume", "--checkpoint", "8")
+    assert done.returncode == 0 and "h is complete" in done.stderr
+    assert Path("h").read_text(encoding="utf-8") == expected
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,11 @@ def make_part_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
+def is_complete(path: Path) -> bool:
+    """Return whether a regular file exists, and no partial output of it."""
+    return path.is_file() and not make_part_path(path.resolve()).exists()
+
+
 def _lock(file: IO[bytes]) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

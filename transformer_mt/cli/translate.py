@@ -27,6 +27,7 @@ from transformer_mt.cli.line_output import (
     OutputKind,
     Settings,
     check_output,
+    is_complete,
     open_output,
     process_lines,
     score_columns,
@@ -222,6 +223,9 @@ class Translate(Command):
         document_format = _find_document_format(self)
         if document_format and self.lines.input:
             _translate_document(self, self.lines.input, self.lines.output, document_format)
+            return
+        if self.lines.resume and self.lines.output and is_complete(self.lines.output):
+            log(f"tmt: {self.lines.output} is complete; nothing to resume")
             return
         is_at_prompt = not self.texts and not self.lines.input and sys.stdin.isatty() and sys.stdout.isatty()
         is_interactive = bool(self.texts) or is_at_prompt
