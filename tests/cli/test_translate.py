@@ -267,6 +267,8 @@ def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path,
 def test_a_text_in_another_language_gives_a_warning(tiny_run: Path, tmt: Tmt) -> None:
     text = "Der Hund schläft heute in dem Haus.\nWir haben die Katze nicht gesehen.\n" * 5
     assert "seems to be German" in tmt("translate", tiny_run, stdin=text.encode()).stderr
+    sentence = "Zwei Männer stehen am Herd und bereiten zusammen das Essen für ihre Gäste zu."
+    assert "seems to be German" in tmt("translate", tiny_run, sentence).stderr
     assert "seems to be" not in tmt("translate", tiny_run, stdin=b"The dog is asleep in the house.\n" * 10).stderr
 
 

@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
-MIN_DETECTED = 10  # lines of a text whose language is checked; loading the detector takes half a second
+N_DETECTED = 10  # the language of windows that start in so many first lines is checked, until a warning
+MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
 SCORING_OPTIONS = {
     *("--score-targets", "--input", "--output", "--resume", "--errors", "--format", "--scores"),
     *("--tag", "--batch-tokens", "--ensemble", "--engine"),
@@ -374,6 +375,7 @@ class WindowTranslator:
         self.args, self.provenance, self.translator, self.progress = args, provenance, translator, progress
         self.glossary: Glossary | None = None
         self.calibration: Calibration | None = None  # None: without confidences
+        self.has_warned = False  # of a text in another language
         self.n_terms, self.n_used_terms = 0, 0  # in the sources, and of those in the best translations
         if translator.config.glossary is not None:
             from transformer_mt.tools.markup.stages import read_glossary
@@ -417,8 +419,8 @@ class WindowTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
-        if first_number == 1 and len(window) >= MIN_DETECTED and not self.provenance.src_langs:
-            self._check_language(window)
+        if first_number <= N_DETECTED and not self.provenance.src_langs and not self.has_warned:
+            self._check_language("\n".join(line.src for line in window))
         translated = self.line_translator.translate(
             [line.src for line in window],
             [line.tgt for line in window],
@@ -433,11 +435,14 @@ class WindowTranslator:
             self._count_terms(translation.source, n_best[0])
         return "".join(f"{line}\n" for line in output)
 
-    def _check_language(self, window: Sequence[Line]) -> None:
+    def _check_language(self, text: str) -> None:
+        if len(text) < MIN_CHARACTERS:
+            return  # without the half second to load the detector
         from transformer_mt.tools.languages.detection import find_other_language, language_name
 
         expected = self.provenance.src_lang
-        if other := find_other_language((line.src for line in window), expected):
+        if other := find_other_language([text], expected):
+            self.has_warned = True
             names = language_name(other), language_name(expected)
             log_rank0("tmt: warning: the text seems to be {}, and the model translates {}".format(*names))
 
