@@ -144,7 +144,8 @@ def show_clean(guard: Guard, line_translators: Sequence[LineTranslator], src: Pa
         for source, reference in zip(sources, references, strict=True)
         for kind in {fault.kind for fault in guard.find_faults(source, reference)}
     )
-    print(f"\nreferences with an alarm: {dict(alarms)} of {len(sources):,}")
+    alarm_list = ", ".join(f"{kind}: {count}" for kind, count in alarms.items())
+    print(f"\nalarms in {len(sources):,} references: {alarm_list or 'none'}")
     without, with_guard = (translate(each, sources) for each in line_translators)
     seconds: list[list[float]] = [[], []]
     for _ in range(N_ROUNDS):
