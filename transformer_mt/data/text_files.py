@@ -211,7 +211,7 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     except UnicodeDecodeError as error:
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
         problem = f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
-        problem += ";\nconvert the file to UTF-8, e.g. with iconv"
+        problem += f";\nconvert the file to UTF-8, e.g. with iconv -f cp1252 -t UTF-8 {quote(name)}"
     else:
         if "\0" not in text or errors == "replace":
             return text.replace("\0", "\ufffd")
