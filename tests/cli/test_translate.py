@@ -78,7 +78,7 @@ def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: 
 
 def test_empty_input_gives_empty_output(tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, stdin=b"")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "") and "0 lines" in done.stderr
 
 
 HARD_LINES = [

@@ -219,6 +219,8 @@ class CommandParser(argparse.ArgumentParser):
         for argument in rest:
             if re.match("--?[A-Za-z]", argument):
                 option, _, value = argument.partition("=")
+                if (self.prog, option) == ("tmt train", "--resume"):
+                    self.exit(2, f"{self.prog}: error: there is no {option}; the same command without it resumes\n")
                 following = given[given.index(argument) + 1 :]
                 if not value and following and not following[0].startswith("-"):
                     value = following[0]

@@ -60,6 +60,8 @@ def process_lines(
             for window in group_windows(file.skip_finished(lines), WINDOW_LINES):
                 file.write(window, process(window, file.finished.lines + 1))
                 progress.update(file.finished.lines)
+        if not (file.finished.lines or is_interactive):
+            log("tmt: the input is empty: 0 lines")
         if finish and output:
             finish(make_part_path(output))
 

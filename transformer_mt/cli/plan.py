@@ -82,12 +82,11 @@ def _make_rows(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     yield "  set-up", f"{measured.setup_seconds:.0f} s* in addition: reading, vocabulary, encoding"
     yield "  validations", f"{plan.n_validations:,}, {measured.validation_seconds:.1f} s* each"
     yield "  checkpoints", f"{plan.n_checkpoints:,}, {measured.checkpoint_seconds:.1f} s* each"
-    yield "disk", f"{format_bytes(plan.disk_bytes)}, at most {format_bytes(plan.max_disk_bytes)}"
+    disk, max_disk = format_bytes(plan.disk_bytes), format_bytes(plan.max_disk_bytes)
+    yield "disk", disk if disk == max_disk else f"{disk}, at most {max_disk}"
     yield "  free", format_bytes(plan.disk_free)
-    yield (
-        "  checkpoint",
-        f"{format_bytes(measured.checkpoint_bytes)}*, {plan.n_kept} to {plan.max_kept} at a time",
-    )
+    kept = f"{plan.n_kept}" if plan.n_kept == plan.max_kept else f"{plan.n_kept} to {plan.max_kept}"
+    yield "  checkpoint", f"{format_bytes(measured.checkpoint_bytes)}*, {kept} at a time"
     yield "  cached text", f"{format_bytes(measured.cache_bytes)}*"
     yield "export", "weights" if plan.ctranslate2_problems else "weights, ctranslate2"
     for problem in plan.ctranslate2_problems:

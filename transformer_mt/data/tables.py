@@ -154,7 +154,9 @@ def _get_texts(row: Mapping[str, object], columns: tuple[str, str], where: str) 
 def _check_columns(names: Sequence[str], columns: tuple[str, str], where: str) -> None:
     for column in columns:
         if column not in names:
-            raise UserError(f"{where}: no column {column}; it has {', '.join(names)}: set src_column and tgt_column")
+            header = f"or name the columns {', '.join(columns)} in its header"
+            found = ", ".join(names)
+            raise UserError(f"{where}: no column {column}; it has {found}: set src_column and tgt_column,\n{header}")
 
 
 def _check_header(names: list[str], where: str) -> list[str]:
