@@ -437,8 +437,11 @@ def score_test_sets(
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
     if not test_sets:
         return {}
-    from transformer_mt.tools.markup.stages import make_stages
+    stages: dict[str, Any] = {}
+    if config.decoding.needs_stages:
+        from transformer_mt.tools.markup.stages import make_stages
 
+        stages = {"make_stages": make_stages}
     translator = Translator.load(
         run.path,
         str(step),
@@ -446,7 +449,7 @@ def score_test_sets(
         machine.threads,
         machine.precision,
         batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
-        make_stages=make_stages,
+        **stages,
     )
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():
