@@ -344,6 +344,12 @@ def test_a_run_without_test_sets_is_refused(run_copy: Path, texts: Path, tmt: Tm
     assert_user_error(tmt("evaluate", run_copy), "this run has no test sets (data.test); give --src and --ref")
 
 
+def test_a_table_is_not_scored_line_by_line(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
+    Path("t.csv").write_text("en;de\none;eins\n", encoding="utf-8")
+    assert_user_error(tmt("evaluate", tiny_run, "--src", "t.csv", "--ref", "t.csv"), "t.csv")
+    assert_user_error(tmt("evaluate", "t.csv", "--ref", "t.csv"), "t.csv")
+
+
 def test_texts_that_cannot_be_meant_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     english, german = "The dog is asleep in the house.\n" * 5, "Der Hund schläft heute in dem Haus.\n" * 5
     japanese = "犬は家の中で寝ています。\n" * 5
@@ -355,6 +361,7 @@ def test_texts_that_cannot_be_meant_give_a_warning(texts: Path, tiny_run: Path, 
         ("e", "--ref", "j"): "--tgt-lang ja",
         (tiny_run, "--src", "g", "--ref", "e"): "exchanged",
         (tiny_run, "--src", "j", "--ref", "g"): "j: the text seems to be in ja",
+        (tiny_run, "--src", "e", "--ref", "j"): "j: the text seems to be in ja",
     }
     for arguments, warning in warnings.items():
         assert warning in tmt("evaluate", *arguments).stderr

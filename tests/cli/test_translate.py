@@ -43,7 +43,7 @@ def subprocess_tmt(*arguments: object, **options: Any) -> CompletedProcess[bytes
 def test_arguments_are_translated_line_by_line(tiny_run: Path, tmt: Tmt, translator: Translator) -> None:
     done = tmt("translate", tiny_run, "one two three", "", "two\nthree", "\t")
     assert done.returncode == 0
-    assert done.stdout.split("\n") == [*translator.translate(["one two three", "", "two", "three", ""]), ""]
+    assert done.stdout.split("\n") == [*translator.translate(["one two three", "", "two", "three"]), "\t", ""]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_output_line_n_translates_input_line_n(
     lines = [HARD_LINES[n * n % 7 * n % len(HARD_LINES)] for n in range(1500)]
     alone: dict[str, str] = {}
     for line in HARD_LINES:
-        parts = re.split(r"(\s[\r\v\f\x85\u2028] )", line)
+        parts = re.split(r"(\s[\r\v\f\x85\u2028] |\t)", line)
         parts[::2] = translator.translate(parts[::2])
         alone[line] = "".join(parts).replace("\r", " ")
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -264,11 +264,17 @@ def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path,
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
 
 
+def test_a_sentence_in_another_language_gives_a_warning_in_a_terminal(tiny_run: Path) -> None:
+    sentence = "Zwei Männer stehen am Herd und bereiten zusammen das Essen für ihre Gäste zu."
+    command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run), sentence]
+    ours, theirs = pty.openpty()
+    assert subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, check=False).returncode == 0
+    assert b"seems to be German" in os.read(ours, 4096)
+
+
 def test_a_text_in_another_language_gives_a_warning(tiny_run: Path, tmt: Tmt) -> None:
     text = "Der Hund schläft heute in dem Haus.\nWir haben die Katze nicht gesehen.\n" * 5
     assert "seems to be German" in tmt("translate", tiny_run, stdin=text.encode()).stderr
-    sentence = "Zwei Männer stehen am Herd und bereiten zusammen das Essen für ihre Gäste zu."
-    assert "seems to be German" in tmt("translate", tiny_run, sentence).stderr
     assert "seems to be" not in tmt("translate", tiny_run, stdin=b"The dog is asleep in the house.\n" * 10).stderr
 
 

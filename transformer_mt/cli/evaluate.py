@@ -32,7 +32,7 @@ from transformer_mt.cli.options import (
     number,
 )
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.data.text_files import read_aligned_files
+from transformer_mt.data.text_files import find_structure, read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
@@ -267,7 +267,7 @@ def _evaluate_file(args: Evaluate, path: Path) -> tuple[dict[str, Any], list[Eva
 
     assert args.ref  # checked
     scorer = args.text_kind.make_scorer()
-    hypotheses, references = read_aligned_files(path, args.ref)
+    hypotheses, references = _read_texts(path, args.ref)
     _warn_of_suspicious_files(args, {path: hypotheses}, references)
     scores = score_with_intervals(hypotheses, references, scorer)
     header = {"hypotheses": str(path), "tgt_lang": args.text_kind.tgt_lang, "text": scorer.text}
@@ -325,17 +325,26 @@ def _read_files(args: Evaluate, config: Config, scorer: Scorer) -> EvaluationSet
 
     if not args.src or not args.ref:
         return None
-    sources, references = read_aligned_files(args.src, args.ref)
+    sources, references = _read_texts(args.src, args.ref)
     data = config.data
     languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
     if not others:
         if are_exchanged(languages, sources, references):
             log("tmt: warning: --src and --ref seem to be exchanged")
-        elif other := find_other_language(sources, languages[0]):
-            log(
-                f"tmt: warning: {args.src}: the text seems to be in {other}, and the run translates from {languages[0]}"
-            )
+            return EvaluationSet(str(args.src), sources, references, scorer)
+        sides = (args.src, sources, "from"), (args.ref, references, "into")
+        for (path, texts, side), language in zip(sides, languages, strict=True):
+            if other := find_other_language(texts, language):
+                log(f"tmt: warning: {path}: the text seems to be in {other}, and the run translates {side} {language}")
     return EvaluationSet(str(args.src), sources, references, scorer)
+
+
+def _read_texts(*paths: Path) -> list[list[str]]:
+    """Read files with as many lines. Raises `UserError` for a table or a document, whose lines are not sentences."""
+    for path in paths:
+        if kind := find_structure(path):
+            raise UserError(f"{path}: looks like {kind.upper()}; write one sentence a line into a file of its own")
+    return read_aligned_files(*paths)
 
 
 def _warn_of_suspicious_files(args: Evaluate, systems: Mapping[Path, Texts], references: Texts) -> None:
@@ -474,7 +483,7 @@ def _compare(args: Evaluate) -> Comparison:
     scorer = make_shared_scorer(configs) if configs else args.text_kind.make_scorer()
     runs = {run.path for run in configs}
     paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
-    texts = dict(zip(paths, read_aligned_files(*paths), strict=True))
+    texts = dict(zip(paths, _read_texts(*paths), strict=True))
     references, sources = texts[args.ref], texts[args.src] if args.src else None
     _warn_of_suspicious_files(args, {path: texts[path] for path in args.systems if path in texts}, references)
     hypotheses: list[Texts] = []

@@ -17,7 +17,6 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeVar
 
-from transformer_mt.config.yaml_loader import has_lone_surrogate
 from transformer_mt.data.text_files import (
     MAX_LINE_BYTES,
     Errors,
@@ -63,10 +62,8 @@ def decode_argument(text: str, errors: Errors = "strict") -> str:
 
     Raises `UserError` for such bytes, unless `errors` is replace.
     """
-    if not has_lone_surrogate(text):
-        return text
     try:
-        return os.fsencode(text).decode(errors=errors)
+        return text.encode(errors="surrogateescape").decode(errors=errors)
     except UnicodeError:
         raise UserError("an argument is not UTF-8 text") from None
 

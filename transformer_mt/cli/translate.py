@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
-N_DETECTED = 10  # the language of windows that start in so many first lines is checked, until a warning
+N_DETECTED = 10  # the language of so many first lines is checked
 MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
 SCORING_OPTIONS = {
     *("--score-targets", "--input", "--output", "--resume", "--errors", "--format", "--scores"),
@@ -420,7 +421,7 @@ class WindowTranslator:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
         if first_number <= N_DETECTED and not self.provenance.src_langs and not self.has_warned:
-            self._check_language("\n".join(line.src for line in window))
+            self._check_language("\n".join(line.src for line in window), is_long=len(window) >= N_DETECTED)
         translated = self.line_translator.translate(
             [line.src for line in window],
             [line.tgt for line in window],
@@ -435,9 +436,14 @@ class WindowTranslator:
             self._count_terms(translation.source, n_best[0])
         return "".join(f"{line}\n" for line in output)
 
-    def _check_language(self, text: str) -> None:
-        if len(text) < MIN_CHARACTERS:
-            return  # without the half second to load the detector
+    def _check_language(self, text: str, *, is_long: bool) -> None:
+        """Warn of a text in another language. Loading the detector takes half a second: short answers come first."""
+        if is_long:
+            self._warn_of_language(text)
+        elif sys.stderr.isatty() and len(text) >= MIN_CHARACTERS:
+            Thread(target=self._warn_of_language, args=(text,)).start()
+
+    def _warn_of_language(self, text: str) -> None:
         from transformer_mt.tools.languages.detection import find_other_language, language_name
 
         expected = self.provenance.src_lang

@@ -126,10 +126,6 @@ def test_auto_takes_torch_for_an_unsupported_model_and_without_the_package(
     assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "model.qk_norm", "--engine torch")
 
 
-def test_the_former_engine_name_tmt_is_refused_with_the_new_one(tiny_run: Path, tmt: Tmt) -> None:
-    assert_user_error(tmt("translate", tiny_run, "one", "--engine", "tmt"), "--engine torch")
-
-
 def test_evaluate_and_synthesize_take_the_engine(run: Path, tmt: Tmt) -> None:
     options = ("--direction", "forward", "--mono", "train.en", "--any-language")
     for engine, name in (("torch", "torch"), ("ctranslate2", "ctranslate2 ")):
