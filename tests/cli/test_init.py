@@ -125,6 +125,22 @@ def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
     assert data.test == {"test": Source(src=("a.en.gz",), tgt=("a.de",))}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "test"),
+    [
+        (
+            ("three.csv", "--test", "table.tsv", "--validation", "a.en", "a.de"),
+            Source(table=("table.tsv",), src_column="target", tgt_column="source"),  # German to English
+        ),
+        (("a.en", "a.de", "--test", "three.csv"), Source(table=("three.csv",))),
+        (("a.en", "a.de", "--test", "no_header.tsv"), Source(table=("no_header.tsv",), columns=("src", "tgt"))),
+    ],
+)
+def test_a_test_set_may_be_a_table(corpus: Path, tmt: Tmt, arguments: tuple[str, ...], test: Source) -> None:
+    assert "40 pairs, scored at the end" in assert_succeeded(tmt("init", *arguments))
+    assert configuration.load(corpus / "mine.yaml").data.test == {"test": test}
+
+
 def test_a_test_set_of_unequal_files_is_refused(corpus: Path, tmt: Tmt) -> None:
     done = tmt("init", "a.en", "a.de", "--test", "a.en", "short.de")
     assert_user_error(done, "--test: a.en has 40 lines", "short.de has 39 lines")
@@ -176,6 +192,8 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
         (("archive",), ("archive: is a ZIP archive",)),
         (("one.tsv",), ("one.tsv: has one column (text)", "need two")),
         (("a.en",), ("a.en: pass two text files", ".tsv")),
+        (("https://example.org/a.csv",), ("https://example.org/a.csv: a URL", "data.md")),
+        (("three.csv", "--test", "a.en", "a.de", "a.en"), ("--test: ", "not 3")),
         (("a.en", "table.tsv"), ("table.tsv: a table holds both languages",)),
         (("no_header.tsv", "--columns", "en", "de"), ("no_header.tsv: has no header", PAIRS[0][0][:15], "1 to 2")),
         (("no_header.tsv", "--columns", "1", "3"), ("no_header.tsv: has no header", "1 to 2")),

@@ -63,11 +63,17 @@ class Init(Command):
         metavar="L-L",
     )
     corpora: str | None = option("names of corpora of OPUS, such as Tatoeba,Europarl", metavar="A,B")
-    validation: tuple[Path, Path] | None = option(
-        "source and target file of the validation set (default: held-out training pairs)", metavar=("SRC", "TGT")
+    validation: tuple[Path, ...] = option(
+        "source and target file of the validation set, or one table (default: held-out training pairs)",
+        metavar=("SRC", "TGT"),
+        default=(),
+        takes_list=True,
     )
-    test: tuple[Path, Path] | None = option(
-        "source and target file of the test set, which is scored after the training", metavar=("SRC", "TGT")
+    test: tuple[Path, ...] = option(
+        "source and target file of the test set, or one table; it is scored after the training",
+        metavar=("SRC", "TGT"),
+        default=(),
+        takes_list=True,
     )
 
     def execute(self) -> None:
@@ -97,9 +103,12 @@ class Init(Command):
     def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config
 
+        for name, files in (("--validation", self.validation), ("--test", self.test)):
+            if len(files) > 2:
+                raise UserError(f"{name}: takes one table or two text files, not {len(files)}; put other files first")
         if self.src is None:
             raise UserError("pass two text files, a file of pairs, or --opus and --corpora; see tmt init --help")
-        if self.columns and self.tgt is not None:
+        if self.columns and self.tgt is not None and 1 not in (len(self.validation), len(self.test)):
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         return write_initial_config(
             [self.src] if self.tgt is None else [self.src, self.tgt],
@@ -110,8 +119,8 @@ class Init(Command):
             columns=self.columns,
             max_bad_rows=self.max_bad_rows,
             ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None,
-            validation=self.validation or (),
-            test=self.test or (),
+            validation=self.validation,
+            test=self.test,
         )
 
     def _print(self, config: InitialConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -254,19 +254,16 @@ def write_initial_config(
     """Inspect a corpus and write a configuration that trains on it.
 
     `files` are two text files, or one table with `columns` for source and target: names, or numbers without a header.
-    Up to `max_bad_rows` unreadable rows are left out. `validation` and `test` are two text files each, or empty. `ask`
-    asks which column is which, and is None without a terminal.
+    Up to `max_bad_rows` unreadable rows are left out. `validation` and `test` are also two files or one table, or
+    empty. `ask` asks which column is which, and is None without a terminal.
 
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
     _check_output(output, force)
+    found = _choose_source(files, columns, (src_lang, tgt_lang), ask)
     if len(files) == 1:
-        _check_file(files[0])
-        found = choose_columns(files[0], columns, src_lang, tgt_lang, ask)
         src_lang, tgt_lang = src_lang or found.find_language(0), tgt_lang or found.find_language(1)
-    else:
-        found = TableColumns(_make_source(files), ("src", "tgt"))
     source, bad = found.source, BadRows(max_bad_rows)
     try:
         statistics = inspect_pairs(read_source(source, found.columns, bad))
@@ -277,18 +274,24 @@ def write_initial_config(
     bad.report()
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
+    held_out = {
+        key: _choose_source(given, columns, (src, tgt), ask)
+        for key, given in (("validation", validation), ("test", test))
+        if given
+    }
     settings = [
         Setting("data", "src_lang", src, "detected" if src_lang is None else "given"),
         Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
         Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
         *([Setting("data", "max_bad_rows", max_bad_rows, f"{bad.n_bad} are left out")] if max_bad_rows else []),
-        *_list_held_out_sets(validation, test),
+        *_list_held_out_sets(held_out, (src, tgt)),
         *(each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"),
     ]
     text = render(settings, [*_describe_corpus(statistics, src, tgt)])
     _write(output, text)
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
-    warnings = [*([found.note] if found.note else []), *(warning for one in given for warning in _doubt_language(*one))]
+    notes = [each.note for each in (found, *held_out.values()) if each.note]
+    warnings = [*notes, *(warning for one in given for warning in _doubt_language(*one))]
     return InitialConfig(text, warnings, [*_describe_preprocessing(statistics), *describe_gaps(statistics)])
 
 
@@ -360,28 +363,35 @@ def _check_output(output: Path, force: bool) -> None:
         raise UserError(f"--out {output}: {error}") from None
 
 
+def _choose_source(
+    files: Sequence[Path], columns: Sequence[str] | None, languages: tuple[str | None, str | None], ask: Ask | None
+) -> TableColumns:
+    """Return the source of two text files or of one table, and its columns."""
+    if len(files) == 2:
+        return TableColumns(_make_source(files), ("src", "tgt"))
+    _check_file(files[0])
+    return choose_columns(files[0], columns, *languages, ask)
+
+
 def _make_source(files: Sequence[Path]) -> Source:
     for path in files:
         _check_file(path)
         if is_table(path):
-            raise UserError(f"{path}: a table holds both languages; pass it alone (tmt init {path.name})")
+            raise UserError(f"{path}: a table holds both languages; pass it alone, without a second file")
         check_is_text(path)
     if files[0].samefile(files[1]):
         raise UserError(f"{files[0]} and {files[1]} are the same file; pass the sentences and their translations")
     return Source(src=(str(files[0]),), tgt=(str(files[1]),))
 
 
-def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Iterator[Setting]:
+def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str, str]) -> Iterator[Setting]:
     """Yield the settings that name the validation and the test set. Raises `UserError` for files of unequal length."""
-    for key, files in (("validation", validation), ("test", test)):
-        if not files:
-            continue
-        source = _make_source(files)
+    for key, (source, columns, _) in found.items():
         try:
-            n_pairs = sum(1 for _ in read_source(source, ("src", "tgt")))
+            n_pairs = sum(1 for _ in read_source(source, columns, BadRows()))
         except UnequalLengthError as error:
             raise UserError(f"--{key}: {error.problem}") from None
-        keys: dict[str, object] = {"src": str(files[0]), "tgt": str(files[1])}
+        keys = _list_source_keys(source, languages)
         if key == "validation":
             yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")
         else:
@@ -389,6 +399,8 @@ def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Ite
 
 
 def _check_file(path: Path) -> None:
+    if str(path).startswith(("http:/", "https:/")):
+        raise UserError(f"{str(path).replace(':/', '://', 1)}: a URL is not downloaded here; see url: in docs/data.md")
     check_is_file(path)
     if path.stat().st_size == 0:
         raise UserError(f"{path}: is empty; is it the right file?")
