@@ -179,6 +179,8 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return f"must be a list, with a dash before each item, not {shown}"
     if kind in ("float_parsing", "int_parsing") and "," in str(given):
         return f"must be a number with a decimal point and without separators of thousands, not {shown}"
+    if kind in ("int_parsing", "int_from_float"):
+        return f"must be a whole number, such as 10000, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")
     return message if kind in ("section_error", "value_error") else f"{message}, not {shown}"
 

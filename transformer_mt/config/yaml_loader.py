@@ -128,6 +128,7 @@ def read_value(text: str, source: str) -> Value:
 
 YAML_ADVICE = {
     "'\\t'": " (indent with spaces, never with tabs)",
+    "escape": " (write / instead of \\, or use single quotes)",
     "expected <block end>": " (is this line indented like its neighbours?)",
     "mapping values are not allowed": " (does the line before lack a colon?)",
 }
