@@ -57,7 +57,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
         ((*TRAIN, "model.d_modle=8"), ('command line: model.d_modle: unknown key, did you mean "d_model"?',)),
         (("config", "nope.yaml"), ("nope.yaml: no such file",)),
-        (("config", "tiny.yaml", "seed=x"), ("command line: seed: Input should be a valid integer",)),
+        (("config", "tiny.yaml", "seed=x"), ("command line: seed: must be a whole number",)),
         (("translate",), ("arguments are required",)),
         (
             ("translate", "runs/nope", "one"),

@@ -88,7 +88,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("loss: {label_smoothing: much}\n", "x.yaml:2: loss.label_smoothing: Input should be a valid number"),
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: Input should be a valid number"),
-        ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: Input should be a valid integer"),
+        ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: must be a whole number"),
         ("seed: -1\n", 'x.yaml:2: seed: Input should be greater than or equal to 0, not "-1"'),
         ("name: a/b\n", "x.yaml:2: name: "),
         (
@@ -281,7 +281,7 @@ def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     write("base.yaml", MINIMAL + "model:\n  d_modle: 64\n")
     assert error_lines(write("heir.yaml", "base: base.yaml\nseed: x\n")) == [
         'base.yaml:3: model.d_modle: unknown key, did you mean "d_model"?',
-        'heir.yaml:2: seed: Input should be a valid integer, unable to parse string as an integer, not "x"',
+        'heir.yaml:2: seed: must be a whole number, such as 10000, not "x"',
     ]
 
 
@@ -359,7 +359,7 @@ def test_base_with_a_zero_byte_is_refused(write: Write) -> None:
     ("override", "message"),
     [
         ("model.d_modle=1", 'command line: model.d_modle: unknown key, did you mean "d_model"?'),
-        ("model.d_model=x", "command line: model.d_model: Input should be a valid integer"),
+        ("model.d_model=x", "command line: model.d_model: must be a whole number"),
         ("model", "command line: model: an override is section.key=value"),
         ("=1", "command line: =1: an override is section.key=value"),
         ("model..d=1", "command line: model..d=1: an override is section.key=value"),

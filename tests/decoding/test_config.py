@@ -66,7 +66,7 @@ def test_validation_on_a_large_gpu_decodes_larger_batches() -> None:
     [
         ({"bean": 3}, 'decoding.bean: unknown key, did you mean "beam"?'),
         ({"beam": 0}, "decoding.beam: Input should be greater than or equal to 1, not 0"),
-        ({"beam": "many"}, 'decoding.beam: Input should be a valid integer, .*, not "many"'),
+        ({"beam": "many"}, 'decoding.beam: must be a whole number, .*, not "many"'),
         ({"n_best": 6}, r"decoding.n_best: 6 translations out of a beam of 5: raise decoding.beam \(--beam\)"),
         ({"beam": 2, "n_best": 3}, "decoding.n_best: 3 translations out of a beam of 2: .*"),
         ({"length_penalty": "averege"}, 'decoding.length_penalty: "averege" is not allowed, did you mean "average"?'),

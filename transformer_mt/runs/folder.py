@@ -442,7 +442,12 @@ class RunFolder:
                 f"{link}: is a link out of the run folder, and a training would change or delete files there; "
                 "replace it by a copy, or choose another name="
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: the folder cannot be created: {error.strerror}; choose another runs_dir="
+            ) from None
         with lock_folder(self.path):
             remove_leftovers(self.path)
             try:
