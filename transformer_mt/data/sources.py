@@ -224,7 +224,7 @@ def load_corpus(
         bad.listed += metadata["bad_rows"]
         bad.n_bad += metadata["n_bad_rows"]
         bad.n_unpaired += metadata["n_unpaired"]
-    bad.report()
+    bad.report(stage.folder)
     if not found:
         raise empty_error(_source_name(source))
     return ParallelCorpus(found, stage.folder.name, join_fingerprints(hashes))
@@ -279,6 +279,10 @@ Part = Source | RowRange
 """Input of a task: some files of a source, or a range of rows."""
 
 
+_reported: set[Path] = set()
+"""Cache folders of sources whose bad rows this process has logged: several steps of a command load a source."""
+
+
 @dataclass
 class BadRows:
     """Counts the rows that cannot be read, and keeps their problems, if any may be left out."""
@@ -301,12 +305,16 @@ class BadRows:
         if len(self.listed) < MAX_LISTED:
             self.listed.append(str(error).partition("\n")[0].rstrip(";"))
 
-    def report(self) -> None:
-        """Log the rows that are left out. Raises `UserError` if they are too many."""
+    def report(self, folder: Path | None = None) -> None:
+        """Log the rows that are left out, once for each cache folder. Raises `UserError` if they are too many."""
         maximum = self.maximum or 0
         if self.n_bad > maximum:
             shown = "\n".join(self.listed[: min(N_SHOWN, maximum + 1)])
             raise UserError(f"{shown}\nthese are {self.n_bad:,} bad rows, and data.max_bad_rows is {maximum:,}")
+        if folder in _reported:
+            return
+        if folder:
+            _reported.add(folder)
         for problem in self.listed:
             log_rank0(f"data: left out: {problem}")
         if self.n_bad:
