@@ -36,7 +36,7 @@ def test_a_signal_is_answered_and_the_next_one_ends_the_process(number: signal.S
 
 
 def test_torchrun_may_repeat_its_signal() -> None:
-    """It does, even to a single process."""
+    """It repeats the signal even to a single process."""
     with start(1_000_000, TORCHELASTIC_RUN_ID="none") as process:
         for _ in range(2):
             process.send_signal(signal.SIGTERM)

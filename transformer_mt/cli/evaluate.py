@@ -416,7 +416,7 @@ class Comparison:
 
     systems: Mapping[str, str]
     pairs: int
-    unit: str  # of lengths
+    unit: str  # that lengths count: words or characters
     metrics: Mapping[str, MetricComparison]
     lengths: Sequence[LengthBucket]
     frequencies: Sequence[FrequencyBucket]

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
 Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
-N_DETECTED = 10  # the language of so many first lines is checked
+N_DETECTED = 10  # lines of a window whose language is checked at once, and first lines that are checked at all
 MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
 SCORING_OPTIONS = {
     *("--score-targets", "--input", "--output", "--resume", "--errors", "--format", "--scores"),
@@ -227,7 +227,7 @@ class Translate(Command):
             _translate_document(self, self.lines.input, self.lines.output, document_format)
             return
         if self.lines.resume and self.lines.output and is_complete(self.lines.output):
-            log(f"tmt: {self.lines.output} is complete; nothing to resume")
+            log(f"tmt: {self.lines.output} is complete; nothing to resume (to translate again, leave out --resume)")
             return
         is_at_prompt = not self.texts and not self.lines.input and sys.stdin.isatty() and sys.stdout.isatty()
         is_interactive = bool(self.texts) or is_at_prompt
@@ -437,7 +437,7 @@ class WindowTranslator:
         return "".join(f"{line}\n" for line in output)
 
     def _check_language(self, text: str, *, is_long: bool) -> None:
-        """Warn of a text in another language. Loading the detector takes half a second: short answers come first."""
+        """Warn of another language. A thread checks a short text, because loading takes half a second."""
         if is_long:
             self._warn_of_language(text)
         elif sys.stderr.isatty() and len(text) >= MIN_CHARACTERS:

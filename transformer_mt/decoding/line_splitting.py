@@ -356,7 +356,7 @@ class TranslatedLine:
         return [self.chunker.surface(chunk) for chunk in self.chunks]
 
     def join(self) -> list[Translation]:
-        """Return the n-best translations of the line. Tabs at its start and end are kept, as those inside of it."""
+        """Return the n-best translations of the line. Tabs at its start and end are kept, like those inside it."""
         is_known = any(translation.from_memory for translation in self.translations[0])
         found = self.translations[0] if is_known else self.chunker.join(self.source, self.chunks, self.translations)
         source = self.chunker.surface(self.source)

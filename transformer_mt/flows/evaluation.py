@@ -31,7 +31,7 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import one_pass_loss, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
 
-TEST_SEARCH = {
+TEST_SEARCH_OPTIONS = {
     "beam",
     "length_penalty",
     "length_penalty_exponent",
@@ -75,7 +75,7 @@ class Validator:
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         self.smoothing = config.loss.label_smoothing
         self.tests = config.validation.expect
-        self.test_search = config.decoding.model_dump(include=TEST_SEARCH)
+        self.test_search = config.decoding.model_dump(include=TEST_SEARCH_OPTIONS)
         self.test_tags = [test.tag or config.decoding.tag for test in self.tests]
         self.source_ranges = list_validation_sources(config, corpus.text)
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]

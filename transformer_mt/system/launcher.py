@@ -79,7 +79,7 @@ ANSWER_SECONDS = 0.4
 def answer_signals(log: Callable[[str], None]) -> Generator[None]:
     """Log that a stop signal has arrived, unless the context ends soon, and end the process at the next one.
 
-    A thread does it, because the main thread may be in a library for long before Python calls a handler. `torchrun`
+    A thread logs it, because the main thread may be in a library for long before Python calls a handler. `torchrun`
     repeats its signal to processes that have received it already, and kills them after a while.
     """
     if threading.current_thread() is not threading.main_thread() or under_torchrun():
@@ -101,6 +101,7 @@ def answer_signals(log: Callable[[str], None]) -> Generator[None]:
 
     threading.Thread(target=answer, daemon=True).start()
     previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # else signals to a child would count here
     try:
         yield
     finally:

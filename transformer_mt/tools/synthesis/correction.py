@@ -21,7 +21,7 @@ CORRECTIONS, REPLAY = "corrections", "replay"
 
 
 def read_corrections(corpus: ParallelCorpus) -> list[Pair]:
-    """Return the different corrections of a file, without white space around them.
+    """Return the distinct corrections of a file, without white space around them.
 
     Raises:
         UserError: A side is empty, or a source has two different translations.
