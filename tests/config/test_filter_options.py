@@ -27,7 +27,7 @@ def read(folder: Path, filters: str, *overrides: str) -> Config:
         ("  - length: {mx: 3}\n", 'x.yaml:6: data.filters.0.length.mx: unknown key, did you mean "max"?'),
         (
             "  - copy\n  - length:\n      max: many\n",
-            "x.yaml:8: data.filters.1.length.max: Input should be a valid",
+            "x.yaml:8: data.filters.1.length.max: must be a whole number",
         ),
         ("  - length: 200\n", 'x.yaml:6: data.filters.0.length: must be a section of keys and values, not "200"'),
         ("  - length:\n    max: 2\n", "x.yaml:6: data.filters.0: must be the name of one filter, or `name: {options}`"),
