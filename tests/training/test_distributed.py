@@ -534,11 +534,11 @@ from transformer_mt.training.metrics_logger import MetricsLogger
 
 def slowly(function):
     def call(self, *arguments, **options):
-        time.sleep(4)
+        time.sleep(6)
         return function(self, *arguments, **options)
     return call
 
-distributed.STEP_TIMEOUT = timedelta(seconds=3)
+distributed.STEP_TIMEOUT = timedelta(seconds=5)
 for name in ("truncate", "log_scalars", "log_figures"):
     setattr(MetricsLogger, name, slowly(getattr(MetricsLogger, name)))
 """
