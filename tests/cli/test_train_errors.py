@@ -85,7 +85,7 @@ def test_a_read_only_disk_is_reported(in_tiny: Path, tmt: Tmt, tmp_path: Path, m
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    assert_user_error(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
+    assert_user_error(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: ", "Read-only file system")
 
 
 @pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])

@@ -90,6 +90,7 @@ def answer_signals(log: Callable[[str], None]) -> Generator[None]:
     has_ended = threading.Event()
 
     def answer() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread may have blocked SIGHUP
         with receiver:
             select.select([receiver], [], [])
             if has_ended.wait(ANSWER_SECONDS):
