@@ -1,4 +1,4 @@
-"""Check the gradients, the waits of the host, and the speed of training and search on one GPU.
+"""Measure the speed and memory of training and search on one GPU. `pytest -m cuda` checks the results.
 
     python scripts/gpu_session.py [--out FOLDER] [--parts PART ...] [--seconds N]
     python scripts/gpu_session.py --tiny            # a small model on a CPU, which tests the script
@@ -8,25 +8,20 @@ traceback is printed, and the next part starts. No part starts after `--seconds`
 results.
 
 ceilings   the rate of a large matrix product and of a copy, and of the products of the base model
-parity     loss and gradients against the CPU in fp32, padded and packed, for several architectures
-waits      one step while PyTorch raises an error wherever the host waits for the device
 memory     peak memory of a step
 train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, compiled, in CUDA graphs
 optimizers the update of the weights alone
-decode     beam search: milliseconds per position and tokens per second; translations against those of the CPU
+decode     beam search: milliseconds per position and tokens per second
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import math
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -42,21 +37,15 @@ from transformer_mt.data.batches import Batch, BucketedBatches
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import make_inference_model, prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
-from transformer_mt.decoding.search import (
-    BeamState,
-    DecoderCache,
-    Hypothesis,
-    beam_candidates,
-    beam_search,
-)
+from transformer_mt.decoding.search import BeamState, DecoderCache, Hypothesis, beam_candidates, beam_search
 from transformer_mt.model.cuda_graphs import Capture, CudaCapture
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process, precision_dtype
+from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import pack
-from transformer_mt.training.train_step import TrainStep, loss_and_gradients
+from transformer_mt.training.train_step import TrainStep
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 PRESETS = {
@@ -111,9 +100,9 @@ class Session:
         skipped = 0 if self.is_tiny else warm_up
         return statistics.median(totals[skipped:]), statistics.median(submitted[skipped:])
 
-    def mean_time(self, function: Callable[[], object], repeats: int = 24) -> float:
+    def mean_time(self, function: Callable[[], object]) -> float:
         """Return the mean milliseconds of calls in a row, of which the host submits one while another is computed."""
-        repeats = 2 if self.is_tiny else repeats
+        repeats = 2 if self.is_tiny else 24
         function()
         synchronise(self.device)
         start = time.perf_counter()
@@ -136,9 +125,9 @@ def make_model(config: Config, n_ids: int, device: torch.device) -> Transformer:
     return Transformer(config.model, vocabulary, vocabulary).to(device)
 
 
-def make_batches(n_tokens: int, n_ids: int, count: int, seed: int = 0) -> list[Batch]:
+def make_batches(n_tokens: int, n_ids: int, count: int) -> list[Batch]:
     """Return batches of random ids, bucketed by length and shuffled as in training."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     pad, bos = n_ids - 3, n_ids - 2
     src = np.clip(random.lognormal(WORDS, SPREAD, 12 * count * max(1, n_tokens // 28)), 3, 255).astype(np.int32)
     tgt = np.clip(src * random.normal(1.0, 0.12, len(src)), 3, 255).astype(np.int32)
@@ -162,23 +151,17 @@ def lengths_of(batch: Batch, pad: int) -> tuple[list[int], list[int]]:
     return src, tgt
 
 
-def make_step(
-    session: Session,
-    config: Config,
-    model: Transformer,
-    precision: ResolvedPrecision = "bf16",
-    capture: Capture | None = None,
-) -> TrainStep:
+def make_step(session: Session, config: Config, model: Transformer, capture: Capture | None = None) -> TrainStep:
     def split_batch(batch: Batch) -> Sequence[Batch]:
         raise RuntimeError("this batch does not fit")
 
     return TrainStep(
         model,
-        make_optimizers(config.optimizer, model, precision_dtype(precision)),
+        make_optimizers(config.optimizer, model, torch.bfloat16),
         loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=1,
-        machine=Machine(session.device, precision, 1),
+        machine=session.machine,
         ranks=Ranks(),
         split_batch=split_batch,
         capture=capture,
@@ -209,100 +192,6 @@ def measure_ceilings(session: Session) -> None:
     target = torch.empty_like(source)
     milliseconds, _ = session.median_times(lambda: target.copy_(source))
     session.record("ceiling copy", f"{2 * len(source) / milliseconds / 1e9:.2f} TB/s read and written")
-
-
-ARCHITECTURES = {
-    "base": (),
-    "rotary, grouped, rmsnorm, swiglu, qk_norm": (
-        "model.positions=rotary",
-        "model.n_kv_heads=2",
-        "model.norm=rmsnorm",
-        "model.activation=swiglu",
-        "model.qk_norm=true",
-    ),
-    "learned, pre": ("model.positions=learned", "model.norm_position=pre"),
-    "untied": ("model.tie_embeddings=none",),
-}
-
-
-def measure_parity(session: Session) -> None:
-    """Compare loss and gradients with those of the CPU in fp32. The deviation of bf16 shows what is normal."""
-    cpu, n_ids = torch.device("cpu"), 1000
-    for name, overrides in ARCHITECTURES.items():
-        config = load_preset(session, "base", "model.dropout.embedding=0", "model.dropout.residual=0", *overrides)
-        model, loss, (batch,) = make_model(config, n_ids, cpu), make_loss(config.loss), make_batches(300, n_ids, 1)
-        reference = loss_and_gradients(model, batch, machine=Machine(cpu, "fp32", 1), loss=loss)
-        packed = pack([batch], n_ids - 3, n_ids - 3)
-        variants: list[tuple[str, Batch, ResolvedPrecision]] = [
-            ("fp32", batch, "fp32"),
-            ("fp32 packed", packed, "fp32"),
-            ("bf16", batch, "bf16"),
-            ("bf16 packed", packed, "bf16"),
-            ("fp16", batch, "fp16"),
-            ("fp16 packed", packed, "fp16"),
-        ]
-        for variant, given, precision in variants:
-            moved = copy.deepcopy(model).to(session.device)
-            found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
-            differences = [
-                (gradient.cpu() - expected, expected)
-                for gradient, expected in zip(found.gradients, reference.gradients, strict=True)
-            ]
-            norms = [[tensor.square().sum().sqrt().item() for tensor in pair] for pair in differences]
-            difference, norm = (math.hypot(*column) for column in zip(*norms, strict=True))
-            worst, parameter = max(
-                (error / (size + 1e-9), name)
-                for (error, size), (name, _) in zip(norms, model.named_parameters(), strict=True)
-            )
-            loss_error = abs(float(found.losses["loss"]) / float(reference.losses["loss"]) - 1)
-            verdict = "ok" if difference / norm < (1e-3 if precision == "fp32" else 1e-1) else "TOO LARGE"
-            session.record(
-                f"parity {name}, {variant}",
-                f"loss {loss_error:.1e}, gradient {difference / norm:.1e}, {verdict} ({parameter} {worst:.1e})",
-            )
-
-
-@contextmanager
-def no_waits(device: torch.device) -> Generator[None]:
-    """Raise an error where the host waits for the device."""
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        if device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
-
-
-def measure_waits(session: Session) -> None:
-    cases = {
-        "adam": (),
-        "adam packed": (),
-        "muon": ("optimizer.kind=muon",),
-        "ema": ("optimizer.ema_decay=0.999",),
-        "simcut": ("loss.consistency=simcut",),
-        "rotary": ("model.positions=rotary",),
-    }
-    for name, overrides in cases.items():
-        config = load_preset(session, "base", *overrides)
-        model = make_model(config, 1000, session.device)
-        step, ema = make_update(session, config, model)
-        batches = make_batches(600, 1000, 4)
-        if name.endswith("packed"):
-            batches = [pack([batch], 997, 997) for batch in batches]
-        if session.device.type == "cuda":
-            batches = [batch.pin_memory() for batch in batches]
-        step(1, 1e-3, batches[:2])
-        synchronise(session.device)
-        try:
-            with no_waits(session.device):
-                metrics = step(2, 1e-3, batches[2:])
-                if ema:
-                    ema.update(2, metrics["grad_norm"].isfinite())
-            session.record(f"waits {name}", "none")
-        except RuntimeError as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            session.record(f"waits {name}", f"{str(error).splitlines()[0]} at {place.filename}:{place.lineno}")
 
 
 def measure_memory(session: Session) -> None:
@@ -420,15 +309,11 @@ def measure_optimizers(session: Session) -> None:
     for name, overrides in cases.items():
         config = load_preset(session, "base", *overrides)
         model = make_model(config, 1000 if session.is_tiny else 37000, session.device)
-        milliseconds, submitted = session.median_times(partial(update_weights, *make_update(session, config, model)))
+        decay = config.optimizer.ema_decay
+        ema = ExponentialMovingAverage(model, decay) if decay else None
+        update = partial(update_weights, make_step(session, config, model), ema)
+        milliseconds, submitted = session.median_times(update)
         session.record(f"update {name}", f"{milliseconds:.2f} ms, host {submitted:.2f} ms")
-
-
-def make_update(
-    session: Session, config: Config, model: Transformer
-) -> tuple[TrainStep, ExponentialMovingAverage | None]:
-    decay = config.optimizer.ema_decay
-    return make_step(session, config, model), ExponentialMovingAverage(model, decay) if decay else None
 
 
 def update_weights(step: TrainStep, ema: ExponentialMovingAverage | None) -> None:
@@ -443,18 +328,6 @@ def update_weights(step: TrainStep, ema: ExponentialMovingAverage | None) -> Non
 @torch.inference_mode()
 def measure_decoding(session: Session) -> None:
     """Search with random weights, whose translations do not end before the length limit."""
-    n_ids, config = 500, load_preset(session, "base")
-    model = make_model(config, n_ids, torch.device("cpu")).eval()
-    src = torch.randint(0, n_ids - 3, (6, 12))
-    found = [
-        [
-            [hypothesis.ids for hypothesis in n_best]
-            for n_best in search(make_inference_model(moved), src.to(device), 4, 20, n_ids)
-        ]
-        for device, moved in ((torch.device("cpu"), model), (session.device, copy.deepcopy(model).to(session.device)))
-    ]
-    n_equal = sum(left == right for left, right in zip(*found, strict=True))
-    session.record("decode as on the CPU", f"{n_equal} of {len(src)} sentences")
     n_ids, positions = (500, 4) if session.is_tiny else (37000, 36)
     for precision in cast("tuple[ResolvedPrecision, ...]", ("bf16", "fp32")):
         model = prepare_for_inference(make_model(load_preset(session, "base"), n_ids, session.device), precision)
@@ -485,8 +358,6 @@ def search(model: Any, src: Tensor, n_beams: int, n_positions: int, n_ids: int) 
 
 PARTS: dict[str, Callable[[Session], None]] = {
     "ceilings": measure_ceilings,
-    "parity": measure_parity,
-    "waits": measure_waits,
     "train": measure_training,
     "decode": measure_decoding,
     "optimizers": measure_optimizers,
