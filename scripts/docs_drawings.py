@@ -48,13 +48,11 @@ LIGHT, PALE = "#e7e3d4", "#dfe5f1"  # fills of boxes
 # --- parts of drawings ------------------------------------------------------------------------------------------------
 
 
-def draw_box(
-    axes: Axes, x: float, y: float, width: float, text: str, *, height: float = 0.6, fill: str = PALE, size: float = 9
-) -> None:
+def draw_box(axes: Axes, x: float, y: float, width: float, text: str, *, fill: str = PALE, size: float = 9) -> None:
     """Draw a box around its centre, with a text."""
     from matplotlib.patches import FancyBboxPatch
 
-    corner = (x - width / 2, y - height / 2)
+    corner, height = (x - width / 2, y - 0.3), 0.6
     style = "round,pad=0,rounding_size=0.08"
     axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=style, facecolor=fill, edgecolor=DARK, linewidth=0.9))
     axes.text(x, y, text, ha="center", va="center", fontsize=size)
@@ -93,11 +91,14 @@ def draw_grid(axes: Any, values: NDArray[Any], rows: Sequence[str], columns: Seq
 @plot_style()
 def draw_architecture() -> Figure:
     """Draw encoder and decoder with their sub-layers."""
+    from matplotlib.patches import Rectangle
+
     figure = make_figure(8.0, 5.6)
     axes = blank_axes(figure, (0, 10), (0, 8.2))
     for left, title in ((0.3, "encoder layer, N times"), (5.3, "decoder layer, N times")):
         height = 2.6 if left < 1 else 3.9
-        axes.add_patch(_frame(left, 2.2, 4.4, height))
+        frame = Rectangle((left, 2.2), 4.4, height, fill=False, edgecolor=MIDDLE, linestyle=(0, (4, 3)), linewidth=0.8)
+        axes.add_patch(frame)
         axes.text(left + 0.12, 2.2 + height - 0.12, title, va="top", fontsize=8.5, color=MIDDLE)
     for x, name in ((2.5, "source ids  [B, S]"), (7.5, "target ids so far  [B, T]")):
         axes.text(x, 0.1, name, ha="center", fontsize=9)
@@ -121,12 +122,6 @@ def draw_architecture() -> Figure:
     draw_arrow(axes, (7.5, 7.1), (7.5, 7.6))
     axes.text(7.5, 7.75, "probabilities of the next token  [B, T, V]", ha="center", fontsize=9)
     return figure
-
-
-def _frame(x: float, y: float, width: float, height: float) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x, y), width, height, fill=False, edgecolor=MIDDLE, linestyle=(0, (4, 3)), linewidth=0.8)
 
 
 # --- attention --------------------------------------------------------------------------------------------------------

@@ -59,10 +59,7 @@ class Corpus(NamedTuple):
         """Write the training and test pairs. `folder` contains Multi30k."""
         if self.name == "messages":
             pairs = read_messages(CATALOGUES[self.tgt_lang])
-            texts = {
-                "train": [pair for i, pair in enumerate(pairs) if i % TEST_SHARE],
-                "test": pairs[::TEST_SHARE],
-            }
+            texts = {"train": [pair for i, pair in enumerate(pairs) if i % TEST_SHARE], "test": pairs[::TEST_SHARE]}
         else:
             end = 3000 if self.name == "small" else None
             parts = {"train": ("train", end), "test": ("test_2016_flickr", None)}

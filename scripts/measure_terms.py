@@ -99,10 +99,7 @@ def main() -> None:
         path = Path(folder) / "terms.tsv"
         path.write_text("".join(f"{term}\t{'|'.join(forms)}\n" for term, forms in terms.items()), encoding="utf-8")
         glossary = Glossary.read(path)
-        modes: dict[str, dict[str, Any]] = {
-            "without": {"glossary": None},
-            "with": {"glossary": str(path)},
-        }
+        modes: dict[str, dict[str, Any]] = {"without": {"glossary": None}, "with": {"glossary": str(path)}}
         n_hit = sum(any(glossary.find(source)) for source, _ in test)
         print(f"{len(terms):,} terms, {n_of_test:,} of the test set; {n_hit:,} of {len(test):,} sentences have one")
         seconds = dict.fromkeys(modes, float("inf"))

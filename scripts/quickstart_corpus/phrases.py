@@ -86,9 +86,9 @@ def human(dice: Dice, *, pronouns: float = 0.26) -> Nominal:
     return person(dice)
 
 
-def person(dice: Dice, *, plural: float = 0.24, adjective: float = 0.2) -> NounPhrase:
+def person(dice: Dice, *, adjective: float = 0.2) -> NounPhrase:
     noun = dice.pick(lexicon.PEOPLE)
-    phrase = noun_phrase(dice, noun, plural=plural, adjective=adjective)
+    phrase = noun_phrase(dice, noun, plural=0.24, adjective=adjective)
     if phrase.determiner is BARE:
         return phrase._replace(determiner=THE)
     if phrase.determiner in _SELF and dice.chance(0.4):
