@@ -57,7 +57,7 @@ class OpenHtmlElement:
         self._open = [tag]
         self._n_open = Counter(self._open)
 
-    def read(self, kind: str, tag: str, is_closed: bool = False) -> Literal["later", "before", "after"]:
+    def locate_end(self, kind: str, tag: str, is_closed: bool = False) -> Literal["later", "before", "after"]:
         """Return whether the element ends before or after this tag, or later.
 
         The tag is `opening`, `closing`, or other content. `is_closed`: an opening tag has no content.
@@ -146,19 +146,19 @@ _CODE = {"<%": "%>", "<?php": "?>", "<?=": "?>"}
 class HtmlTokenizer:
     """Divides a page into tags, text, comments and code, as the HTML standard does, in linear time.
 
-    Two exceptions are for pages that the standard would cut: code of templates ends where the template says; and if a
-    tag is never closed, because a quote is open, this tag and later ones end at the next `>`.
+    Three exceptions are for pages that the standard would cut: code of templates ends where the template says; a slash
+    closes every tag, as in XML; and if a tag is never closed, because a quote is open, this tag and later ones end at
+    the next `>`.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._is_xml = text.lstrip().startswith("<?xml")  # a slash ends tags
         self._ends_at_first_bracket = False
         self._last_ends = {closing: text.rfind(closing) for closing in _CODE.values()}
 
     def __iter__(self) -> Iterator[_Part]:
         """Yield the parts. Joined, they are the page; no text follows another one directly."""
-        text, position, text_start, svg_depth = self.text, 0, 0, 0
+        text, position, text_start = self.text, 0, 0
         while (start := text.find("<", position)) >= 0:
             part = self._read_markup(start)
             if part is None:
@@ -168,15 +168,8 @@ class HtmlTokenizer:
                 yield _Part(text_start, start, "text")
             yield part
             position = text_start = part.end
-            if part.name in ("svg", "math"):
-                svg_depth = max(0, svg_depth + (-1 if part.kind == "closing" else not part.is_closed))
-            if part.kind == "opening":
-                is_empty = part.is_closed and (self._is_xml or svg_depth > 0)
-                if part.name == "plaintext":
-                    yield _Part(position, len(text), "other")
-                    return
-                if part.name in _RAW_TEXT and not is_empty:
-                    position = self._end_of_raw_text(part.name, position)
+            if part.kind == "opening" and part.name in _RAW_TEXT and not part.is_closed:
+                position = self._end_of_raw_text(part.name, position)
         if text_start < len(text):
             yield _Part(text_start, len(text), "text")
 
@@ -239,7 +232,7 @@ class _PageReader:
         for part in HtmlTokenizer(self.text):
             where = "before"
             if self.untranslated is not None:
-                where = self.untranslated.read(part.kind, part.name, part.is_closed)
+                where = self.untranslated.locate_end(part.kind, part.name, part.is_closed)
                 if where != "later":
                     self._end_untranslated(part.end if where == "after" else part.start)
             if where == "before":

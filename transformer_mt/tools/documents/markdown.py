@@ -25,12 +25,7 @@ from transformer_mt.tools.documents.document import (
     make_segments,
     render_text,
 )
-from transformer_mt.tools.documents.html import (
-    INLINE,
-    UNTRANSLATED,
-    OpenHtmlElement,
-    split_references,
-)
+from transformer_mt.tools.documents.html import INLINE, UNTRANSLATED, OpenHtmlElement, split_references
 from transformer_mt.tools.markup.elements import Role, Span
 from transformer_mt.tools.markup.protection import TEMPLATE, VOID_TAGS, find_placeholders
 
@@ -244,7 +239,7 @@ def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
         tag = token.name.removeprefix("<") if token.name.startswith("<") else ""
         if html_element is not None:
             kind = "closing" if token.role is Role.CLOSING else "opening"
-            where = html_element.read(kind, tag, token.role is Role.SINGLE) if tag else "later"
+            where = html_element.locate_end(kind, tag, token.role is Role.SINGLE) if tag else "later"
             if where == "later":
                 continue
             end = token.end if where == "after" else token.start
