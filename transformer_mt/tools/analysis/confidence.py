@@ -7,11 +7,11 @@ writes it into the run. It is valid for the weights and the decoding options tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from transformer_mt.evaluation.metrics import EvaluationSet
 
 Array = NDArray[np.float64]
-NumberT = TypeVar("NumberT", float, NDArray[np.float64])
 
 IGNORED_OPTIONS = ("engine", "n_best", "seed", "alignment_layer", "glossary", "tag")
 """Options that do not change how the quality of a translation depends on its features.
@@ -54,9 +53,9 @@ def compute_features(source: str, translation: Translation, usual_log_ratio: flo
     return mean, abs(log_length_ratio(source, translation.text) - usual_log_ratio)
 
 
-def apply_logistic(logit: NumberT, tanh: Callable[[NumberT], NumberT]) -> NumberT:
-    """Return the logistic function of a number or an array, without overflow. `tanh` is that of its type."""
-    return 0.5 + 0.5 * tanh(logit / 2)
+def apply_logistic(logits: Array) -> Array:
+    """Return the logistic function, without overflow."""
+    return 0.5 + 0.5 * np.tanh(logits / 2)
 
 
 class ConfidenceRegression(Section):
@@ -78,7 +77,7 @@ class ConfidenceRegression(Section):
             return 1.0
         features = compute_features(source, translation, self.usual_log_ratio)
         logit = self.intercept + sum(map(float.__mul__, self.coefficients, features))
-        return apply_logistic(logit, math.tanh)
+        return float(apply_logistic(np.array(logit)))
 
 
 class HeldOutFigures(Section):
@@ -273,7 +272,7 @@ def fit_logistic(features: Array, labels: NDArray[Any]) -> tuple[float, Array]:
     penalty = np.diag([0.0, *np.full(features.shape[1], PENALTY)])
     weights = np.zeros(inputs.shape[1])
     for _ in range(MAX_ITERATIONS):
-        probabilities = apply_logistic(inputs @ weights, np.tanh)
+        probabilities = apply_logistic(inputs @ weights)
         gradient = inputs.T @ (labels - probabilities) - penalty @ weights
         hessian = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + penalty
         step = np.linalg.solve(hessian, gradient)
