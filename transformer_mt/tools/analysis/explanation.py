@@ -23,10 +23,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.search import (
-    Candidates,
-    Hypothesis,
-)
+from transformer_mt.decoding.search import Candidates, Hypothesis
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece

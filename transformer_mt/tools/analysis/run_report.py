@@ -400,10 +400,7 @@ def _measure_reliability(
         return None
     judged = judge_translations([translations[i] for i in rows], data.select(rows), calibration.min_chrf)
     figures, bins = measure_calibration(calibration.regression, judged)
-    values = {
-        "mean confidence": [bin_.confidence for bin_ in bins],
-        "acceptable": [bin_.acceptable for bin_ in bins],
-    }
+    values = {"mean confidence": [bin_.confidence for bin_ in bins], "acceptable": [bin_.acceptable for bin_ in bins]}
     return {
         "bins": bins,
         "chart": draw_bars(

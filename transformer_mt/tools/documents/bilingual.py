@@ -48,7 +48,7 @@ class _Node:
     start: int
     end: int
     kind: str  # opening, closing, text or other
-    first: int  # its own index
+    index: int  # its position in the list of nodes
     last: int  # index of its closing node; its own index if it has none
     name: str = ""  # of the tag, with its prefix
     attributes: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -192,9 +192,9 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
     replacements: list[Replacement] = []
     has_source = False
     for unit in (node for node in nodes if node.kind == "opening" and node.tag == "tu"):
-        variants = [node for node in _find_children(nodes, unit.first) if node.tag == "tuv"]
+        variants = [node for node in _find_children(nodes, unit.index) if node.tag == "tuv"]
         segments = [
-            next((each for each in _find_children(nodes, node.first) if each.tag == "seg"), None) for node in variants
+            next((each for each in _find_children(nodes, node.index) if each.tag == "seg"), None) for node in variants
         ]
         by_code = dict[str, _Node | None]()
         for node, segment in zip(variants, segments, strict=True):
@@ -209,7 +209,7 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
         if target is not None:
             replacements += _fill_target(text, nodes, source, target, options.retranslate)
         elif target_code is None:
-            variant, seg = next(node for node in variants if node.first < source.first < node.last), source.name
+            variant, seg = next(node for node in variants if node.index < source.index < node.last), source.name
             opening = f'<{variant.name} xml:lang="{options.language}"><{seg}>'
             closing = f"</{seg}></{variant.name}>"
             parts = [_indentation(text, variant), opening, *_target_parts(text, nodes, source), closing]
@@ -223,7 +223,7 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | Segment]:
     """Return the parts of a target: the source with its text translated."""
     start, end = source.end, nodes[source.last].start
-    segment = make_segment(text, [*_tokenize(nodes, source.first + 1, source.last)], render_text(escape))
+    segment = make_segment(text, [*_tokenize(nodes, source.index + 1, source.last)], render_text(escape))
     if segment is None:
         return [text[start:end]]
     return [text[start : segment.start], segment, text[segment.end : end]]

@@ -198,12 +198,7 @@ class _Conversion:
 
     @classmethod
     def plan(
-        cls,
-        run: RunFolder,
-        checkpoint: CheckpointInfo,
-        config: DecodingConfig,
-        tokenizers: TokenizerPair,
-        threads: int,
+        cls, run: RunFolder, checkpoint: CheckpointInfo, config: DecodingConfig, tokenizers: TokenizerPair, threads: int
     ) -> _Conversion:
         """Describe the conversion of a checkpoint. Raises `UnavailableError` for settings that CTranslate2 lacks."""
         from transformer_mt.tools.export.ctranslate2_engine import ctranslate2

@@ -245,7 +245,7 @@ class LineStream(Response):
                 return
 
     async def _translate(self, lines: Sequence[bytes]) -> bytes:
-        """Return the output lines of input lines. An idle stream has no slot, so that it holds up nobody."""
+        """Return the output lines of input lines. An idle stream has no slot, so it does not delay other requests."""
         texts = [self._parse(line) for line in lines]
         options = BatchOptions(self._route.language_pair)
         jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
@@ -325,10 +325,7 @@ def describe_api(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "tmt serve", "version": __version__, "description": "Machine translation"},
         "paths": paths,
-        "components": {
-            "schemas": definitions,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": definitions, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     }
 
 

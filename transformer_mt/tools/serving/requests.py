@@ -76,7 +76,7 @@ class RequestSlots:
 
 
 class ApiKeys:
-    """Keys that give access. The time of a comparison says nothing about their content."""
+    """API keys, compared in constant time."""
 
     def __init__(self, keys: list[str]) -> None:
         self._keys = [key.encode() for key in keys]

@@ -249,7 +249,7 @@ class TranslationService:
         return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
 
     def find_target_language(self, text: str, target: str) -> DetectedLanguage | None:
-        """Return the target language if a text is certainly written in it, and no model translates within it."""
+        """Return the target language if a text is certainly in it, unless a model has it as source and target."""
         if any(
             is_same_language(target, pair.source) and is_same_language(target, pair.target) for pair in self._routes
         ):
