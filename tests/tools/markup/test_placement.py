@@ -60,13 +60,7 @@ def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("Hello {n}, how?", "Hello, how?"),
-        ("a <b>b</b>c", "a bc"),
-        ("x{n}y", "x y"),
-        ("{n} a", "a"),
-        ("{n}", ""),
-    ],
+    [("Hello {n}, how?", "Hello, how?"), ("a <b>b</b>c", "a bc"), ("x{n}y", "x y"), ("{n} a", "a"), ("{n}", "")],
 )
 def test_text_without_elements_has_normal_spaces(text: str, expected: str) -> None:
     assert remove_elements(MARK(text)) == expected

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import (
-    ELEMENT_KINDS,
-    ElementKind,
-    MarkedText,
-    Role,
-)
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS, ElementKind, MarkedText, Role
 from transformer_mt.tools.markup.protection import Protector
 
 
@@ -75,11 +70,7 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
             "See https://a.org/b?c=d (or http://x.y/(z)). www.example.com!",
             ["https://a.org/b?c=d", "http://x.y/(z)", "www.example.com"],
         ),
-        (
-            "emails",
-            "Write to jane.doe+x@mail.example.org, or @nobody, or a@b.",
-            ["jane.doe+x@mail.example.org"],
-        ),
+        ("emails", "Write to jane.doe+x@mail.example.org, or @nobody, or a@b.", ["jane.doe+x@mail.example.org"]),
         (
             "files",
             "Open setup.py, ./docs/a-b.md, /usr/lib/x and report.pdf. But not e.g. this/that.",

@@ -43,9 +43,7 @@ def occurrences(forms: tuple[str, ...], text: str) -> int:
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "n-best", "no repetition"])
 def test_each_translation_has_each_term(
-    make_translator: Callable[..., Translator],
-    glossary: str,
-    search: dict[str, Any],
+    make_translator: Callable[..., Translator], glossary: str, search: dict[str, Any]
 ) -> None:
     translator = make_translator()
     for text, n_best in zip(TEXTS, translator.n_best(TEXTS, glossary=glossary, **search), strict=True):

@@ -124,7 +124,7 @@ def test_the_best_hypothesis_without_the_fault_is_chosen() -> None:
         ("nice😍👍🏽!", "NETT😍👍🏽!"),
     ],
 )
-def test_what_no_hypothesis_has_is_copied_between_the_translated_parts(line: str, expected: str) -> None:
+def test_lost_items_are_copied_between_the_translated_parts(line: str, expected: str) -> None:
     words = {"call": "RUFE", "please": "BITTE", "see": "SIEH", "now": "JETZT", "nice": "NETT"}
     table = {line: ["nichts da"], **{word: [text] for word, text in words.items()}}
     texts, guard, _ = run(table, [line])
@@ -162,7 +162,7 @@ def test_the_first_translation_stays_if_none_has_fewer_faults() -> None:
     assert "empty: 1" in guard.describe()
 
 
-def test_lines_with_a_prefix_or_without_a_reader_are_left_alone() -> None:
+def test_lines_with_a_prefix_and_cancelled_lines_are_not_repaired() -> None:
     table = {"with 34 dogs": ["mit Hunden", "mit 34 Hunden"]}
     lines = ["with 34 dogs"] * 3
     texts, _, (found, _) = run(table, lines, prefixes=["", "mit", ""], is_cancelled=lambda line: line == 2)

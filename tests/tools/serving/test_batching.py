@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.serving.batching import (
-    BatchingWorker,
-    BatchLine,
-    BatchOptions,
-    LanguagePair,
-    TranslationJob,
-)
+from transformer_mt.tools.serving.batching import BatchingWorker, BatchLine, BatchOptions, LanguagePair, TranslationJob
 
 EN_DE, EN_FR = (BatchOptions(LanguagePair("en", target)) for target in ("de", "fr"))
 WAIT = 10

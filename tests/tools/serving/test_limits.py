@@ -46,7 +46,7 @@ def test_the_largest_text_fits_into_the_largest_body(make_client: MakeClient) ->
     assert client.post("/detect", data={"q": text}).status_code == 200
 
 
-def test_more_requests_than_allowed_are_asked_to_come_back(make_client: MakeClient, gated: GatedModel) -> None:
+def test_requests_above_the_limit_get_status_429(make_client: MakeClient, gated: GatedModel) -> None:
     client = make_client(models=[gated.model], max_requests=2)
     with ThreadPoolExecutor(2) as pool:
         accepted = [pool.submit(client.post, "/translate", json=ONE) for _ in range(2)]

@@ -14,12 +14,7 @@ from transformer_mt import Translator
 from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.confidence import (
-    Calibration,
-    ConfidenceRegression,
-    HeldOutFigures,
-    load_calibration,
-)
+from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures, load_calibration
 from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel, load_models
 
@@ -27,7 +22,7 @@ OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {})
 ONE = {"q": "one two", "source": "en", "target": "de"}
 
 
-def test_one_language_pair_is_refused_twice(tiny_run: Path) -> None:
+def test_two_models_of_one_language_pair_are_refused(tiny_run: Path) -> None:
     with pytest.raises(UserError, match="translates en-de, as"):
         load_models([tiny_run, tiny_run], OPTIONS)
 
@@ -124,7 +119,7 @@ def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
     assert client.post("/translate", json={**ONE, "tag": "2en"}).status_code == 400
 
 
-def test_a_run_is_served_with_ctranslate2_and_keeps_what_only_torch_has(
+def test_a_run_is_served_with_ctranslate2_and_uses_torch_for_alignments(
     run_copy: Path, tmt: Tmt, make_client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     auto, alone = (
