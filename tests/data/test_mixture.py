@@ -16,7 +16,7 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.corpus import Shard
-from transformer_mt.data.data_config import MixtureStage, TrainSource
+from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -33,7 +33,9 @@ def mixture_of(
     sources: Sequence[TrainSource], n_batches: Sequence[int], stages: Sequence[MixtureStage] = (), **options: Any
 ) -> Mixture:
     settings: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_steps": 1000, "accumulate": 1, **options}
-    return make_mixture(sources, stages, n_batches, **settings)
+    temperature = settings.pop("temperature")
+    data = DataConfig.model_construct(train=tuple(sources), stages=tuple(stages), temperature=temperature)
+    return make_mixture(data, n_batches, **settings)
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ def test_every_batch_has_pairs_of_one_source(corpus: EncodedCorpus, small_tokeni
         assert batch.src[:, 0].tolist() == (batch.rows + 10).tolist()
 
 
-@pytest.mark.parametrize("cuts", [[30], [1] * 30, [7, 13, 10]])
+@pytest.mark.parametrize("cuts", [[1] * 30, [7, 13, 10]])
 def test_batches_do_not_depend_on_where_the_stream_is_resumed(
     cuts: list[int], corpus: EncodedCorpus, small_tokenizers: TokenizerPair
 ) -> None:

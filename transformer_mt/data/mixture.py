@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.data_config import MixtureStage, TrainSource
+from transformer_mt.data.data_config import DataConfig
 
 MIXTURE_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
 
@@ -38,27 +38,22 @@ class Mixture:
 
 
 def make_mixture(
-    sources: Sequence[TrainSource],
-    stages: Sequence[MixtureStage],
-    n_batches: Sequence[int],
-    *,
-    temperature: float,
-    seed: int,
-    max_steps: int | None,
-    accumulate: int,
+    data: DataConfig, n_batches: Sequence[int], *, seed: int, max_steps: int | None, accumulate: int
 ) -> Mixture:
-    """Return the mixture of sources with these numbers of batches.
+    """Return the mixture of the training sources, which have these numbers of batches.
 
     Without weights, the probability of a source is proportional to `(n_batches * repeat) ** (1 / temperature)`.
     `accumulate` is the number of batches per step.
     """
+    assert isinstance(data.train, tuple)
+    sources = data.train
     counts = np.array([n * source.repeat for n, source in zip(n_batches, sources, strict=True)])
     weights = [
         float(count) if source.weight is None else source.weight
-        for count, source in zip(counts ** (1 / temperature), sources, strict=True)
+        for count, source in zip(counts ** (1 / data.temperature), sources, strict=True)
     ]
     parts: list[tuple[float, NDArray[np.float64]]] = []
-    for stage in stages:
+    for stage in data.stages:
         last = stage.last_step(max_steps)
         values = [stage.weights.get(source.name, 0.0) for source in sources]
         parts.append((math.inf if last is None else last * accumulate, _normalized(values)))

@@ -5,7 +5,7 @@ Tools are imported only if the configuration uses them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream, PartitionedBatches, Shapes
-from transformer_mt.data.corpus import (
-    PairExample,
-    ParallelCorpus,
-    combine_corpora,
-    split_off_validation,
-)
+from transformer_mt.data.corpus import PairExample, ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
-from transformer_mt.data.mixture import Mixture, make_mixture
+from transformer_mt.data.mixture import make_mixture
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, save_array
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
@@ -116,24 +111,15 @@ def prepare_data(run: RunFolder, config: Config, runner: Runner = IN_PROCESS_RUN
         )
     test = {name: load_split(config, name, runner) for name in config.data.test}
     tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train, runner)
-    return TrainingData(
-        encode_training(config, train, tokenizers, runner),
-        encode_validation(config, validation, tokenizers, runner),
-        test,
-        tokenizers,
-        _describe_duplicates_and_overlap(config, train, {"validation": validation, **test}, runner),
-    )
+    encoded_train = encode_training(config, train, tokenizers, runner)
+    encoded_validation = encode_validation(config, validation, tokenizers, runner)
+    notes: Sequence[str] = ()
+    if not all(source.builtin for source in config.data.sources):  # the built-in corpus has no duplicates
+        from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap
 
-
-def _describe_duplicates_and_overlap(
-    config: Config, train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], runner: Runner
-) -> Sequence[str]:
-    """Return sentences about duplicates and overlap. There are none in the built-in corpus."""
-    if all(source.builtin for source in config.data.sources):
-        return ()
-    from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap
-
-    return describe_duplicates_and_overlap(train, held_out, Path(config.data.cache_dir), runner)
+        held_out = {"validation": validation, **test}
+        notes = describe_duplicates_and_overlap(train, held_out, Path(config.data.cache_dir), runner)
+    return TrainingData(encoded_train, encoded_validation, test, tokenizers, notes)
 
 
 def load_split(config: Config, name: str, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
@@ -338,7 +324,10 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
         modify = make_modify(config.data.modifiers)
     samplers = _make_subword_samplers(config, data.tokenizers)
     tags = [source.tag for source in config.data.train_sources]
-    make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
+    make = None
+    if isinstance(config.data.train, tuple):
+        max_steps, accumulate = config.train.max_steps, config.batches.accumulate
+        make = partial(make_mixture, config.data, seed=config.seed, max_steps=max_steps, accumulate=accumulate)
     return BatchStream(
         data.train,
         data.tokenizers,
@@ -367,21 +356,6 @@ def _measure_batches(
 
     stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_partitions, measure)
     return [np.load(folder / "shapes.npy") for folder, _ in IN_PROCESS_RUNNER(stage)]
-
-
-def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:
-    """Return the mixture of the training sources, which have these numbers of batches."""
-    data = config.data
-    assert isinstance(data.train, tuple)
-    return make_mixture(
-        data.train,
-        data.stages,
-        n_batches,
-        temperature=data.temperature,
-        seed=config.seed,
-        max_steps=config.train.max_steps,
-        accumulate=config.batches.accumulate,
-    )
 
 
 def _make_subword_samplers(config: Config, tokenizers: TokenizerPair) -> SubwordSamplers | None:
