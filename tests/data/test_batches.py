@@ -108,12 +108,6 @@ def test_an_empty_sentence_is_one_end_symbol(make_corpus: MakeCorpus) -> None:
     assert (batch.n_src, batch.n_tgt) == (1, 1)
 
 
-def test_token_counts_exclude_padding(corpus: EncodedCorpus) -> None:
-    for batch in make_stream(corpus).shortest_first():
-        assert batch.n_src == (batch.src != 0).sum()
-        assert batch.n_tgt == (batch.labels != 0).sum() == (batch.tgt_in != 0).sum()
-
-
 def test_to_moves_all_tensors(corpus: EncodedCorpus) -> None:
     batch = make_stream(corpus).build_plain_batch(np.array([1, 2]))
     moved = batch.to(torch.device("meta"))
@@ -126,7 +120,7 @@ def test_to_moves_all_tensors(corpus: EncodedCorpus) -> None:
 # --- bucketing --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tokens", [1, 20, 21, 60, 200, 10**6])
+@pytest.mark.parametrize("tokens", [1, 21, 60, 10**6])
 def test_batches_stay_within_the_budget(corpus: EncodedCorpus, tokens: int) -> None:
     """Padded targets fit the budget and padded sources twice the budget; only a batch of one pair may exceed it."""
     batches = list(make_stream(corpus, tokens).shortest_first())
@@ -195,7 +189,7 @@ def epoch_rows(stream: BatchStream, epoch: int) -> list[int]:
     return [row for batch in batches for row in rows(batch)]
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 7])
+@pytest.mark.parametrize("epoch", [0, 7])
 def test_an_epoch_holds_every_pair_once(corpus: EncodedCorpus, epoch: int) -> None:
     found = epoch_rows(make_stream(corpus), epoch)
     assert sorted(found) == list(range(len(corpus)))
@@ -219,7 +213,8 @@ def test_pairs_of_equal_length_are_regrouped_in_each_epoch(make_corpus: MakeCorp
 
 
 def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
-    first, second = ([int(corpus.tgt.lengths[batch].max()) for batch in make_stream(corpus).plan(i)] for i in (0, 1))
+    lengths = corpus.tgt.lengths_of(0, len(corpus))
+    first, second = ([int(lengths[batch].max()) for batch in make_stream(corpus).plan(i)] for i in (0, 1))
     assert sorted(first) == sorted(second)
     assert sorted(first) != first != second
 
@@ -227,7 +222,7 @@ def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
 # --- the stream position ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("from_end", [1, 2, 3, 5])
+@pytest.mark.parametrize("from_end", [1, 3, 5])
 def test_taking_three_equals_taking_one_three_times(corpus: EncodedCorpus, from_end: int) -> None:
     """Trap 42: inside an epoch, up to its end, and across it."""
     stream = make_stream(corpus)
@@ -301,8 +296,7 @@ def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus, epoch: int | 
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("count", [1, 2, 4, 6])
+@pytest.mark.parametrize(("count", "world_size"), [(1, 2), (4, 3), (6, 7)])
 def test_ranks_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, world_size: int) -> None:
     """Interleaved, the shares of all ranks equal the batches of a single process, also across the end of an epoch."""
     stream = make_stream(corpus)

@@ -132,7 +132,7 @@ class PartitionedBatches:
     ) -> None:
         """Divide `n_pairs` rows from `first_row` on into partitions.
 
-        `measure` returns the shapes of the batches of each. By default, each partition is bucketed once.
+        `measure` returns the shapes of the batches of each partition. The default buckets each partition once.
         """
         self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
         self.first_row = first_row
@@ -164,28 +164,22 @@ class PartitionedBatches:
 
     def shuffled(self, seed: int, epoch: int) -> PartitionedPlan:
         """Return the plan of a training epoch, a pure function of (seed, epoch)."""
-        n_partitions = len(self._blocks)
-        if n_partitions == 1:
-            return PartitionedPlan(np.arange(1), self.bounds, lambda _: self.partition(0).shuffled(seed, epoch))
-        order = np.random.default_rng([seed, epoch]).permutation(n_partitions)
-        sizes = np.diff(self.bounds)[order]
-        return PartitionedPlan(
-            order, np.cumsum([0, *sizes]), lambda number: self.partition(number).shuffled(seed, epoch, number)
-        )
+        order = np.random.default_rng([seed, epoch]).permutation(len(self._blocks))
+
+        def make(number: int) -> BatchPlan:
+            key = (seed, epoch) if len(order) == 1 else (seed, epoch, number)
+            return self.partition(number).shuffled(*key)
+
+        return PartitionedPlan(order, np.cumsum([0, *np.diff(self.bounds)[order]]), make)
 
     def _bucket(self, number: int) -> BucketedBatches:
-        starts = BLOCK_PAIRS * self._blocks[number]
-        ranges = [(int(start), min(int(start) + BLOCK_PAIRS, self._n_pairs)) for start in starts]
-        if len(self._blocks) == 1:
-            ranges = [(0, self._n_pairs)]
-        first = self.first_row
-        lengths = [self._read_lengths(first + start, first + end) for start, end in ranges]
+        starts: list[int] = (self.first_row + BLOCK_PAIRS * self._blocks[number]).tolist()
+        ranges = [(start, min(start + BLOCK_PAIRS, self.first_row + self._n_pairs)) for start in starts]
+        lengths = [self._read_lengths(*rows) for rows in ranges]
         src, tgt = (np.concatenate([pair[side] for pair in lengths]) for side in (0, 1))
         bucketed = BucketedBatches(src, tgt, self._tokens)
-        if len(self._blocks) > 1:
-            rows: Rows = np.concatenate([np.arange(start, end, dtype=np.int32) for start, end in ranges])
-            bucketed.rows = rows[bucketed.rows]
-        bucketed.rows += np.int32(first)
+        rows = np.concatenate([np.arange(*rows, dtype=np.int32) for rows in ranges])
+        bucketed.rows = rows[bucketed.rows]
         return bucketed
 
 
@@ -317,7 +311,7 @@ class BatchStream:
 
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
         `modify` changes the pairs of each training batch. A pair that would then be empty, have the unknown token, or
-        have more than `max_length` tokens on one side with the end symbol, stays as it was. `measure` is that of
+        have more than `max_length` tokens on one side with the end symbol, stays as it was. For `measure`, see
         `PartitionedBatches`.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
@@ -402,9 +396,8 @@ class BatchStream:
 
     def batch_of_shape(self, number: int) -> Batch:
         """Return the batch to which row `number` of `shapes` belongs, or its largest part, as it is in epoch 0."""
-        return max(
-            self.build_training_batches(next(islice(self._shortest_first(), number, None)), 0), key=lambda x: x.n_padded
-        )
+        rows = next(islice(self._shortest_first(), number, None))
+        return max(self.build_training_batches(rows, 0), key=lambda batch: batch.n_padded)
 
     def halve(self, batch: Batch) -> list[Batch]:
         """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
