@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,11 @@ class WarmStart:
 
         Raises `UserError` if it is not a run, or its tokenizers or weights do not fit this configuration.
         """
-        run, tokenizers = _open_run(config), load_tokenizers(config)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                theirs = Transformer(run.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+        tokenizers = load_tokenizers(config)
+        with _name_key(), torch.random.fork_rng(devices=[]):
+            run = RunFolder.open(str(config.train.init_from))
+            theirs = Transformer(run.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
             checkpoint = load_weights_of(theirs, run, "best")
-        except UserError as error:
-            raise UserError(f"{KEY}: {error}") from None
         with torch.device("meta"):
             ours = Transformer(config.model, tokenizers.src, tokenizers.tgt)
         differences = tuple(_differing_keys("model", config.model, theirs.config))
@@ -118,15 +117,11 @@ def load_tokenizers(config: Config) -> TokenizerPair:
 
     Raises `UserError` if section `tokenizer` asks for other ones.
     """
-    run = _open_run(config)
-    try:
-        differences = list(
-            _differing_keys("tokenizer", config.tokenizer, run.read_section("tokenizer", TokenizerConfig))
-        )
+    with _name_key():
+        run = RunFolder.open(str(config.train.init_from))
+        theirs = run.read_section("tokenizer", TokenizerConfig)
         pair = TokenizerPair.load(run.tokenizer)
-    except UserError as error:
-        raise UserError(f"{KEY}: {error}") from None
-    if differences:
+    if differences := [*_differing_keys("tokenizer", config.tokenizer, theirs)]:
         raise UserError(
             f"{KEY}: {run.path}: its tokenizers come with its weights, but this configuration asks for others;\n"
             f"{_remedy(run, differences)}"
@@ -142,9 +137,11 @@ def load_tokenizers(config: Config) -> TokenizerPair:
     return pair
 
 
-def _open_run(config: Config) -> RunFolder:
+@contextmanager
+def _name_key() -> Generator[None]:
+    """Name the key `train.init_from` in errors about the other run."""
     try:
-        return RunFolder.open(str(config.train.init_from))
+        yield
     except UserError as error:
         raise UserError(f"{KEY}: {error}") from None
 
