@@ -29,10 +29,10 @@ OPEN_SHARDS = 4  # memory maps that are kept; their pages count as memory of the
 B = TypeVar("B", bound=Sized)
 
 
-def log_progress(blocks: Iterable[B], verb: str, total: int | None = None, start: int = 0) -> Iterator[B]:
-    """Yield the blocks, and log messages such as `data: encoded 40,000 of 90,000 pairs`, counted from `start`."""
-    with ProgressReport(f"data: {verb}", total, "pairs").show(start, bar=False) as progress:
-        count = start
+def log_progress(blocks: Iterable[B], verb: str, total: int | None = None) -> Iterator[B]:
+    """Yield the blocks, and log messages such as `data: encoded 40,000 of 90,000 pairs`."""
+    with ProgressReport(f"data: {verb}", total, "pairs").show(bar=False) as progress:
+        count = 0
         for block in blocks:
             n_pairs = len(block)  # the consumer may change it
             yield block
@@ -45,20 +45,13 @@ COLUMNS = {"src": "string", "tgt": "string", "file": "int32", "line": "int64"}
 Integers = Sequence[int] | NDArray[np.integer[Any]]
 
 
-class TextHash:
-    """SHA-256 of sentence pairs."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self.hexdigest = self._digest.hexdigest
-
-    def update(self, src: Sequence[str], tgt: Sequence[str]) -> None:
-        """Add pairs."""
-        self._digest.update("".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode())
+def encode_pairs(src: Sequence[str], tgt: Sequence[str]) -> bytes:
+    """Return the bytes by which pairs enter the hash of a text."""
+    return "".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode()
 
 
 class TableWriter(ExitStack):
-    """Writes a table, and hashes its text. A context manager."""
+    """Writes a table, and hashes its text: `digest` has the SHA-256 so far. A context manager."""
 
     def __init__(self, path: Path, extra_columns: Sequence[str] = ()) -> None:
         super().__init__()
@@ -67,7 +60,7 @@ class TableWriter(ExitStack):
         self._pa: Any = pyarrow
         kinds = {**COLUMNS, **dict.fromkeys(extra_columns, "int64")}
         self._schema = self._pa.schema([(name, getattr(self._pa, kind)()) for name, kind in kinds.items()])
-        self._text = TextHash()
+        self.digest = hashlib.sha256()
         self._stream = self.enter_context(
             self._pa.ipc.new_file(self.enter_context(self._pa.OSFile(str(path), "wb")), self._schema)
         )
@@ -76,13 +69,9 @@ class TableWriter(ExitStack):
     def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Integers) -> None:
         """Append pairs, with their `file`, `line` and any extra columns."""
         self.n_pairs += len(src)
-        self._text.update(src, tgt)
+        self.digest.update(encode_pairs(src, tgt))
         values = dict(zip(self._schema.names, (src, tgt, *columns), strict=True))
         self._stream.write_batch(self._pa.RecordBatch.from_pydict(values, schema=self._schema))
-
-    def text_hash(self) -> str:
-        """Return the SHA-256 of the text that was written so far."""
-        return self._text.hexdigest()
 
 
 def read_record_batches(path: Path) -> Iterator[Any]:
@@ -162,8 +151,9 @@ class ParallelCorpus:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield the sentence pairs in order."""
-        for batch in self.batches():
-            yield from zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)
+        for number in range(len(self.shards)):
+            for batch in self.shard_record_batches(number):
+                yield from zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)
 
     @cached_property
     def table_bounds(self) -> NDArray[np.int64]:
@@ -220,11 +210,6 @@ class ParallelCorpus:
             yield rows, batch if len(rows) == len(batch) else batch.take(rows - start)
             start += len(batch)
 
-    def batches(self) -> Iterator[Any]:
-        """Yield all rows in order, as Arrow record batches."""
-        for number in range(len(self.shards)):
-            yield from self.shard_record_batches(number)
-
     def take(self, rows: NDArray[np.int64], columns: Sequence[str] = tuple(COLUMNS)) -> dict[str, list[Any]]:
         """Return some rows in the given order, by column. `file` has the names of the files."""
         table_rows = self._table_rows(rows)
@@ -275,10 +260,7 @@ class ParallelCorpus:
         return self._renamed(name, shards=self.shards[start:stop], source_sizes={}, **chosen)
 
     def sample(self, size: int) -> list[tuple[str, str]]:
-        """Return at most `size` pairs, in runs that are spread evenly over the corpus.
-
-        Single rows would map nearly every page of the file.
-        """
+        """Return at most `size` pairs, in evenly spread windows: single rows would map nearly every page of a file."""
         starts = [*range(0, len(self), SAMPLE_WINDOW)]
         if len(self) > size:
             starts = np.linspace(0, len(self) - SAMPLE_WINDOW, size // SAMPLE_WINDOW).astype(np.int64).tolist()

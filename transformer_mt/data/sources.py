@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data import corpus as shards
+from transformer_mt.data import corpus
 from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
@@ -208,7 +208,7 @@ def load_corpus(
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states]
     parts = _divide(source, cache_dir, runner)
-    task = partial(read_part, parts, columns, shards.SHARD_PAIRS, max_bad_rows)
+    task = partial(read_part, parts, columns, corpus.SHARD_PAIRS, max_bad_rows)
     stage = Stage("read", cache_dir, key, len(parts), task, _min_text_bytes(source))
     found: list[Shard] = []
     hashes: list[str] = []
@@ -334,14 +334,14 @@ def read_part(
     pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, columns, bad)
     files = dict[str, int]()
     written: list[tuple[str, int, str]] = []
-    while block := [*islice(pairs, min(shards.BLOCK_SIZE, shard_pairs))]:
+    while block := [*islice(pairs, min(corpus.BLOCK_SIZE, shard_pairs))]:
         name = f"{len(written)}.arrow"
         with TableWriter(folder / name) as table:
             while block:
                 src, tgt, names, lines = zip(*block, strict=True)
                 table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
-                block = [*islice(pairs, min(shards.BLOCK_SIZE, shard_pairs - table.n_pairs))]
-        written.append((name, table.n_pairs, table.text_hash()))
+                block = [*islice(pairs, min(corpus.BLOCK_SIZE, shard_pairs - table.n_pairs))]
+        written.append((name, table.n_pairs, table.digest.hexdigest()))
     counts = {"bad_rows": bad.listed, "n_bad_rows": bad.n_bad, "n_unpaired": bad.n_unpaired}
     return {"shards": written, "files": [*files], **counts}
 
@@ -416,8 +416,8 @@ def _divide_rows(files: tuple[str, str], counts: Mapping[str, LineCounts]) -> It
     n_rows = src_counts.n_lines
     if tgt_counts.n_lines != n_rows:
         raise unequal_length_error((Path(src), Path(tgt)), (n_rows, tgt_counts.n_lines), PAIRS_REMEDY)
-    for first in range(0, n_rows, shards.SHARD_PAIRS):
-        size = min(shards.SHARD_PAIRS, n_rows - first)
+    for first in range(0, n_rows, corpus.SHARD_PAIRS):
+        size = min(corpus.SHARD_PAIRS, n_rows - first)
         yield RowRange(src, tgt, size, src_counts.find(first), tgt_counts.find(first))
 
 

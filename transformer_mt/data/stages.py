@@ -23,7 +23,7 @@ from functools import cached_property
 from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,15 +182,8 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
     path.write_bytes(buffer.getbuffer())
 
 
-class Runner(Protocol):
-    """Executes stages. The flow that prepares a corpus calls it for each stage in turn."""
-
-    def __call__(self, stage: Stage) -> list[TaskResult]:
-        """Return the results of a stage, after its unfinished tasks have run.
-
-        Raises `UserError` if a task has failed.
-        """
-        ...
+Runner = Callable[[Stage], list[TaskResult]]
+"""Function that runs the unfinished tasks of a stage and returns all results. Raises `UserError` if a task fails."""
 
 
 class StageRunner(ABC):
@@ -245,7 +238,7 @@ class LocalRunner(StageRunner):
         with ExitStack() as stack:
             finished: Iterable[None] = map(stage.run_task, tasks)
             if workers > 1:
-                pool = stack.enter_context(open_pool(workers, _receive, stage))
+                pool = stack.enter_context(open_pool(workers, _init_worker, stage))
                 finished = pool.map_in_order(Stage.run_task, tasks)
             for n_finished, _ in enumerate(finished, start=n_before + 1):
                 report.update(n_finished)
@@ -255,7 +248,7 @@ IN_PROCESS_RUNNER = LocalRunner()
 """Runs all tasks in this process."""
 
 
-def _receive(stage: Stage) -> Stage:
+def _init_worker(stage: Stage) -> Stage:
     """Return the stage in a worker process, whose libraries must not start a thread for each core."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return stage

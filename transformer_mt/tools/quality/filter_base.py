@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,8 @@ FindReason = Callable[[str, str], str | None]
 """Function of source and target that returns the reason why a pair has a problem, or None."""
 FilterFunction = Callable[[Block], Mapping[int, str]]
 """Function that maps the index in the block of each removed or changed pair to the reason."""
+MakeFunction = Callable[[int], FilterFunction]
+"""Function that makes the filter function for the blocks of a shard. It can be pickled."""
 
 
 @dataclass(frozen=True)
@@ -183,17 +185,9 @@ class PairFilter(Filter):
         return apply
 
 
-class FoundPairs(Protocol):
-    """Result of `CorpusFilter.find`. It can be pickled."""
-
-    def make_function(self, shard: int) -> FilterFunction:
-        """Return the filter function for the blocks of a shard."""
-        ...
-
-
 class CorpusFilter(Filter):
     """A filter that compares pairs with others, or must see them in order."""
 
-    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> FoundPairs:
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeFunction:
         """Search the pairs that the filters before it have left. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError

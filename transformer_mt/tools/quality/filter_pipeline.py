@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformer_mt.data.corpus import (
     ParallelCorpus,
     Shard,
     TableWriter,
-    TextHash,
+    encode_pairs,
     join_fingerprints,
     log_progress,
 )
@@ -30,7 +31,7 @@ from transformer_mt.tools.quality.filter_base import (
     Filter,
     FilterContext,
     FilterFunction,
-    FoundPairs,
+    MakeFunction,
     read_blocks,
 )
 
@@ -67,7 +68,7 @@ def apply_filters(
 class PairSample:
     """Counts pairs, and keeps up to `size` examples, spread evenly."""
 
-    def __init__(self, size: int = MAX_EXAMPLES) -> None:
+    def __init__(self, size: int) -> None:
         self._size, self._stride = size, 1
         self.count, self.examples = 0, list[PairExample]()
 
@@ -81,10 +82,10 @@ class PairSample:
             self.count += 1
 
 
-def merge_examples(of_shards: Sequence[Sequence[Any]], size: int = MAX_EXAMPLES) -> tuple[PairExample, ...]:
-    """Return at most `size` of the examples of all shards, from the metadata of their tasks."""
+def merge_examples(of_shards: Sequence[Sequence[Any]]) -> tuple[PairExample, ...]:
+    """Return at most `MAX_EXAMPLES` of the examples of all shards, from the metadata of their tasks."""
     found = [PairExample(*example) for examples in of_shards for example in examples]
-    rows: list[int] = np.unique(np.linspace(0, len(found) - 1, min(size, len(found)), dtype=np.int64)).tolist()
+    rows: list[int] = np.unique(np.linspace(0, len(found) - 1, min(MAX_EXAMPLES, len(found)), dtype=np.int64)).tolist()
     return tuple(found[row] for row in rows)
 
 
@@ -98,13 +99,13 @@ class ShardFilters:
     pairs: ParallelCorpus
     context: FilterContext
     filters: Sequence[Filter]
-    found: Sequence[FoundPairs | None]  # for each filter; None: it needs no other block
+    found: Sequence[MakeFunction | None]  # for each filter; None: it needs no other block
     removes: bool = True
 
     def apply(self, shard: int, observe: Observer) -> Iterator[Block]:
         """Apply the filters to the blocks of a shard, see `apply_filters`."""
         functions = [
-            filter_.make_function(self.context) if found is None else found.make_function(shard)
+            filter_.make_function(self.context) if found is None else found(shard)
             for filter_, found in zip(self.filters, self.found, strict=True)
         ]
         n_rows = int(self.pairs.bounds[shard + 1] - self.pairs.bounds[shard])
@@ -120,7 +121,7 @@ class ShardFilters:
 
 def find_pairs(
     pairs: ParallelCorpus, context: FilterContext, filters: Sequence[Filter], cache_dir: Path, runner: Runner
-) -> list[FoundPairs | None]:
+) -> list[MakeFunction | None]:
     """Let each `CorpusFilter` search the corpus. The result is None for other filters."""
     return [
         filter_.find(pairs, context, cache_dir, runner) if isinstance(filter_, CorpusFilter) else None
@@ -161,18 +162,18 @@ class FilterTask:
             for block in blocks:
                 files = [indices[name] for name in block.files]
                 table.write(block.src, block.tgt, files, block.lines, block.rows)
-        return table.n_pairs, table.text_hash()
+        return table.n_pairs, table.digest.hexdigest()
 
     def _write_rows(self, blocks: Iterator[Block], shard: Shard, folder: Path) -> tuple[int, str]:
-        text, positions = TextHash(), [np.empty(0, np.int64)]
+        digest, positions = sha256(), [np.empty(0, np.int64)]
         for block in blocks:
-            text.update(block.src, block.tgt)
+            digest.update(encode_pairs(block.src, block.tgt))
             positions.append(block.positions)
         rows = np.concatenate(positions)
         if shard.kept is not None:
             rows = np.load(shard.kept)[rows]
         save_array(folder / KEPT, rows.astype(np.uint32))
-        return len(rows), text.hexdigest()
+        return len(rows), digest.hexdigest()
 
     def make_shard(self, old: Shard, result: TaskResult) -> Shard:
         """Return the filtered shard, from the unfiltered one and the result of its task."""
