@@ -220,7 +220,7 @@ def _describe_preprocessing(statistics: CorpusStatistics) -> Iterator[str]:
     """Yield advice about text that is unlike what users type."""
     pairs = [*zip(statistics.src.sample, statistics.tgt.sample, strict=True)]
     for check in PREPROCESSING_CHECKS:
-        find_reason = cast(FunctionFilter, check.filter).reason_of
+        find_reason = cast(FunctionFilter, check.make_filter()).reason_of
         share = sum(find_reason(*pair) is not None for pair in pairs) / len(pairs)
         if share >= check.min_share:
             yield f"{share:.0%} of the pairs {check.message}; {check.remedy}"

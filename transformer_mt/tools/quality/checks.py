@@ -26,13 +26,7 @@ from transformer_mt.tools.languages.detection import EXCHANGE_REMEDY, LanguageDe
 from transformer_mt.tools.languages.scripts import language_scripts, split_units
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
-from transformer_mt.tools.quality.filter_base import (
-    SIDE_NAMES,
-    Block,
-    Filter,
-    FilterContext,
-    PairFilter,
-)
+from transformer_mt.tools.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, PairFilter
 from transformer_mt.tools.quality.filter_pipeline import PairSample, ShardFilters, find_pairs, merge_examples
 from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.line_alignment import LineRange
@@ -49,13 +43,16 @@ class CorpusCheck(NamedTuple):
     remedy: str  # item of `data.filters`, as YAML; "": none
     warning_share: float
     error_share: float = NEVER
-    filter: Filter | None = None  # finds the pairs; None: the remedy, a filter with its defaults
+    find: Callable[[str], object] | None = None  # finds the problem in a side
+    filter: Filter | None = None  # finds the pairs; without it and `find`: the remedy, a filter with its defaults
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
     group: str = "content"
     min_share: float = 0.0  # below which it is no finding
 
     def make_filter(self) -> Filter:
         """Return the filter that finds the pairs."""
+        if self.find is not None:
+            return FunctionFilter(reason_of=partial(_name_sides, self.find))
         return self.filter or make_filter(self.remedy)
 
 
@@ -69,12 +66,8 @@ class FunctionFilter(PairFilter, name="function"):
         return self.reason_of(src, tgt)
 
 
-def _in_sides(find: Callable[[str], object]) -> FunctionFilter:
-    """Return a filter that names the sides in which `find` finds something."""
-    return FunctionFilter(reason_of=partial(_name_sides, find))
-
-
 def _name_sides(find: Callable[[str], object], src: str, tgt: str) -> str | None:
+    """Return the names of the sides in which `find` finds something."""
     return " and ".join(name for name, text in zip(SIDE_NAMES, (src, tgt), strict=True) if find(text)) or None
 
 
@@ -89,7 +82,7 @@ def _different_brackets(src: str, tgt: str) -> str | None:
 _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
 CONTENT_CHECKS = [
-    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, filter=_in_sides(_is_blank)),
+    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, find=_is_blank),
     CorpusCheck(
         # a statistic: of correct pairs, it finds 0.1 to 2 % of Multi30k and 2 to 22 % of messages of programs; of
         # shuffled ones, 42 to 83 %
@@ -122,30 +115,22 @@ CONTENT_CHECKS = [
         "normalize: {mojibake: true}",
         0.001,
         0.2,
-        filter=_in_sides(signals.has_mojibake),
+        find=signals.has_mojibake,
     ),
     CorpusCheck(
-        "control characters",
-        "have control characters",
-        "normalize",
-        0.001,
-        filter=_in_sides(signals.find_control_characters),
+        "control characters", "have control characters", "normalize", 0.001, find=signals.find_control_characters
     ),
     CorpusCheck(
-        "invisible characters",
-        "have invisible characters",
-        "normalize",
-        0.01,
-        filter=_in_sides(signals.find_invisible_characters),
+        "invisible characters", "have invisible characters", "normalize", 0.01, find=signals.find_invisible_characters
     ),
     CorpusCheck(
         "line separators",
         "have a character that other programs take for a line end",
         "normalize",
         0.001,
-        filter=_in_sides(signals.find_line_separators),
+        find=signals.find_line_separators,
     ),
-    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, filter=_in_sides(signals.find_html)),
+    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, find=signals.find_html),
 ]
 PREPROCESSING_CHECKS = [
     CorpusCheck(
@@ -153,7 +138,7 @@ PREPROCESSING_CHECKS = [
         "have spaces before punctuation or between words that users do not type, and translations will have them",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
         0.3,
-        filter=_in_sides(signals.is_tokenized),
+        find=signals.is_tokenized,
         min_share=0.3,
     ),
     CorpusCheck(
@@ -161,7 +146,7 @@ PREPROCESSING_CHECKS = [
         "have no capitals, and neither will translations",
         "take the original text, or set tokenizer.normalization: [lowercase], so that users may type capitals",
         NEVER,
-        filter=_in_sides(signals.is_lower_case),
+        find=signals.is_lower_case,
         min_share=0.95,
     ),
 ]
@@ -178,21 +163,16 @@ CHECKS = [
     ),
     CorpusCheck("pair", "repeat an earlier pair", "duplicate", 0.1, group="duplicates"),
     CorpusCheck("near pair", "are similar to another pair", "near_duplicate", 0.1, group="duplicates"),
-    CorpusCheck(
-        "source",
-        "repeat an earlier source",
-        "duplicate: {of: src}",
-        0.5,
-        filter=make_filter("duplicate", of="src"),
-        group="duplicates",
-    ),
-    CorpusCheck(
-        "target",
-        "repeat an earlier target",
-        "duplicate: {of: tgt}",
-        0.5,
-        filter=make_filter("duplicate", of="tgt"),
-        group="duplicates",
+    *(
+        CorpusCheck(
+            name,
+            f"repeat an earlier {name}",
+            f"duplicate: {{of: {of}}}",
+            0.5,
+            filter=make_filter("duplicate", of=of),
+            group="duplicates",
+        )
+        for name, of in zip(SIDE_NAMES, ("src", "tgt"), strict=True)
     ),
 ]
 SAMPLE_CHECKS = [check for check in (*CONTENT_CHECKS, *PREPROCESSING_CHECKS) if check.name != "unrelated"]

@@ -6,48 +6,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from transformer_mt.tools.quality.corpus_filters import (
-    DuplicateFilter,
-    NearDuplicateFilter,
-    NearOverlapFilter,
-    OverlapFilter,
-    UnrelatedFilter,
-)
+from transformer_mt.tools.quality import corpus_filters, pair_filters, score_filters
 from transformer_mt.tools.quality.filter_base import Filter
-from transformer_mt.tools.quality.pair_filters import (
-    CopyFilter,
-    LanguageFilter,
-    LengthFilter,
-    NormalizeFilter,
-    NumbersFilter,
-    RatioFilter,
-    RegexFilter,
-    RepetitionFilter,
-    ScriptFilter,
-    UrlsFilter,
-)
-from transformer_mt.tools.quality.score_filters import CommandFilter, ScoreFilter
 
 FILTERS: dict[str, type[Filter]] = {
     filter_.name: filter_
     for filter_ in (
-        NormalizeFilter,
-        LengthFilter,
-        RatioFilter,
-        LanguageFilter,
-        ScriptFilter,
-        CopyFilter,
-        DuplicateFilter,
-        NearDuplicateFilter,
-        OverlapFilter,
-        NearOverlapFilter,
-        UnrelatedFilter,
-        NumbersFilter,
-        UrlsFilter,
-        RepetitionFilter,
-        RegexFilter,
-        ScoreFilter,
-        CommandFilter,
+        pair_filters.NormalizeFilter,
+        pair_filters.LengthFilter,
+        pair_filters.RatioFilter,
+        pair_filters.LanguageFilter,
+        pair_filters.ScriptFilter,
+        pair_filters.CopyFilter,
+        corpus_filters.DuplicateFilter,
+        corpus_filters.NearDuplicateFilter,
+        corpus_filters.OverlapFilter,
+        corpus_filters.NearOverlapFilter,
+        corpus_filters.UnrelatedFilter,
+        pair_filters.NumbersFilter,
+        pair_filters.UrlsFilter,
+        pair_filters.RepetitionFilter,
+        pair_filters.RegexFilter,
+        score_filters.ScoreFilter,
+        score_filters.CommandFilter,
     )
 }
 """The filters by name."""
