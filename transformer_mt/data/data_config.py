@@ -22,14 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from transformer_mt.config.section import (
-    MAY_CHANGE,
-    FolderName,
-    PathName,
-    Section,
-    check_folder_name,
-    section_error,
-)
+from transformer_mt.config.section import MAY_CHANGE, FolderName, PathName, Section, check_folder_name, section_error
 from transformer_mt.config.yaml_loader import KeyPath
 from transformer_mt.data.languages import check_language
 from transformer_mt.errors import UserError
@@ -142,10 +135,7 @@ class Source(Section):
         return (*self.src, *self.tgt, *self.table)
 
     def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the text files of the sources and of the translations, after `reverse`.
-
-        Raises `UserError` if the source is refused.
-        """
+        """Return the text files of both sides, after `reverse`. Raises `UserError` if the source is refused."""
         self.check_may_be_read()
         return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
 

@@ -154,18 +154,13 @@ class EncodedSide:
         """Return the number of tokens."""
         return sum(len(shard.ids) for shard in self._shards)
 
-    @property
-    def lengths(self) -> Lengths:
-        """Return the tokens per sentence: [N]. This takes 12 bytes for each."""
-        return self.lengths_of(0, len(self))
-
     def lengths_of(self, start: int, end: int) -> Lengths:
-        """Return the tokens of the sentences from `start` to `end`."""
+        """Return the number of tokens of each sentence from `start` to `end`. This takes 12 bytes for each."""
         parts = [np.diff(offsets) for _, offsets in self._slices(start, end)]
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int32)
 
     def ids_of(self, start: int, end: int) -> Ids:
-        """Return the tokens of the sentences from `start` to `end`, concatenated."""
+        """Return the ids of the sentences from `start` to `end`, concatenated."""
         return np.concatenate([ids[offsets[0] : offsets[-1]] for ids, offsets in self._slices(start, end)])
 
     def _slices(self, start: int, end: int) -> Iterator[SideArrays]:

@@ -161,7 +161,7 @@ _STRUCTURED = (
     "tsv ttml vtt vue xhtml xlf xliff xls xlsx xml yaml yml zip"
 )
 _STRUCTURED_SUFFIXES = frozenset(_STRUCTURED.split())
-_SIGNS: Mapping[str, re.Pattern[str]] = {
+_STRUCTURE_PATTERNS: Mapping[str, re.Pattern[str]] = {
     "rtf": re.compile(r"\{\\rtf"),
     "tmx": re.compile(r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE[^>]*>\s*)?<tmx\b"),
     "xliff": re.compile(r"(?:<\?xml[^>]*>\s*)?<xliff\b"),
@@ -176,7 +176,7 @@ _SIGNS: Mapping[str, re.Pattern[str]] = {
     "tsv": re.compile(r"(?:[^\t\n]*(?:\t[^\t\n]*){1}\n){3}|(?:[^\t\n]*(?:\t[^\t\n]*){2}\n){3}"),
 }
 """Patterns of the start of structured text, by its usual suffix."""
-_SIGN_LINES, _SIGN_WIDTH = 100, 1000  # lines of the start, and characters of each
+_HEAD_LINES, _HEAD_WIDTH = 100, 1000  # lines of the start, and characters of each
 
 
 def find_structure(path: Path) -> str | None:
@@ -186,9 +186,9 @@ def find_structure(path: Path) -> str | None:
         return suffix
     if not path.is_file():  # a pipe can be read only once
         return None
-    lines = islice(read_lines(path, "replace", on_bad=skip_bad_row), _SIGN_LINES)
-    head = "".join(f"{line[:_SIGN_WIDTH]}\n" for line in lines).lstrip()
-    return next((kind for kind, sign in _SIGNS.items() if sign.match(head)), None)
+    lines = islice(read_lines(path, "replace", on_bad=skip_bad_row), _HEAD_LINES)
+    head = "".join(f"{line[:_HEAD_WIDTH]}\n" for line in lines).lstrip()
+    return next((kind for kind, pattern in _STRUCTURE_PATTERNS.items() if pattern.match(head)), None)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

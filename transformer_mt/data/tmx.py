@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 from xml.parsers import expat
 
 from transformer_mt.data.languages import primary_language
@@ -50,19 +50,15 @@ def read_units(path: Path, keep_markup: bool = False) -> Iterator[TranslationUni
     """
     parser = _Parser(str(path), keep_markup)
     with open_text(path) as file:
-        while True:
-            is_last = parser.feed(_read_chunk(file, path, parser))
+        is_last = False
+        while not is_last:
+            try:
+                chunk = file.read(CHUNK_BYTES)
+            except DAMAGE as error:
+                raise damage_error(str(path), parser.line, error) from None
+            is_last = parser.feed(chunk)
             yield from parser.units
             parser.units.clear()
-            if is_last:
-                return
-
-
-def _read_chunk(file: IO[bytes], path: Path, parser: _Parser) -> bytes:
-    try:
-        return file.read(CHUNK_BYTES)
-    except DAMAGE as error:
-        raise damage_error(str(path), parser.line, error) from None
 
 
 class _Parser:

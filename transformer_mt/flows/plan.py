@@ -21,12 +21,7 @@ from transformer_mt.flows.warm_start import find_warm_start
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import describe_hardware, detect_allocator
-from transformer_mt.system.files import (
-    find_existing_parent,
-    format_bytes,
-    measure_folder,
-    read_free_disk_bytes,
-)
+from transformer_mt.system.files import find_existing_parent, format_bytes, measure_folder, read_free_disk_bytes
 from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.distributed import Ranks

@@ -14,12 +14,7 @@ from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import EvaluationSet
-from transformer_mt.flows.evaluation import (
-    list_tags,
-    make_evaluation_set,
-    make_shared_scorer,
-    read_training_targets,
-)
+from transformer_mt.flows.evaluation import list_tags, make_evaluation_set, make_shared_scorer, read_training_targets
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status
 from transformer_mt.runs.folder import RunFolder, is_locked

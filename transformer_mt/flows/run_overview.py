@@ -89,12 +89,7 @@ def write_readme(run: RunFolder, config: Config, *, is_running: bool) -> None:
 
 
 def render_readme(
-    run: RunFolder,
-    config: Config,
-    record: Mapping[str, Any],
-    best: CheckpointInfo | None,
-    *,
-    is_running: bool = False,
+    run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None, *, is_running: bool = False
 ) -> str:
     """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
     provenance = record["provenance"]
@@ -222,7 +217,7 @@ class RunSummary:
     hours: float | None
     parameters: int | None
     n_bytes: int
-    directions: tuple[str, ...]
+    directions: tuple[str, ...]  # of the training pairs, such as en-de
     changed: float  # seconds since the epoch
 
 
@@ -270,7 +265,9 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
         checkpoints = run.list_readable_checkpoints()
         record = run.read_metadata()
         config = configuration.load_run(run)
-        max_steps, directions = config.train.max_steps, _list_directions(config.data)
+        max_steps, data = config.train.max_steps, config.data
+        pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
+        directions = tuple(dict.fromkeys(map("-".join, pairs)))
         checkpoints = run.list_checkpoints()
     except OSError as error:
         problem = f"{error.filename}: {error.strerror}"
@@ -294,9 +291,3 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
         directions=directions,
         changed=min(max(path.stat().st_mtime for path in files if path.exists()), LAST_TIME),
     )
-
-
-def _list_directions(data: DataConfig) -> tuple[str, ...]:
-    """Return the directions of the training pairs, such as `en-de`, each once."""
-    pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
-    return tuple(dict.fromkeys("-".join(pair) for pair in pairs))

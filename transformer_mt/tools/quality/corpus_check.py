@@ -22,12 +22,7 @@ from transformer_mt.tools.pages.charts import draw_bars
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
-from transformer_mt.tools.quality.line_alignment import (
-    LineRange,
-    align_lines,
-    explain_offset,
-    find_misaligned_ranges,
-)
+from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 REPAIR_HINT = "; or run tmt check with --write FOLDER"  # for training pairs only: held-out text is not repaired
@@ -50,34 +45,33 @@ def check_sources(
         for keys, source in data.iterate_held_out_sources()
     }
     sources = {**train, **held_out}
-    hints = {of: REPAIR_HINT if of in train else "" for of in sources}
+    hints = {key: REPAIR_HINT if key in train else "" for key in sources}
     try:
-        corpora = {of: load(source) for of, source in sources.items()}
+        corpora = {key: load(source) for key, source in sources.items()}
     except UserError:
-        unequal = [finding for of, source in sources.items() for finding in check_line_counts(of, source, hints[of])]
+        unequal = [found for key, source in sources.items() for found in check_line_counts(key, source, hints[key])]
         if not unequal:
             raise
         return CorpusReport(name, {}, unequal, [])
     cache_dir = Path(data.cache_dir)
-    misaligned = {of: find_misaligned_ranges(corpus, cache_dir, runner) for of, corpus in corpora.items()}
+    misaligned = {key: find_misaligned_ranges(corpus, cache_dir, runner) for key, corpus in corpora.items()}
     findings = [
-        describe_misalignment(of, corpora[of], line_range, hints[of])
-        for of, found in misaligned.items()
-        for line_range in found
+        describe_misalignment(key, corpora[key], line_range, hints[key])
+        for key, ranges in misaligned.items()
+        for line_range in ranges
     ]
     histograms: list[Histogram] = []
-    for of, source in train.items():
+    others = {key: corpora[key] for key in held_out}
+    for key, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
-        others = {other: corpora[other] for other in held_out}
-        found, histogram = check_pairs(corpora[of], languages, others, misaligned[of], cache_dir, runner)
+        found, histogram = check_pairs(corpora[key], languages, others, misaligned[key], cache_dir, runner)
         found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
         if len(train) > 1:
-            found = [replace(one, message=f"{one.message} (in {of})") for one in found]
-            histogram = replace(histogram, title=f"{of}: {histogram.title}")
+            found = [replace(one, message=f"{one.message} (in {key})") for one in found]
+            histogram = replace(histogram, title=f"{key}: {histogram.title}")
         findings += found
         histograms.append(histogram)
-    sizes = {of: len(corpus) for of, corpus in corpora.items()}
-    return CorpusReport(name, sizes, findings, histograms)
+    return CorpusReport(name, {key: len(corpus) for key, corpus in corpora.items()}, findings, histograms)
 
 
 def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[PairExample]:

@@ -50,7 +50,10 @@ def find_high_loss_pairs(
 ) -> list[HighLossPair]:
     """Return the `count` pairs with the largest excess loss, the largest first, with a likely reason."""
     losses = measure_losses(corpus, data, tokenizers, score)
-    excess = subtract_unigram_losses(losses, corpus, tokenizers.tgt)
+    excess = losses - compute_unigram_losses(corpus, tokenizers.tgt)
+    for first, end in pairwise(corpus.source_bounds().tolist()):
+        if first < end:
+            excess[first:end] -= np.median(excess[first:end])
     rows = np.argsort(-excess, kind="stable")[:count]
     block = take_block(corpus.text, corpus.find_text_rows(rows))
     reasons = find_reasons(data, corpus.text, block)
@@ -80,20 +83,10 @@ def measure_losses(corpus: EncodedCorpus, data: DataConfig, tokenizers: Tokenize
     return np.array(means, np.float32)
 
 
-def subtract_unigram_losses(losses: Losses, corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
-    """Return the excess of each loss over that of a unigram model, relative to the median of its source. [N]."""
-    excess = losses - compute_unigram_losses(corpus, tokenizer)
-    for first, end in pairwise(corpus.source_bounds().tolist()):
-        if first < end:
-            excess[first:end] -= np.median(excess[first:end])
-    return excess
-
-
 def compute_unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
     """Return the loss of each target under the frequencies of its tokens, in nats per token with the end symbol. [N].
 
-    Frequencies are those of both languages, so that a copied source has no rare tokens. The end symbol
-    adds a loss of 0.
+    Frequencies are those of both languages, so that a copied source has no rare tokens. The end symbol adds 0.
     """
     sample = tokenizer.encode([src for src, _ in corpus.text.sample(SAMPLE_SIZE)])
     ids = np.fromiter(chain.from_iterable(sample), np.int64)

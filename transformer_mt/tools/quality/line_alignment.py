@@ -247,12 +247,12 @@ def _lexical_scores(
             for number, state in product(open_groups, states):
                 lines = range(number * GROUP, min(len(window.src), (number + 1) * GROUP), step)
                 found[number, state] = sum(window.scores(lines, OFFSETS[state]))
-            open_groups = np.flatnonzero(~_with_neighbours_fit(found, step)).tolist()
+            open_groups = np.flatnonzero(~_find_fitting_groups(found, step)).tolist()
     return scores
 
 
-def _with_neighbours_fit(scores: Matrix, step: int) -> NDArray[np.bool_]:
-    """Return whether some offset fits each group, and those before and after. Every `step`-th line was scored."""
+def _find_fitting_groups(scores: Matrix, step: int) -> NDArray[np.bool_]:
+    """Return a mask of the groups that some offset fits, like those before and after, from every `step`-th line."""
     fits = scores[:, :UNALIGNED].max(1) > GOOD_SCORE * GROUP / step
     return fits & np.append(fits[1:], True) & np.append(True, fits[:-1])
 

@@ -13,12 +13,7 @@ from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.languages import check_language
 from transformer_mt.evaluation.degenerate import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
-from transformer_mt.tools.languages.scripts import (
-    SCRIPTS,
-    language_scripts,
-    measure_script_share,
-    split_units,
-)
+from transformer_mt.tools.languages.scripts import SCRIPTS, language_scripts, measure_script_share, split_units
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
     Block,
