@@ -79,10 +79,10 @@ def test_a_zero_byte_is_refused_wherever_it_is(
     assert list(read_lines(path, "replace"))[n_lines] == "a\ufffdb"
 
 
-@pytest.mark.parametrize("line", [b"\0", b"\0\0\0", b"\0" * 9, b"ab\0\0\0\0"])
-def test_zero_bytes_alone_are_no_utf16(line: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(line + b"\n")
-    assert ":1: holds a zero byte" in error_of(tmp_path / "a")
+def test_zero_bytes_alone_are_no_utf16(tmp_path: Path) -> None:
+    for line in (b"\0", b"\0\0\0", b"\0" * 9, b"ab\0\0\0\0"):
+        (tmp_path / "a").write_bytes(line + b"\n")
+        assert ":1: holds a zero byte" in error_of(tmp_path / "a")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
@@ -106,7 +106,6 @@ def make_tar() -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
 @pytest.mark.parametrize(
     "head",
     [
@@ -119,7 +118,9 @@ def make_tar() -> bytes:
         make_tar(),
     ],
 )
-def test_other_kinds_of_files_are_named(head: bytes, compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(compress(head + b"\x14\n\0\0\xff"))
-    assert error_of(tmp_path / "a").startswith(f"{tmp_path / 'a'}: is ")
-    assert "extract its text" in error_of(tmp_path / "a")
+def test_other_kinds_of_files_are_named(head: bytes, tmp_path: Path) -> None:
+    content = head + b"\x14\n\0\0\xff"
+    for data in (content, gzip.compress(content)):
+        (tmp_path / "a").write_bytes(data)
+        assert error_of(tmp_path / "a").startswith(f"{tmp_path / 'a'}: is ")
+        assert "extract its text" in error_of(tmp_path / "a")

@@ -72,8 +72,7 @@ def resize(path: str) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-@pytest.mark.parametrize("path", ["t.en", "t.de"])
-@pytest.mark.parametrize("change", [touch, resize])
+@pytest.mark.parametrize(("path", "change"), [("t.en", touch), ("t.de", resize)])
 def test_a_changed_file_is_read_again(
     change: Callable[[str], None], path: str, write_corpus: WriteCorpus, reads: list[Source]
 ) -> None:
@@ -122,7 +121,7 @@ def test_the_fingerprint_depends_only_on_the_text(write_corpus: WriteCorpus) -> 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 6, 10])
+@pytest.mark.parametrize("n", [1, 3, 10])
 def test_a_corpus_does_not_depend_on_the_block_size(
     n: int, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +149,7 @@ def test_a_selection_keeps_the_order_and_the_lines(write_corpus: WriteCorpus, mo
     assert (len(nested), nested.describe_line(1)) == (2, "t.en:8")
 
 
-@pytest.mark.parametrize("shard_pairs", [1, 3, 7, 10])
+@pytest.mark.parametrize("shard_pairs", [1, 3, 10])
 def test_a_corpus_does_not_depend_on_its_shards(
     shard_pairs: int, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +184,7 @@ def test_few_rows_of_a_large_shard_are_read_alone(write_corpus: WriteCorpus, mon
     assert found == [[[3, 70]], [], [[49]]]
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 50])
+@pytest.mark.parametrize("n", [1, 7, 50])
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_parts_of_large_files_are_read_by_row(
     n: int, end: str, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +286,7 @@ def test_split_off_validation_depends_on_seed_and_size(write_corpus: WriteCorpus
     assert len({part.fingerprint for size in (5, 10) for part in split_off_validation(whole, size, 1)}) == 4
 
 
-@pytest.mark.parametrize(("n", "size", "expected"), [(10, 1, 1), (10, 1000, 1), (39, 1000, 3), (100, 5, 5)])
+@pytest.mark.parametrize(("n", "size", "expected"), [(10, 1, 1), (39, 1000, 3)])
 def test_at_most_a_tenth_is_split_off(n: int, size: int, expected: int, write_corpus: WriteCorpus) -> None:
     rest, validation = split_off_validation(write_corpus(make_pairs(n)), size, seed=1)
     assert (len(rest), len(validation)) == (n - expected, expected)
@@ -340,7 +339,7 @@ def test_one_file_is_a_list_of_one() -> None:
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n_pairs", "size"), [(7, 400), (400, 400), (5000, 400), (401, 400)])
+@pytest.mark.parametrize(("n_pairs", "size"), [(400, 400), (5000, 400), (401, 400)])
 def test_sample_is_spread_over_the_corpus(n_pairs: int, size: int, write_corpus: WriteCorpus) -> None:
     pairs = make_pairs(n_pairs)
     sample = write_corpus(pairs).sample(size)

@@ -247,11 +247,12 @@ def test_a_quote_that_is_never_closed_is_an_error_also_with_bad_rows() -> None:
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a.srt", "a.VTT", "a.xlf", "a.po", "a.html", "a.xml.gz", "a.pdf", "a.docx", "a.tmx"])
-def test_documents_are_refused_as_text_by_their_names(name: str) -> None:
-    write(name, "x\n")
-    assert error_of(src=name, tgt=write("b.de", "y\n")).startswith(f"{name}: is ")
-    assert error_of(src="b.de", tgt=name).startswith(f"{name}: is ")
+def test_documents_are_refused_as_text_by_their_names() -> None:
+    write("b.de", "y\n")
+    for name in ("a.srt", "a.VTT", "a.xlf", "a.po", "a.html", "a.xml.gz", "a.pdf", "a.docx", "a.tmx"):
+        write(name, "x\n")
+        assert error_of(src=name, tgt="b.de").startswith(f"{name}: is ")
+        assert error_of(src="b.de", tgt=name).startswith(f"{name}: is ")
 
 
 @pytest.mark.parametrize(

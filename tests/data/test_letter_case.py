@@ -21,7 +21,7 @@ from transformer_mt.data.letter_case import is_title_case, is_upper_case, to_low
         ("", False, ""),
     ],
 )
-def test_sentence_case(text: str, is_upper: bool, sentence: str) -> None:
+def test_capitals_become_sentence_case(text: str, is_upper: bool, sentence: str) -> None:
     assert is_upper_case(text) == is_upper and to_sentence_case(text) == sentence
 
 

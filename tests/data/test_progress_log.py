@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from transformer_mt.data.corpus import log_progress
-from transformer_mt.system import log as progress_report
+from transformer_mt.system import log
 
 
 def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(progress_report, "FIRST_WAIT", 0)
+    monkeypatch.setattr(log, "FIRST_WAIT", 0)
     list(log_progress([range(1000), range(500)], "encoded", 1500))
     list(log_progress([range(1000)], "read"))
     assert capsys.readouterr().err.splitlines() == [

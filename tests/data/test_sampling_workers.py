@@ -11,7 +11,7 @@ from multiprocessing import active_children
 import pytest
 import torch
 
-from transformer_mt.data import loader as sampling_workers
+from transformer_mt.data import loader
 from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_sampling_workers
@@ -89,6 +89,6 @@ def test_sampler_without_its_caches_is_equal(stream: BatchStream, small_tokenize
 def test_each_process_of_a_gpu_uses_its_share_of_the_cores(
     device: str, cores: int, processes: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling_workers, "count_available_cores", lambda: cores)
-    monkeypatch.setattr(sampling_workers, "local_world_size", lambda: processes)
+    monkeypatch.setattr(loader, "count_available_cores", lambda: cores)
+    monkeypatch.setattr(loader, "local_world_size", lambda: processes)
     assert count_sampling_workers(Machine(torch.device(device), "fp32", 1)) == expected

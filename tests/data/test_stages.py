@@ -167,7 +167,7 @@ def run_script(cache: str, mode: str = "locked") -> subprocess.Popen[bytes]:
 def test_killed_runs_leave_the_files_of_an_undisturbed_one() -> None:
     assert run_script("whole").wait() == 0
     times = random.Random(5)
-    for _ in range(20):
+    for _ in range(8):
         process = run_script("killed")
         time.sleep(times.uniform(0.5, 1.2))
         process.kill()

@@ -211,13 +211,6 @@ def test_command_prints_the_trials_and_the_culprit(invent: Invent, tmp_path: Pat
     assert lines[-2:] == ["culprit:", "  seed: 1 -> 2"]
 
 
-def test_command_counts_a_single_difference(invent: Invent, tmp_path: Path, tmt: Tmt) -> None:
-    invent(lambda config: config.seed == 2)
-    (tmp_path / "other.yaml").write_text(f"base: {GOOD.resolve()}\nseed: 2\n", encoding="utf-8")
-    done = tmt("bisect", GOOD, tmp_path / "other.yaml", "--work", "nowhere", "--steps", 10)
-    assert assert_succeeded(done).startswith("1 difference, 10 steps;")
-
-
 def test_command_without_a_verified_culprit_fails_and_shows_the_last_candidate(
     invent: Invent, tmp_path: Path, tmt: Tmt
 ) -> None:

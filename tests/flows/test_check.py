@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data import sources as quickstart
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import LocalRunner
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
@@ -64,10 +64,7 @@ def plant(pairs: list[Pair], held_out: list[Pair]) -> dict[str, int]:
         "duplicates: target": lambda line: (pairs[line - 1][0], pairs[line - 30][1]),
         "overlap: held-out text": lambda line: held_out[3],
         "overlap: held-out text (case)": lambda line: (held_out[5][0].upper(), held_out[5][1].replace(".", " !")),
-        "overlap: near held-out text": lambda line: (
-            misspell(longest),
-            pairs[line - 1][1],
-        ),
+        "overlap: near held-out text": lambda line: (misspell(longest), pairs[line - 1][1]),
     }
     for line, (name, make) in zip(range(1000, 2000, 41), others.items(), strict=False):
         pairs[line - 1], lines[name] = make(line), line
@@ -108,7 +105,7 @@ def found_lines(report: CorpusReport, name: str) -> list[int]:
 @pytest.fixture(scope="module")
 def builtin() -> Corpus:
     """Return 2,000 different pairs, and held-out ones, of the built-in corpus."""
-    return [*dict.fromkeys(quickstart.load_pairs("train"))][:2000], quickstart.load_pairs("validation")[:50]
+    return [*dict.fromkeys(load_pairs("train"))][:2000], load_pairs("validation")[:50]
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +197,9 @@ def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) 
 @pytest.mark.parametrize("has_equal_lengths", [True, False])
 def test_repair_is_not_advised_for_held_out_text(has_equal_lengths: bool, builtin: Corpus, tmp_path: Path) -> None:
     """A target of the validation set is missing. `--write` repairs only training text."""
-    train, validation = (write(tmp_path, name, builtin[0][:1000]) for name in ("train", "valid"))
-    tgt = [tgt for _, tgt in builtin[0][:1000]]
-    del tgt[500]
+    train, validation = (write(tmp_path, name, builtin[0][:500]) for name in ("train", "valid"))
+    tgt = [tgt for _, tgt in builtin[0][:500]]
+    del tgt[250]
     (tmp_path / "valid.de").write_text("\n".join([*tgt, *tgt[:has_equal_lengths], ""]), encoding="utf-8")
     config = load(
         f"data.train={train}", f"data.validation={validation}", "data.test={}", f"data.cache_dir={tmp_path}/cache"
@@ -264,7 +261,7 @@ def test_examples_of_duplicates_name_both_lines(
 
 
 def test_exchanged_languages_are_an_error_with_advice(builtin: Corpus, tmp_path: Path) -> None:
-    report = check(tmp_path, [(tgt, src) for src, tgt in builtin[0][:1200]], builtin[1])
+    report = check(tmp_path, [(tgt, src) for src, tgt in builtin[0][:400]], builtin[1])
     (finding,) = (finding for finding in report.findings if finding.name == "language")
     assert finding.severity == Severity.ERROR and "exchanged?" in finding.message
     assert finding.remedy == "exchange src_lang and tgt_lang, or the files"

@@ -15,7 +15,7 @@ from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
-from transformer_mt.flows import prepare as data_pipeline
+from transformer_mt.flows import prepare
 from transformer_mt.flows.prepare import (
     encode_validation,
     iterate_affected_pairs,
@@ -87,7 +87,7 @@ def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
     assert not [*config.find_conflicts()]
     pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
     found = encode_validation(config, corpus, pair)
-    assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
+    assert found.src.lengths_of(0, len(found)).tolist() == [min(n, longest) for n in LENGTHS]
     assert found.limit_counts.truncated == sum(n > longest for n in LENGTHS)
 
 
@@ -119,7 +119,7 @@ def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatc
         training_pairs.extend(pairs)
         return build_tokenizers(config, pairs, seed)
 
-    monkeypatch.setattr(data_pipeline, "build_tokenizers", watched)
+    monkeypatch.setattr(prepare, "build_tokenizers", watched)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     prepared = prepare_data(run, config)
@@ -179,7 +179,7 @@ def test_cached_shapes_of_batches_belong_to_their_control_symbols(
             ]
 
 
-def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:
+def test_error_of_a_filter_names_file_line_and_key(tmp_path: Path) -> None:
     """The location is kept when the configuration is copied, as it is before training."""
     filtered_config(tmp_path, [])
     path = tmp_path / "x.yaml"
@@ -199,7 +199,7 @@ def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:
         )
 
 
-def test_removed_pairs_are_listed_by_the_name_of_a_rule(tmp_path: Path) -> None:
+def test_removed_pairs_are_listed_by_the_name_of_a_filter(tmp_path: Path) -> None:
     config = filtered_config(tmp_path, ["normalize", "length"])
     found = [*iterate_affected_pairs(config, "length")]
     assert [pair.location.rpartition(":")[2] for pair in found] == [str(i + 1) for i in range(0, 80, 8)]

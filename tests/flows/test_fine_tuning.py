@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ from transformer_mt.runs.folder import RunFolder
 COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "no": "rød blå grønn hvit"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def write_texts(folder: Path) -> Path:
     """Write lines of four colours in English, German, and another language as the other domain."""
-    monkeypatch.chdir(tmp_path)
     for language, names in COLORS.items():
         words = names.split()
         lines = [" ".join(words[i // 4**place % 4] for place in (0, 1, 2, 0)) for i in range(64)]
-        (tmp_path / f"t.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / f"t.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with the texts."""
+    monkeypatch.chdir(write_texts(tmp_path))
     return tmp_path
 
 
@@ -53,10 +59,29 @@ BOTH = [
 NAMED = [{"name": "de", "tag": "2de", **OLD}, {"name": "no", "tag": "2no", "tgt_lang": "no", **NEW}]
 
 
+def train_once(folder: Path, tmt: Tmt, name: str, *config: Any, **settings: Any) -> Path:
+    """Train a run in a new folder, which tests copy. Return the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(write_texts(folder))
+        assert_succeeded(tmt("train", write_config(name, *config, **settings)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def old_folder(tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Path:
+    return train_once(tmp_path_factory.mktemp("old"), tmt, "old", BOTH, data={"validation": NAMED})
+
+
+@pytest.fixture(scope="module")
+def german_folder(tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Path:
+    data = {"validation_size": 6}
+    return train_once(tmp_path_factory.mktemp("german"), tmt, "german", OLD, steps=400, data=data)
+
+
 @pytest.fixture
-def old_run(folder: Path, tmt: Tmt) -> str:
+def old_run(old_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A model that knows the first domain only, but both tags."""
-    assert_succeeded(tmt("train", write_config("old", BOTH, data={"validation": NAMED})))
+    monkeypatch.chdir(shutil.copytree(old_folder, tmp_path / "copy"))
     return "runs/old"
 
 
@@ -106,8 +131,9 @@ def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tm
         json.loads(line) for line in RunFolder(Path("runs/bad")).metrics.read_text(encoding="utf-8").splitlines()
     ]
     assert [entry["valid/expect"] for entry in entries if "valid/expect" in entry][-1] == 0.5
-    card = RunFolder(Path("runs/bad")).readme.read_text(encoding="utf-8")
-    assert "- 1 of 2 pass\n" in card and "| white | white green blue white | " in card and '| lacks "weiß" |' in card
+    readme = RunFolder(Path("runs/bad")).readme.read_text(encoding="utf-8")
+    for part in ("- 1 of 2 pass\n", "| white | white green blue white | ", '| lacks "weiß" |'):
+        assert part in readme
     done = tmt("evaluate", "runs/bad", "--expect", "tests.yaml")
     assert done.returncode == 1 and "1 of 2 behaviour tests pass" in done.stdout
     done = tmt("evaluate", "runs/good", "--expect", "tests.yaml", "--json", "--beam", "1")
@@ -120,9 +146,9 @@ def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tm
 
 
 @pytest.fixture
-def german_run(folder: Path, tmt: Tmt) -> str:
+def german_run(german_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A model that translates 60 of the 64 lines well, with validation pairs split off the text."""
-    assert_succeeded(tmt("train", write_config("german", OLD, steps=400, data={"validation_size": 6})))
+    monkeypatch.chdir(shutil.copytree(german_folder, tmp_path / "copy"))
     return "runs/german"
 
 

@@ -87,12 +87,10 @@ def test_unfinished_run_has_the_step_and_hours_of_its_last_log_entry(run_copy: P
     assert (listed.step, listed.hours) == (15, 7.5)
 
 
-@pytest.mark.parametrize(
-    "line", ['{"step": "abc"}', '{"step": 1e400}', '{"step": 20, "train/hours": "x"}', "[1]", "7", "[" * 2000, "\xff"]
-)
-def test_a_damaged_line_of_the_metrics_is_skipped(line: str, run_copy: Path, tmt: Tmt) -> None:
+def test_damaged_lines_of_the_metrics_are_skipped(run_copy: Path, tmt: Tmt) -> None:
+    lines = ['{"step": "abc"}', '{"step": 1e400}', '{"step": 20, "train/hours": "x"}', "[1]", "7", "[" * 2000, "\xff"]
     with (run_copy / "metrics.jsonl").open("a", encoding="latin-1") as file:
-        file.write(f'{{"step": 15, "valid/loss": "nan"}}\n{line}\n')
+        file.write("\n".join(['{"step": 15, "valid/loss": "nan"}', *lines, ""]))
     assert "15 of 12" in assert_succeeded(tmt("runs"))
 
 

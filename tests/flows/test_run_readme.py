@@ -17,6 +17,6 @@ def test_readme_of_a_run_without_a_checkpoint_suggests_to_train(run_copy: Path) 
     assert "tmt translate " in run.readme.read_text(encoding="utf-8")
     shutil.rmtree(run.checkpoints)
     write_readme(run, config, is_running=False)
-    card = run.readme.read_text(encoding="utf-8")
-    assert "tmt translate " not in card
-    assert f"tmt train --config {run.config}  # " in card
+    readme = run.readme.read_text(encoding="utf-8")
+    assert "tmt translate " not in readme
+    assert f"tmt train --config {run.config}  # " in readme

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from transformer_mt.data import sources as quickstart
 from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.errors import UserError
 from transformer_mt.tools.quality.filter_base import Filter, FilterLocation
@@ -88,17 +88,17 @@ def test_filter_removes_a_bad_pair_and_keeps_good_ones(filter_: Any, bad: tuple[
     assert report.describe() == f"filter {report.name} removed 1 of 9 pairs (11.1%)"
 
 
-SINGLE_RULES = ("length", "ratio", "language", "script", "copy", "numbers", "urls", "repetition")
+PAIR_FILTERS = ("length", "ratio", "language", "script", "copy", "numbers", "urls", "repetition")
 
 
 @pytest.mark.parametrize(("tgt", "pairs"), [("zh", ZH), ("ru", RU)])
 def test_good_pairs_of_other_scripts_are_kept(tgt: str, pairs: Pairs, apply: Apply) -> None:
-    assert [*apply(pairs * 5, *SINGLE_RULES, tgt=tgt)] == pairs * 5
+    assert [*apply(pairs * 5, *PAIR_FILTERS, tgt=tgt)] == pairs * 5
 
 
 @pytest.mark.parametrize("text", ["Ok.", "Angela Merkel", "Café", "1990", "New York, London", "…"])
 def test_sides_in_doubt_are_kept(text: str, apply: Apply) -> None:
-    filters = [filter_ for filter_ in SINGLE_RULES if filter_ != "ratio"]
+    filters = [filter_ for filter_ in PAIR_FILTERS if filter_ != "ratio"]
     assert len(apply([*GOOD, (text, text)], *filters)) == 5
 
 
@@ -136,7 +136,7 @@ def test_an_empty_side_repeats_no_other_one(filter_: Any, apply: Apply) -> None:
 
 
 def test_a_small_corpus_is_not_judged_by_its_own_lexicon(apply: Apply, capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = quickstart.load_pairs("train")[:20]
+    pairs = load_pairs("train")[:20]
     assert [*apply(pairs, "unrelated")] == pairs
     assert "filter unrelated removes nothing from fewer than 1,000 pairs" in capsys.readouterr().err
 

@@ -10,7 +10,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.languages import primary_language
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import language_scripts
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus
@@ -74,10 +73,3 @@ def test_detector_knows_three_letter_codes_and_the_usual_script(language: str) -
 )
 def test_scripts_of_a_language_are_known(language: str, scripts: tuple[str, ...] | None) -> None:
     assert language_scripts(language) == scripts
-
-
-@pytest.mark.parametrize(
-    ("code", "short"), [("vie", "vi"), ("ara", "ar"), ("pes_Arab", "fa"), ("nob", "nb"), ("ckb", "ckb"), ("yue", "zh")]
-)
-def test_three_letter_codes_have_two_letter_forms(code: str, short: str) -> None:
-    assert primary_language(code) == short
