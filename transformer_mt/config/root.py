@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -46,73 +46,73 @@ from transformer_mt.training.training_config import (
     ValidationConfig,
 )
 
+COMMAND_LINE = Location("command line")
+FILTER_LIST = ("data", "filters")
 
-class Schema:
-    """The sections and keys below a root section."""
+# --- the keys of the configuration ------------------------------------------------------------------------------------
 
-    def __init__(self, root: type[Section], named_items: Mapping[KeyPath, Mapping[str, type[Section]]]) -> None:
-        """`named_items` has the lists whose items are `name: {options}`, with the section class of each name."""
-        self.root, self.named_items = root, named_items
 
-    def section_at(self, path: KeyPath) -> type[Section] | None:
-        """Return the section class at a path, or None if the path is not a section."""
-        for list_path, classes in self.named_items.items():
-            if path[: len(list_path)] == list_path:  # followed by the index and the name
-                rest = path[len(list_path) :]
-                return classes.get(str(rest[1])) if len(rest) == 2 else None
-        found: Any = self.root
-        annotation: Any = None
-        for key in path:
-            if isinstance(key, int):
-                found = _item_section_in(annotation)
-            elif isinstance(found, type) and issubclass(found, BaseModel):
-                annotation = found.model_fields[key].annotation if key in found.model_fields else None
-                found = _section_in(annotation)
-            elif typing.get_origin(found) is dict:
-                found = typing.get_args(found)[1]
-            else:
-                return None
-        return found if isinstance(found, type) and issubclass(found, Section) else None
+def find_section(path: KeyPath) -> type[Section] | None:
+    """Return the section class at a path, or None if the path is not a section."""
+    if path[: len(FILTER_LIST)] == FILTER_LIST:  # followed by the index and the name of a filter
+        return FILTERS.get(str(path[-1])) if len(path) == len(FILTER_LIST) + 2 else None
+    found: Any = Config
+    annotation: Any = None
+    for key in path:
+        if isinstance(key, int):
+            found = _item_section_in(annotation)
+        elif isinstance(found, type) and issubclass(found, BaseModel):
+            annotation = found.model_fields[key].annotation if key in found.model_fields else None
+            found = _section_in(annotation)
+        elif typing.get_origin(found) is dict:
+            found = typing.get_args(found)[1]
+        else:
+            return None
+    return found if isinstance(found, type) and issubclass(found, Section) else None
 
-    def keys_at(self, path: KeyPath) -> list[str]:
-        """Return the known keys at a path."""
-        if path[:-1] in self.named_items:
-            return list(self.named_items[path[:-1]])
-        section = self.section_at(path)
-        return list(section.model_fields) if section else []
 
-    def keys_to_suggest(self, path: KeyPath) -> list[str]:
-        """Return keys to suggest in place of an unknown one.
+def list_keys(path: KeyPath) -> list[str]:
+    """Return the known keys at a path."""
+    if path[:-1] == FILTER_LIST:
+        return list(FILTERS)
+    section = find_section(path)
+    return list(section.model_fields) if section else []
 
-        These are the keys of the same name at the top level and in the sections, or else the keys of its own section.
-        """
-        *section, key = path
-        places = [(), *((name,) for name in self.root.model_fields)] if len(section) <= 1 else ()
-        keys = [".".join((*place, str(key))) for place in places if key in self.keys_at(place)]
-        return keys or self.keys_at(tuple(section))
 
-    def path_in_file(self, loc: KeyPath, tree: Tree) -> KeyPath:
-        """Convert pydantic's error location to keys of the file: drop the names of union branches."""
-        path: KeyPath = ()
-        value: Value = tree.values
-        for key in loc:
-            if isinstance(value, dict) and key in value:
-                value = cast(dict[str | int, Value], value)[key]
-            elif isinstance(value, list) and isinstance(key, int):
-                items = cast(list[Value], value)
-                value = items[key] if key < len(items) else None  # a missing item
-            elif str(key) not in self.keys_at(path):
-                continue
-            path = (*path, key)
-        return path
+def list_suggestions(path: KeyPath) -> list[str]:
+    """Return keys to suggest in place of an unknown one.
 
-    def may_change(self, key: str) -> bool:
-        """Return whether a dotted key may change when a run resumes."""
-        *path, name = key.split(".")
-        section = self.section_at(tuple(path))
-        if section is None or name not in section.model_fields:
-            return False
-        return any(isinstance(mark, MayChange) for mark in section.model_fields[name].metadata)
+    These are the keys of the same name at the top level and in the sections, or else the keys of its own section.
+    """
+    *section, key = path
+    places = [(), *((name,) for name in Config.model_fields)] if len(section) <= 1 else ()
+    keys = [".".join((*place, str(key))) for place in places if key in list_keys(place)]
+    return keys or list_keys(tuple(section))
+
+
+def may_change_on_resume(key: str) -> bool:
+    """Return whether a dotted key may change when a run resumes."""
+    *path, name = key.split(".")
+    section = find_section(tuple(path))
+    if section is None or name not in section.model_fields:
+        return False
+    return any(isinstance(mark, MayChange) for mark in section.model_fields[name].metadata)
+
+
+def _find_path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
+    """Convert pydantic's error location to keys of the file: drop the names of union branches."""
+    path: KeyPath = ()
+    value: Value = tree.values
+    for key in loc:
+        if isinstance(value, dict) and key in value:
+            value = cast(dict[str | int, Value], value)[key]
+        elif isinstance(value, list) and isinstance(key, int):
+            items = cast(list[Value], value)
+            value = items[key] if key < len(items) else None  # a missing item
+        elif str(key) not in list_keys(path):
+            continue
+        path = (*path, key)
+    return path
 
 
 def _section_in(annotation: Any) -> Any:
@@ -129,6 +129,9 @@ def _item_section_in(annotation: Any) -> Any:
     return next((found for part in typing.get_args(annotation) if (found := _item_section_in(part))), None)
 
 
+# --- sections ---------------------------------------------------------------------------------------------------------
+
+
 class DataSection(DataConfig):
     """The sentence pairs, and the tools that clean and modify them."""
 
@@ -136,11 +139,6 @@ class DataSection(DataConfig):
     """filters that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
     modifiers: ModifierConfig = ModifierConfig()
     """random modifications of training pairs, which make the model robust"""
-
-
-COMMAND_LINE = Location("command line")
-FILTER_LIST = ("data", "filters")
-_MISSING_TAG = "is required, because each training source has a tag: set one of {}"
 
 
 class ValidationSection(ValidationConfig):
@@ -310,16 +308,14 @@ class Config(Section):
             if tag not in self.data.tags:
                 yield key, f"no training source has the tag {tag} (present: {known or 'none'})"
         if self.data.needs_tag:
-            yield from ((key, _MISSING_TAG.format(known)) for key in self.list_missing_tags())
+            for key in self.list_missing_tags():
+                yield key, f"is required, because each training source has a tag: set one of {known}"
 
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""
         yield from (("model", key, reason) for key, reason in find_unsupported_model_keys(self.model))
         yield from (("decoding", key, reason) for key, reason in find_unsupported_search_keys(self.decoding))
 
-
-SCHEMA = Schema(Config, {FILTER_LIST: FILTERS})
-"""The keys of the configuration."""
 
 # --- loading ----------------------------------------------------------------------------------------------------------
 
@@ -407,7 +403,7 @@ def find_builtin_config(name: str) -> Path:
 
 def _is_merged(path: KeyPath) -> bool:
     """Return whether a section is merged with the inherited one. A source and `data.test` are replaced as a whole."""
-    return SCHEMA.section_at(path) not in (None, Source)
+    return find_section(path) not in (None, Source)
 
 
 def _error_line(tree: Tree, path: KeyPath, message: str) -> str:
@@ -418,8 +414,8 @@ def _error_line(tree: Tree, path: KeyPath, message: str) -> str:
 def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
-        path = (*SCHEMA.path_in_file(detail["loc"], tree), *list_error_keys(cast(dict[str, Any], detail)))
-        message = describe_error(cast(dict[str, Any], detail), SCHEMA.keys_to_suggest(path), ".".join(map(str, path)))
+        path = (*_find_path_in_file(detail["loc"], tree), *list_error_keys(cast(dict[str, Any], detail)))
+        message = describe_error(cast(dict[str, Any], detail), list_suggestions(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
         _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))
@@ -447,7 +443,7 @@ def list_changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
     """Return the dotted keys that differ: those that may change when a run resumes, and those that may not."""
     before, after = flatten(old), flatten(new)
     differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    allowed = [key for key in differing if SCHEMA.may_change(key)]
+    allowed = [key for key in differing if may_change_on_resume(key)]
     return allowed, [key for key in differing if key not in allowed]
 
 

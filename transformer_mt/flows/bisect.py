@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import RUN_KEYS, Difference, list_differences, mix
-from transformer_mt.config.root import SCHEMA, Config
+from transformer_mt.config.root import Config, may_change_on_resume
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, EvaluationSet, Texts
@@ -102,7 +102,7 @@ def choose_steps(good: Config, bad: Config) -> int:
 
 def _is_searched(difference: Difference) -> bool:
     is_excluded = any(f"{difference.key}.".startswith(f"{key}.") for key in NOT_SEARCHED)
-    return not is_excluded and not SCHEMA.may_change(difference.key)
+    return not is_excluded and not may_change_on_resume(difference.key)
 
 
 def _shorten(good: Config, config: Config, steps: int, *, keep_tests: bool) -> Config:
