@@ -67,9 +67,9 @@ def option(
     `flag` and `parse` are by default the name and the type of the field. `takes_list` allows several values after one
     flag; otherwise a flag with several values is repeated. Only one exclusive option of a command may be given.
     """
-    metadata = {"help": help, "metavar": metavar, "flag": flag, "parse": parse}
-    lists = {"takes_list": takes_list, "is_exclusive": is_exclusive}
-    return field(default=MISSING if is_required else default, metadata={**metadata, **lists})
+    argument = {"help": help, "metavar": metavar, "flag": flag, "parse": parse, "takes_list": takes_list}
+    default = MISSING if is_required else default
+    return field(default=default, metadata={**argument, "is_exclusive": is_exclusive})
 
 
 def flag(help: str, *, is_exclusive: bool = False) -> bool:
@@ -136,7 +136,7 @@ def _derive_settings(each: Field[Any], hint: Any) -> dict[str, Any]:
     is_required, is_positional = each.default is MISSING, "is_positional" in each.metadata
     settings: dict[str, Any] = {"help": each.metadata["help"], "default": None if is_required else each.default}
     if not is_positional:
-        settings |= {"dest": each.name, "required": is_required}
+        settings |= {"dest": each.name, "required": is_required, "action": _StoreOnce}
     if hint is bool:
         return {**settings, "action": "store_true" if each.default is False else argparse.BooleanOptionalAction}
     if get_origin(hint) is tuple:
@@ -144,7 +144,7 @@ def _derive_settings(each: Field[Any], hint: Any) -> dict[str, Any]:
         if Ellipsis not in others:
             settings["nargs"] = 1 + len(others)
         elif is_positional or each.metadata["takes_list"]:
-            settings["nargs"] = "*" if is_positional and not is_required else "+"
+            settings |= {"action": "store", "nargs": "*" if is_positional and not is_required else "+"}
         else:
             settings |= {"action": "append", "default": None}  # argparse would append to the default itself
     elif is_positional and not is_required:
@@ -166,8 +166,20 @@ def _fill(declared: type[T], values: Mapping[str, Any]) -> T:
     return declared(**given)
 
 
-class _Literal(str):
+class _PositionalText(str):
     """An argument after `--`, which is never an option."""
+
+
+class _StoreOnce(argparse.Action):
+    """Store the value of an option, which may be given only once, because its last value would win silently."""
+
+    is_given = False
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if self.is_given:
+            raise argparse.ArgumentError(self, "is given twice; leave one out")
+        self.is_given = True
+        setattr(namespace, self.dest, values)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -176,8 +188,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse_command(self, command: type[T], arguments: Sequence[str]) -> T:
         """Parse the command line of a command. Exit with status 2 and a message for a mistake."""
         end = [*arguments, "--"].index("--")
-        literal = map(_Literal, arguments[end + 1 :])  # argparse loses a `--` before the first positional argument
-        namespace, rest = self.parse_known_intermixed_args([*arguments[: end + 1], *literal])
+        texts = map(_PositionalText, arguments[end + 1 :])  # argparse loses a `--` before the first positional argument
+        namespace, rest = self.parse_known_intermixed_args([*arguments[: end + 1], *texts])
         if rest:
             self.refuse(rest, arguments)
         return _fill(command, vars(namespace))
@@ -188,16 +200,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def _parse_optional(self, arg_string: str) -> Any:
         """Take a text that starts with a hyphen, such as -50%, as a positional argument."""
-        is_text = isinstance(arg_string, _Literal) or re.match("--?[^A-Za-z-]|---", arg_string)
+        is_text = isinstance(arg_string, _PositionalText) or re.match("--?[^A-Za-z-]|---", arg_string)
         return None if is_text else super()._parse_optional(arg_string)
 
-    def answer(
-        self, arguments: Sequence[str], commands: Collection[str], former_commands: Mapping[str, str]
-    ) -> NoReturn:
-        """Exit with the help, the version, or a message about a first argument that is not a command.
-
-        `former_commands` names the replacement of each command that was removed.
-        """
+    def exit_without_command(self, arguments: Sequence[str], commands: Collection[str]) -> NoReturn:
+        """Exit with the help, the version, or a message about a first argument that is not a command."""
         if not arguments:
             self.print_help(sys.stderr)
             self.exit(2, "\ntmt: error: the following arguments are required: COMMAND\n")
@@ -206,8 +213,6 @@ class CommandParser(argparse.ArgumentParser):
             self.parse_args(arguments[:1])
         if name.startswith("-"):
             self.refuse([name], [name])
-        if name in former_commands:
-            self.exit(2, f"tmt: error: tmt {name} is now {former_commands[name]}\n")
         self._refuse_word(f"unknown command {make_visible(name)}", get_close_matches(name, commands, n=1))
 
     def refuse(self, rest: Sequence[str], given: Sequence[str]) -> NoReturn:

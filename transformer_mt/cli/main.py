@@ -141,8 +141,10 @@ def parse(arguments: Sequence[str]) -> Command:
 
         complete(make_parser(os.environ["COMP_LINE"].split()[1:2]))
     name = arguments[0] if arguments else ""
+    if name in FORMER_COMMANDS:
+        make_parser(()).exit(2, f"tmt: error: tmt {name} is now {FORMER_COMMANDS[name]}\n")
     if name not in COMMANDS:
-        make_parser(()).answer(arguments, COMMANDS, FORMER_COMMANDS)
+        make_parser(()).exit_without_command(arguments, COMMANDS)
     command = load_command(name)
     parser = CommandParser(prog=f"tmt {name}")
     add_arguments(parser, command)
