@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag, load_run_or_config, number, overrides_argument
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from transformer_mt.config.rendering import Difference
@@ -51,7 +50,7 @@ class Bisect(Command):
         good, bad = (load_run_or_config(path, self.overrides, trains_again=True)[0] for path in (self.good, self.bad))
         result = bisect(good, bad, self.work or Path("runs") / f"bisect-{good.name}-{bad.name}", self.n_steps)
         if self.json:
-            print(json.dumps(_to_json(result), ensure_ascii=False, indent=1))
+            print_json(_to_json(result))
         else:
             _show(result)
         if not result.is_verified:

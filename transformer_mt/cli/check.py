@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import json_flag, list_files, load_run_or_config, number, overrides_argument
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import LAYOUT, Severity, make_visible
@@ -98,7 +98,7 @@ class Check(Command):
 
         report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, LocalRunner(self.workers))
         if self.json:
-            print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
+            print_json(_to_json(report))
         else:
             show(report)
             _show_verdict(report, self)
@@ -126,9 +126,7 @@ def show_high_loss_pairs(args: Check, n_pairs: int, config: Config, run: RunFold
 
     pairs = list_high_loss_pairs(config, run, n_pairs)
     if args.json:
-        print(
-            json.dumps({"name": config.name, "pairs": [pair._asdict() for pair in pairs]}, ensure_ascii=False, indent=1)
-        )
+        print_json({"name": config.name, "pairs": [pair._asdict() for pair in pairs]})
         return
     rows = [
         (
@@ -150,7 +148,7 @@ def write_repaired(args: Check, folder: Path, config: Config) -> None:
 
     report = repair_corpus(config, folder)
     if args.json:
-        print(json.dumps(report.to_json(), ensure_ascii=False, indent=1))
+        print_json(report.to_json())
         return
     print_text(f"{_describe_size(report.totals)} are in {report.folder}")
     if len(report.sources) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import ClassVar
 
 from transformer_mt.cli.command import Command, option
 from transformer_mt.cli.options import json_flag, number, run_argument, tag_option
-from transformer_mt.cli.table import print_text
+from transformer_mt.cli.table import print_json, print_text
 from transformer_mt.errors import UserError
 
 
@@ -52,13 +51,13 @@ class Correct(Command):
             old, self.pairs, name, tag=self.tag, max_steps=self.max_steps, max_bleu_drop=self.max_bleu_drop
         )
         if self.json:
-            print(json.dumps(asdict(report), indent=1))
+            print_json(asdict(report))
         else:
             (before, after), (old_bleu, new_bleu) = report.exact_matches, report.bleu
             print_text(f"corrections translated exactly: {before} of {report.n_corrections} before, {after} after")
             print_text(f"BLEU of validation pairs (greedy): {old_bleu:.2f} before, {new_bleu:.2f} after")
             if report.step:
-                print_text(f"the corrected model is {report.run}; next: tmt translate {report.run}")
+                print_text(f"the corrected model is {report.run}")
             else:
                 limit = f"--max-bleu-drop {self.max_bleu_drop:g}"
                 print_text(

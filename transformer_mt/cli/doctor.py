@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import ClassVar, NamedTuple
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command
 from transformer_mt.cli.options import json_flag
+from transformer_mt.cli.table import print_json
 from transformer_mt.system.log import Severity
 
 DISTRIBUTION = "transformer-mt"
@@ -215,7 +215,7 @@ class Doctor(Command):
         if self.json:
             checks = [{**result._asdict(), "severity": result.severity.name.lower()} for result in results]
             report = {"tmt": __version__, "severity": severity.name.lower(), "checks": checks}
-            print(json.dumps({**report, "environment": describe_environment()}, indent=1))
+            print_json({**report, "environment": describe_environment()})
         else:
             print(f"environment\n{indent(describe_environment(), '  ')}")
             names = ", ".join(result.name for result in results if result.severity == severity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import warnings
@@ -31,7 +30,7 @@ from transformer_mt.cli.options import (
     load_translator,
     number,
 )
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.data.text_files import find_structure, read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
@@ -132,7 +131,7 @@ class Evaluate(Command):
         else:
             comparison = _compare(self)
             if self.json:
-                print_json(asdict(comparison))
+                print_json({"tmt": __version__, **asdict(comparison)})
             else:
                 comparison.show()
 
@@ -140,11 +139,6 @@ class Evaluate(Command):
         """Load the model of a run, or the ensemble, with the options of the search."""
         overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
         return load_translator(run, self.loading, overrides, ensemble=self.ensemble, chooses_engine=True)
-
-
-def print_json(values: dict[str, Any]) -> None:
-    """Print one JSON object, with the version of the program."""
-    print(json.dumps({"tmt": __version__, **values}, ensure_ascii=False, indent=1))
 
 
 def _check_arguments(args: Evaluate) -> None:
@@ -211,7 +205,7 @@ def _evaluate(args: Evaluate) -> None:
         results = check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
     if args.json:
         expect = {"expect": [result._asdict() for result in results]} if tests else {}
-        print_json({**header, "test_sets": sets, **expect})
+        print_json({"tmt": __version__, **header, "test_sets": sets, **expect})
     elif results:
         rows = [(each.title, each.translation, each.problem or "passes") for each in results]
         print_table(("test", "translation", "problem"), rows)
@@ -532,7 +526,7 @@ def _calibrate(args: Evaluate) -> None:
     )
     if args.json:
         fitted = {"file": str(folder.calibration), "calibration": calibration.model_dump(mode="json")}
-        print_json({**fitted, "bins": [each._asdict() for each in bins]})
+        print_json({"tmt": __version__, **fitted, "bins": [each._asdict() for each in bins]})
         return
     figures = calibration.held_out
     print_text(

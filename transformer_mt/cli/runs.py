@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from transformer_mt import __version__
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.system.files import format_bytes
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ class Runs(Command):
 
         runs = sort_runs(list_runs(self.folder), self.sort)
         if self.json:
-            listed = {"tmt": __version__, "folder": str(self.folder), "runs": [*map(_to_json, runs)]}
-            print(json.dumps(listed, indent=1, allow_nan=False))
+            print_json({"tmt": __version__, "folder": str(self.folder), "runs": [*map(_to_json, runs)]})
         elif runs:
             print_table(HEADER, [*map(_to_row, runs)], numbers=(2, 4, 5, 6))
             for run in runs:

@@ -39,7 +39,7 @@ from transformer_mt.cli.options import (
     number,
     run_argument,
 )
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
@@ -187,7 +187,7 @@ class Synthesize(Command):
         )
         report = json.loads((output / REPORT).read_text(encoding="utf-8"))
         if self.files.json:
-            print(json.dumps(report, ensure_ascii=False, indent=1))
+            print_json(report)
         else:
             _show(report, run, direction, output, self.files.part_folders())
         if report["lines"] and not report["pairs"]:

@@ -1,9 +1,10 @@
-"""Text for people on standard output: lines, and tables that are wrapped and coloured on a terminal."""
+"""Standard output: lines, tables that are wrapped and coloured on a terminal, and JSON for programs."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from transformer_mt.system.log import LAYOUT, make_visible
 
@@ -11,6 +12,11 @@ from transformer_mt.system.log import LAYOUT, make_visible
 def print_text(*lines: str) -> None:
     """Print lines, with escapes for control characters in names and data."""
     print(*(make_visible(line, keep=LAYOUT) for line in lines), sep="\n")
+
+
+def print_json(values: Mapping[str, object]) -> None:
+    """Print one JSON object."""
+    print(json.dumps(values, ensure_ascii=False, indent=1))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[int] = ()) -> None:
