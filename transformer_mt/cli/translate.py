@@ -52,7 +52,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.line_splitting import TranslatedLine
+    from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
     from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
     from transformer_mt.tools.analysis.confidence import Calibration
     from transformer_mt.tools.markup.elements import MarkedText
@@ -239,8 +239,10 @@ class Translate(Command):
             lines = line_input.add_prefixes(texts, self.lines.prefix, self.lines.errors)
         if self.texts:
             lines = iter([*lines])  # check their number before the model is loaded
-        load = _load_exported if self.is_exported and self.engine != "torch" else _load_run
-        provenance, translator = load(self, is_interactive)
+        if self.is_exported and self.engine != "torch":
+            provenance, translator = _load_exported(self)
+        else:
+            provenance, translator = _load_run(self, few_texts=is_interactive)
         self.sampling.check(self.search, "translate", translator.config.sample)
         progress = ProgressReport("scored" if self.lines.score_targets else "translated")
         window_translator = WindowTranslator(self, provenance, translator, progress)
@@ -288,7 +290,7 @@ def _check_arguments(args: Translate) -> None:
 
 
 def _load_run(
-    args: Translate, few_texts: bool, document_format: DocumentFormat | None = None
+    args: Translate, document_format: DocumentFormat | None = None, *, few_texts: bool = False
 ) -> tuple[ModelProvenance, Translator]:
     reason = _find_torch_reason(args, document_format)
     if args.lines.prefix and args.engine != "ctranslate2":
@@ -308,8 +310,8 @@ def _load_run(
     return ModelProvenance.of_translator(translator), translator
 
 
-def _load_exported(args: Translate, few_texts: bool) -> tuple[ModelProvenance, Translator]:
-    """Load a folder for CTranslate2. `few_texts` makes no difference."""
+def _load_exported(args: Translate) -> tuple[ModelProvenance, Translator]:
+    """Load a folder for CTranslate2."""
     if args.ensemble:
         raise UserError(f"--ensemble: {args.run} is a model for CTranslate2, which has one model; pass the runs")
     if reason := _find_torch_reason(args, None):
@@ -334,26 +336,27 @@ def _find_torch_reason(args: Translate, document_format: DocumentFormat | None) 
     return "--confidence: CTranslate2 has no calibration" if args.lines.confidence else ""
 
 
-def _load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
-    """Read the translation memory for the languages of a model, if one is given."""
-    if path is None:
-        return None
-    from transformer_mt.tools.markup.glossary import TranslationMemory
+def _make_line_translator(
+    args: Translate, provenance: ModelProvenance, translator: Translator
+) -> tuple[LineTranslator, TranslationMemory | None, Guard | None]:
+    """Return the translator of lines, with the translation memory and the guard that it uses, if they are wanted."""
+    from transformer_mt.decoding.line_splitting import LineTranslator
 
-    return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
+    memory = guard = None
+    if args.terminology.memory:
+        from transformer_mt.tools.markup.glossary import TranslationMemory
 
+        memory = TranslationMemory.read(args.terminology.memory, provenance.src_lang, provenance.tgt_lang)
+    if translator.config.guard:
+        from transformer_mt.tools.robustness.guard import Fault, Guard, ignore_faults
 
-def _make_guard(args: Translate, provenance: ModelProvenance, translator: Translator) -> Guard | None:
-    """Return the guard against faulty translations, if it is wanted."""
-    if not translator.config.guard:
-        return None
-    from transformer_mt.tools.robustness.guard import Fault, Guard, ignore_faults
+        def report(number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
+            result = f"not repaired ({', '.join(dict.fromkeys(map(str, after)))})" if after else "repaired"
+            log_rank0(f"tmt: line {number}: {', '.join(dict.fromkeys(map(str, before)))}: {result}")
 
-    def report(number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
-        result = f"not repaired ({', '.join(dict.fromkeys(map(str, after)))})" if after else "repaired"
-        log_rank0(f"tmt: line {number}: {', '.join(dict.fromkeys(map(str, before)))}: {result}")
-
-    return Guard.make(provenance, translator.config, report if args.lines.verbose else ignore_faults)
+        guard = Guard.make(provenance, translator.config, report if args.lines.verbose else ignore_faults)
+    look_up = memory and memory.look_up
+    return LineTranslator.make(translator, provenance, args.lines.split_sentences, look_up, guard), memory, guard
 
 
 def _report_faults(guard: Guard | None, options: LineOptions) -> None:
@@ -371,8 +374,6 @@ class WindowTranslator:
         self, args: Translate, provenance: ModelProvenance, translator: Translator, progress: ProgressReport
     ) -> None:
         """`progress` is updated inside of a window."""
-        from transformer_mt.decoding.line_splitting import LineTranslator
-
         self.args, self.provenance, self.translator, self.progress = args, provenance, translator, progress
         self.glossary: Glossary | None = None
         self.calibration: Calibration | None = None  # None: without confidences
@@ -386,12 +387,7 @@ class WindowTranslator:
             from transformer_mt.tools.analysis.confidence import load_calibration
 
             self.calibration = load_calibration(translator)
-        self.memory = _load_memory(args.terminology.memory, provenance)
-        look_up = self.memory and self.memory.look_up
-        self.guard = _make_guard(args, provenance, translator)
-        self.line_translator = LineTranslator.make(
-            translator, provenance, args.lines.split_sentences, look_up, self.guard
-        )
+        self.line_translator, self.memory, self.guard = _make_line_translator(args, provenance, translator)
         self.format = Format(
             args.lines.format,
             translator.config.n_best,
@@ -538,7 +534,6 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
 
 def _translate_document(args: Translate, source: Path, target: Path | None, document_format: DocumentFormat) -> None:
     """Write the translated document to a file, or to standard output (None)."""
-    from transformer_mt.decoding.line_splitting import LineTranslator
     from transformer_mt.tools.documents.formats import (
         DocumentOptions,
         adapt_translator,
@@ -547,7 +542,7 @@ def _translate_document(args: Translate, source: Path, target: Path | None, docu
         read_document,
     )
 
-    provenance, translator = _load_run(args, few_texts=False, document_format=document_format)
+    provenance, translator = _load_run(args, document_format)
     args.sampling.check(args.search, "translate", translator.config.sample)
     options = DocumentOptions(
         provenance.tgt_lang,
@@ -557,12 +552,7 @@ def _translate_document(args: Translate, source: Path, target: Path | None, docu
         frozenset(args.documents.exclude_keys),
     )
     document = read_document(source, document_format, options)
-    memory = _load_memory(args.terminology.memory, provenance)
-    translator = translator.with_options({"n_best": 1})
-    guard = _make_guard(args, provenance, translator)
-    line_translator = LineTranslator.make(
-        translator, provenance, args.lines.split_sentences, memory and memory.look_up, guard
-    )
+    line_translator, _, guard = _make_line_translator(args, provenance, translator.with_options({"n_best": 1}))
     lines = make_lines(document)
     progress = ProgressReport("translated", len(lines), "segments")
     with progress.show():
