@@ -40,7 +40,7 @@ def test_a_fault_of_the_target_is_shown_in_its_file_and_cut_after_a_word(run_cop
     assert shown[3].endswith(' lang…"')
 
 
-def test_unrelated_pairs_are_to_be_looked_at_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrelated_pairs_come_with_a_caution(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("content", "unrelated", Severity.OK, "are not translations", 1, 2000, (), "unrelated")
     show(CorpusReport("mine", {"train": 2000}, [finding], []))
     advice = "free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated\n"
@@ -79,7 +79,7 @@ def test_the_verdict_names_the_next_command(run_copy: Path, tmt: Tmt) -> None:
     ("languages", "remedy"),
     [("{src_lang: de, tgt_lang: en", "exchange src_lang and tgt_lang"), ("{src_lang: fr, tgt_lang: de", "correct")],
 )
-def test_wrong_languages_are_to_be_corrected_not_repaired(
+def test_wrong_languages_come_with_no_repair_command(
     languages: str, remedy: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

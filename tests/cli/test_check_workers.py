@@ -55,14 +55,13 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("wait", [0, 3])
 @pytest.mark.parametrize(
-    ("victim", "number", "status"),
+    ("victim", "number", "status", "wait"),
     [
-        ("parent", signal.SIGTERM, 128 + signal.SIGTERM),
-        ("parent", signal.SIGKILL, -signal.SIGKILL),
-        ("worker", signal.SIGKILL, 2),
-        ("group", signal.SIGINT, 128 + signal.SIGINT),
+        ("parent", signal.SIGTERM, 128 + signal.SIGTERM, 0),
+        ("parent", signal.SIGKILL, -signal.SIGKILL, 3),
+        ("worker", signal.SIGKILL, 2, 0),
+        ("group", signal.SIGINT, 128 + signal.SIGINT, 3),
     ],
 )
 def test_a_signal_ends_all_processes_without_a_traceback(

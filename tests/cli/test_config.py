@@ -51,7 +51,7 @@ def test_tokens_and_ids_of_texts_are_printed(tiny_run: Path, tmt: Tmt) -> None:
     assert (empty, end) == (["", ""], "")
 
 
-@pytest.mark.parametrize("kind", ["word", "char", "wordpiece", "bpe", "byte_bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "byte_bpe"])
 def test_each_kind_of_tokenizer_is_shown(kind: str, in_tiny: Path, tmt: Tmt) -> None:
     done = tmt("config", "tiny.yaml", f"tokenizer.kind={kind}", "--tokens", "one two", "--tokens", "猫")
     assert done.returncode == 0, done.stderr

@@ -176,10 +176,9 @@ def test_a_file_of_translations_is_scored(texts: Path, tmt: Tmt) -> None:
 
 
 def test_the_target_language_sets_the_tokenizer(texts: Path, tmt: Tmt) -> None:
-    for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
-        found = in_json(tmt, *HYP, "--tgt-lang", language)
-        assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["metrics"]["bleu"]["signature"]
-        assert found["tgt_lang"] == language
+    found = in_json(tmt, *HYP, "--tgt-lang", "zh-CN")
+    assert "|tok:zh|" in found["test_sets"]["train6.de"]["metrics"]["bleu"]["signature"]
+    assert found["tgt_lang"] == "zh-CN"
 
 
 def test_a_file_of_moses_tokens_is_detokenized(texts: Path, tmt: Tmt) -> None:
@@ -194,44 +193,31 @@ def test_a_file_of_moses_tokens_is_detokenized(texts: Path, tmt: Tmt) -> None:
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
-VALUES = {
-    "checkpoint": "best",
-    "show": 0,
-    "device": "cpu",
-    "precision": "fp32",
-    "max_length": "9",
-    "src": "valid.en",
-    "output": "out",
+RUN_OPTIONS = {
+    "--batch-tokens": 2,
+    "--beam": 2,
+    "--checkpoint": "best",
+    "--device": "cpu",
+    "--ensemble": "runs/other",
+    "--expect": "starter",
+    "--length-penalty": 2,
+    "--max-length": 9,
+    "--min-length": 2,
+    "--no-repeat-ngram": 2,
+    "--output": "out",
+    "--precision": "fp32",
+    "--repetition-penalty": 2,
+    "--set": "unseen",
+    "--show": 0,
+    "--src": "valid.en",
+    "--tag": "2de",
+    "--threads": 2,
 }
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "src",
-        "set",
-        "expect",
-        "output",
-        "show",
-        "ensemble",
-        "checkpoint",
-        "device",
-        "threads",
-        "precision",
-        "beam",
-        "length_penalty",
-        "min_length",
-        "max_length",
-        "no_repeat_ngram",
-        "repetition_penalty",
-        "batch_tokens",
-        "tag",
-    ],
-)
-def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt) -> None:
-    option = f"--{key.replace('_', '-')}"
-    message = f"files contain existing translations; leave out {option}"
-    assert_user_error(tmt("evaluate", *HYP, option, VALUES.get(key, 2)), message)
+def test_options_of_runs_are_refused_for_a_file(texts: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", *HYP, *(word for option in RUN_OPTIONS.items() for word in option))
+    assert_user_error(done, f"files contain existing translations; leave out {', '.join(RUN_OPTIONS)}")
 
 
 @pytest.mark.parametrize(
@@ -310,12 +296,6 @@ def test_an_interruption_during_translation_leaves_no_files(
     assert sorted(texts.iterdir()) == before
 
 
-def test_moses_text_refuses_unknown_languages(run_copy: Path, texts: Path, tmt: Tmt) -> None:
-    config = (run_copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")
-    (run_copy / "config.yaml").write_text(config.replace("\n  text: raw", "\n  text: moses"), encoding="utf-8")
-    assert_user_error(tmt("evaluate", run_copy, *FILES), 'Moses has no rules for "xx"')
-
-
 def test_ter_is_left_out_for_languages_without_spaces(texts: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP, "--tgt-lang", "th")
     assert done.stdout.split("\n")[-3:-1] == [done.stdout.split("\n")[4], NO_TER]
@@ -331,7 +311,6 @@ def test_the_reported_step_is_the_one_that_was_loaded(
     load = loading.load_weights_of
     monkeypatch.setattr(loading, "load_weights_of", lambda model, run, _: load(model, run, "8"))
     assert in_json(tmt, tiny_run, *FILES)["step"] == 8
-    assert "beam 5, step 8, " in tmt("evaluate", tiny_run, *FILES).stdout
     done = tmt("evaluate", tiny_run, "valid.de", "--src", "valid.en", "--ref", "valid.de", "--json", "--show", 0)
     assert json.loads(done.stdout)["systems"]["A"] == f"{tiny_run} (beam 5, step 8)"
 
@@ -350,7 +329,7 @@ def test_a_table_is_not_scored_line_by_line(texts: Path, tiny_run: Path, tmt: Tm
     assert_user_error(tmt("evaluate", "t.csv", "--ref", "t.csv"), "t.csv")
 
 
-def test_texts_that_cannot_be_meant_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     english, german = "The dog is asleep in the house.\n" * 5, "Der Hund schläft heute in dem Haus.\n" * 5
     japanese = "犬は家の中で寝ています。\n" * 5
     for name, text in {"e": english, "g": german, "j": japanese}.items():

@@ -251,7 +251,7 @@ def test_the_written_configuration_trains(tgt_lang: str, corpus: Path, tmt: Tmt)
     assert configuration.load(corpus / "runs" / "mine" / "config.yaml").data.tgt_lang == tgt_lang
 
 
-def test_a_guessed_header_is_said(corpus: Path, tmt: Tmt) -> None:
+def test_a_guessed_header_is_reported(corpus: Path, tmt: Tmt) -> None:
     assert 'line 1 of words.csv reads "dog | Hund", which is no header' in tmt("init", "words.csv").stderr
     assert tmt("init", "table.tsv", "--out", "t.yaml").stderr == ""
 
@@ -297,12 +297,12 @@ def test_files_of_unequal_length_in_an_archive_are_refused(corpus: Path, tmt: Tm
     assert_user_error(tmt("init", "short.zip"), "short.zip/x.en has 9 lines, short.zip/x.de has 4 lines")
 
 
-def test_what_the_corpus_lacks_is_said(corpus: Path, tmt: Tmt) -> None:
+def test_advice_names_what_the_corpus_lacks(corpus: Path, tmt: Tmt) -> None:
     advice = [line for line in tmt("init", "a.en", "a.de").stdout.splitlines() if line.startswith("advice: ")]
     assert "one or two words (0.0%)" in advice[0] and "questions" not in advice[0]
 
 
-def test_preprocessed_text_is_said_with_a_remedy(corpus: Path, tmt: Tmt) -> None:
+def test_preprocessed_text_is_reported_with_a_remedy(corpus: Path, tmt: Tmt) -> None:
     pairs = load_pairs("test")[:100]
     for side, language in enumerate(("en", "de")):
         lines = [re.sub(r"(\w)([.,])", r"\1 \2", pair[side]).lower() for pair in pairs]

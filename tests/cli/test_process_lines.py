@@ -17,7 +17,6 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
-from helpers import Tmt
 
 SCRIPT = """
 import resource, sys, time
@@ -113,19 +112,6 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_line_is_translated_at_once(tiny_run: Path, tmt: Tmt) -> None:
-    expected = tmt("translate", tiny_run, "one two", "three").stdout.encode()
-    with Popen(tmt_command("translate", tiny_run), stdin=PIPE, stdout=PIPE) as process:
-        assert process.stdin and process.stdout
-        for line, translation in zip((b"one two\n", b"three\n"), expected.splitlines(keepends=True), strict=True):
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert process.stdout.readline() == translation
-        process.stdin.close()
-        assert process.wait() == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_wait_for_a_line(number: int, status: int, tiny_run: Path) -> None:
     with Popen(
@@ -144,24 +130,18 @@ def test_a_signal_ends_the_wait_for_a_line(number: int, status: int, tiny_run: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_an_interrupted_translation_resumes(number: int, tiny_run: Path, tmp_path: Path) -> None:
+def test_an_interrupted_translation_resumes(tiny_run: Path, tmp_path: Path) -> None:
     lines = ["one two three", "two", "", "eight four one", "six"] * 1300
     (tmp_path / "f").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     translate = tmt_command("translate", tiny_run, "--input", tmp_path / "f", "--output")
     record = tmp_path / "g.part.json"
     with Popen([*translate, str(tmp_path / "g")], stderr=PIPE) as process:
         wait_for(lambda: record.exists() and json.loads(record.read_bytes())["lines"] >= 1000)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         _, message = process.communicate()
     assert not (tmp_path / "g").exists()
-    if number == signal.SIGTERM:
-        assert process.returncode == 143
-        assert b"finished lines; the same command with --resume continues after them" in message
-    other = [*translate, str(tmp_path / "g"), "--resume", "--checkpoint", "8"]
-    done = subprocess.run(other, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "was started with other settings: checkpoint 12 (" in done.stderr
+    assert process.returncode == 143
+    assert b"finished lines; the same command with --resume continues after them" in message
     subprocess.run([*translate, str(tmp_path / "g"), "--resume"], check=True)
     subprocess.run([*translate, str(tmp_path / "undisturbed")], check=True)
     assert (tmp_path / "g").read_bytes() == (tmp_path / "undisturbed").read_bytes()

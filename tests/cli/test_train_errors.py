@@ -25,33 +25,21 @@ def set_format(run: Path, version: int) -> None:
     (run / "run.json").write_text(json.dumps({**record, "format": version}), encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", [TRAIN, ("translate", "runs/tiny", "one"), ("evaluate", "runs/tiny")])
-def test_a_run_of_another_format_is_refused(command: tuple[str, ...], run_copy: Path, tmt: Tmt) -> None:
+def test_a_run_of_another_format_is_not_trained(run_copy: Path, tmt: Tmt) -> None:
     set_format(run_copy, FORMAT + 1)
     message = f"runs/tiny: was written in run format {FORMAT + 1}, and this program reads formats 3 and {FORMAT}"
-    assert_user_error(tmt(*command), message, "--restart")
+    assert_user_error(tmt(*TRAIN), message, "--restart")
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (
-            OSError(errno.ENOSPC, "No space left on device"),
-            "step-000014: the checkpoint cannot be written: No space left on device",
-        ),
-        (RuntimeError("unexpected pos 704"), "step-000014: the checkpoint cannot be written: unexpected pos 704"),
-    ],
-)
-def test_a_failed_save_leaves_no_partial_checkpoint(
-    error: Exception, message: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command resumes after space was freed."""
     before = read_folder(run_copy / "checkpoints")
 
     def save(_: object, file: IO[bytes]) -> NoReturn:
         file.write(b"half")
-        raise error
+        raise RuntimeError("unexpected pos 704")
 
+    message = "step-000014: the checkpoint cannot be written: unexpected pos 704"
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", save)
         assert_user_error(tmt(*TRAIN, "train.max_steps=14"), message, "run the same command again to resume")
@@ -97,11 +85,8 @@ def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tin
     ("train", "parts"),
     [
         ("{src: W/nope, tgt: W/two}", ("W/nope: no such file",)),
-        ("{src: W/folder, tgt: W/two}", ("W/folder: is a directory; pass a file",)),
         ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
         ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
-        ("{src: W/latin, tgt: W/two}", ("W/latin:2: not UTF-8 text", "convert the file to UTF-8")),
-        ("{src: W/cut.gz, tgt: W/ten}", ("W/cut.gz:", "truncated or damaged")),
         ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
         ("{table: W/table.tsv}", ("W/table.tsv: no column de; it has en, fr",)),
         ("{table: W/table.xls}", ("W/table.xls: a table ends in .tsv",)),
@@ -169,8 +154,13 @@ def test_a_run_without_checkpoint_is_refused(run_copy: Path, tmt: Tmt) -> None:
         assert_user_error(tmt(verb, run_copy), f"{run_copy}: has no checkpoint yet; train longer")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
-@pytest.mark.parametrize("damage", [lambda old: old[:-100], lambda old: old[:100] + bytes([old[100] ^ 4]) + old[101:]])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda old: old[:100] + bytes([old[100] ^ 4]) + old[101:]),
+        ("checkpoint.json", lambda old: old[:-100]),
+    ],
+)
 def test_a_damaged_checkpoint_is_not_loaded(
     name: str, damage: Callable[[bytes], bytes], run_copy: Path, tmt: Tmt
 ) -> None:
@@ -186,9 +176,8 @@ def test_a_damaged_checkpoint_is_not_loaded(
     assert tmt("translate", run_copy, "one", "--checkpoint", "8").returncode == 0
 
 
-@pytest.mark.parametrize("damage", ["", "{}", '{"format": 9}', "hello"])
-def test_a_damaged_tokenizer_file_is_reported(damage: str, run_copy: Path, tmt: Tmt) -> None:
-    (run_copy / "tokenizer.json").write_text(damage)
+def test_a_damaged_tokenizer_file_is_reported(run_copy: Path, tmt: Tmt) -> None:
+    (run_copy / "tokenizer.json").write_text("{}")
     assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: not a tokenizer of this program")
     (run_copy / "tokenizer.json").unlink()
     assert_user_error(tmt("translate", run_copy, "one"), "no such file; the run folder is incomplete")

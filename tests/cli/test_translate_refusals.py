@@ -6,13 +6,10 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
-
-from transformer_mt.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -38,21 +35,7 @@ def test_a_refused_translation_neither_creates_nor_changes_a_part_file(
     assert (tmp_path / "kept.part").read_text()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": 1, "other": 2}'])
-def test_a_damaged_checkpoint_manifest_is_named(content: str, run_copy: Path, tmt: Tmt) -> None:
-    (RunFolder(run_copy).find_checkpoint("last").path / "checkpoint.json").write_text(content)
-    assert_user_error(tmt("translate", run_copy, "one", "--checkpoint", "last"), "checkpoint.json")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("d_model: 16", "d_model: x"),
-        ("d_model: 16", "d_modle: 16"),
-        ("\nmodel:", "\nmodle:"),
-        ("d_model: 16", "d_model: 32"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [("\nmodel:", "\nmodle:"), ("d_model: 16", "d_model: 32")])
 def test_a_run_with_an_edited_configuration_is_refused(old: str, new: str, run_copy: Path, tmt: Tmt) -> None:
     text = (run_copy / "config.yaml").read_text()
     assert old in text
@@ -66,10 +49,7 @@ def test_the_prompt_is_not_written_to_standard_output(tiny_run: Path) -> None:
     command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run)]
     with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE) as process:
         os.close(terminal)
-        time.sleep(4)
-        os.write(keyboard, b"one two\n")
-        time.sleep(1)
-        os.write(keyboard, b"\x04")
+        os.write(keyboard, b"one two\n\x04")
         out = process.communicate()[0]
     assert not out.startswith(b"> ")
 
@@ -89,5 +69,5 @@ def test_options_that_contradict_each_other_are_refused(options: str, part: str,
 
 
 @pytest.mark.parametrize("options", ["--protect numbers", "--protect-pattern 12"])
-def test_what_to_protect_implies_markup(options: str, tiny_run: Path, tmt: Tmt) -> None:
+def test_protect_options_imply_markup(options: str, tiny_run: Path, tmt: Tmt) -> None:
     assert "12" in assert_succeeded(tmt("translate", tiny_run, "one 12 two", *options.split()))

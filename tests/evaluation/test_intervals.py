@@ -40,7 +40,6 @@ def assert_equal(score: IntervalScore, record: dict[str, Any]) -> None:
         (GERMAN, REFERENCES, ()),
         pytest.param(Scorer("zh", "zh_TW"), CHINESE, ASIAN_TER, marks=pytest.mark.slow),
         pytest.param(Scorer("char", "ja"), CHINESE, ASIAN_TER, marks=pytest.mark.slow),
-        pytest.param(Scorer("intl", "ko"), REFERENCES, (), marks=pytest.mark.slow),
     ],
 )
 def test_scores_and_intervals_equal_the_sacrebleu_command(

@@ -23,9 +23,7 @@ REFERENCES = [tgt for _, tgt in load_pairs("test")[:40]]
 CHINESE = ["他昨天买了两本书。", "天气很好,我们去公园吧!", "这是 GPU 吗?"]
 
 
-@pytest.mark.parametrize(
-    "tokenize", ["13a", "zh", *(pytest.param(name, marks=pytest.mark.slow) for name in ("intl", "char"))]
-)
+@pytest.mark.parametrize("tokenize", ["13a", "zh"])
 def test_scores_and_signatures_equal_the_sacrebleu_command(
     tokenize: str,
     damage: Callable[[list[str], int], list[str]],
@@ -40,13 +38,6 @@ def test_scores_and_signatures_equal_the_sacrebleu_command(
         assert score.value == pytest.approx(float(record["score"]), abs=1e-6)
         assert score.signature == record["signature"]
         assert 5 < score.value < 95
-
-
-def test_perfect_and_empty_translations() -> None:
-    scorer = Scorer("13a", "de")
-    perfect, empty = scorer.score(REFERENCES, REFERENCES), scorer.score([""] * len(REFERENCES), REFERENCES)
-    assert (perfect.bleu.value, perfect.chrf.value) == pytest.approx((100, 100))
-    assert (empty.bleu.value, empty.chrf.value) == (0, 0)
 
 
 def test_lines_for_the_terminal() -> None:

@@ -108,11 +108,3 @@ def test_large_test_sets_have_scores_without_p_values(
             assert (one.score, one.difference) == (other.score, other.difference)
             assert (one.p_bootstrap, one.p_randomisation) == (None, None)
         assert "seed" not in comparison.signature
-
-
-@pytest.mark.usefixtures("few_trials")
-def test_moses_text_is_detokenized() -> None:
-    scorer = Scorer("13a", "en", "moses")
-    found = compare_systems([["Is this it ?"], ["is this"]], ["is this it ?"], scorer)
-    assert found["BLEU"].systems[0].score == pytest.approx(100)
-    assert "case:lc" in found["BLEU"].signature

@@ -109,7 +109,7 @@ while True:
     with subprocess.Popen([sys.executable, "-c", ask, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "asking\n"
-        for _ in range(500):
+        for _ in range(100):
             with lock_folder(tmp_path):
                 pass
         process.kill()

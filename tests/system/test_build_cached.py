@@ -80,7 +80,7 @@ def test_second_process_waits_for_the_first(path: Path, other_process: subproces
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
 
 
-def test_second_process_says_that_it_waits(
+def test_second_process_logs_that_it_waits(
     path: Path,
     other_process: subprocess.Popen[str],
     monkeypatch: pytest.MonkeyPatch,
