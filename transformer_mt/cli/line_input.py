@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple, TypeVar
 
 from transformer_mt.data.text_files import (
@@ -144,17 +143,6 @@ def group_windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
         raise
     if window:
         yield window
-
-
-def check_input(texts: Sequence[str], file: Path | None) -> None:
-    """Raise `UserError` for texts together with a file, or a missing file. Warn if a text is the name of a file."""
-    if texts and file:
-        raise UserError("translate: give texts or --input, not both")
-    check_files(file)
-    for text in texts:
-        if os.path.isfile(text):  # noqa: PTH113  (Path.is_file raises an error for a long text)
-            advice = f"translate --input {quote(text)} reads its lines"
-            log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
 
 
 def check_files(*files: Path | None) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -263,17 +264,20 @@ class Translate(Command):
 def _check_arguments(args: Translate) -> None:
     if args.markup.markup == "none" and (args.markup.protect or args.markup.protect_patterns):
         raise UserError("--markup none protects no elements: leave it out, or remove --protect and --protect-pattern")
-    line_input.check_input(args.texts, args.lines.input)
+    if args.texts and args.lines.input:
+        raise UserError("translate: give texts or --input, not both")
+    for text in args.texts:  # Path raises an error for a long text
+        if args.ensemble and os.path.isdir(text):  # noqa: PTH112
+            raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
+        if os.path.isfile(text):  # noqa: PTH113
+            advice = f"translate --input {quote(text)} reads its lines"
+            log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
     glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
-    files = (args.lines.prefix, args.lines.score_targets, glossary, args.terminology.memory)
+    files = (args.lines.input, args.lines.prefix, args.lines.score_targets, glossary, args.terminology.memory)
     line_input.check_files(*files)
-    check_output(args.lines.output, args.lines.input, *files)
+    check_output(args.lines.output, *files)
     if args.lines.resume and not (args.lines.input and args.lines.output):
         raise UserError("translate: --resume needs --input and --output; other input cannot be read again")
-    if args.ensemble:
-        for text in args.texts:
-            if os.path.isdir(text):  # noqa: PTH112  (Path.is_dir raises an error for a long text)
-                raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
     if args.lines.verbose and args.lines.guard is False:
         raise UserError("translate: --verbose lists what --guard finds; leave out one of --verbose and --no-guard")
     if args.lines.guard and args.sampling.sample:
