@@ -180,7 +180,7 @@ def test_runs_with_different_scoring_are_refused(workspace: Path, tmt: Tmt) -> N
     assert_user_error(done, "runs/other: is scored differently from runs/tiny (data.tgt_lang is fr instead of de);")
 
 
-def test_files_of_different_length_come_with_a_way_to_find_the_shifted_line(
+def test_the_message_about_unequal_files_leads_to_the_shifted_line(
     tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ def test_sentences_are_ordered_by_their_range_of_chrf() -> None:
     assert find_most_different(systems, None, references, GERMAN, 0) == []
 
 
-def test_scores_by_length() -> None:
+def test_scores_are_computed_by_length() -> None:
     """The full stop is a word: the first reference has 10 words, the second 11."""
     references = [" ".join(["wort"] * 9) + ".", " ".join(["wort"] * 10) + ".", " ".join(["so"] * 61), ""]
     systems = [[*references], ["wort wort", "wort wort wort wort wort", "", "x"]]
@@ -43,7 +43,7 @@ def test_scores_by_length() -> None:
     assert (found[2].bleu[1], found[2].chrf[1]) == (0, 0)
 
 
-def test_f1_by_training_frequency() -> None:
+def test_f1_is_computed_by_training_frequency() -> None:
     """The training text has a 101 times, b 3 times, c once, and no d."""
     training = [["a " * 100], ["a b b", "b c", "e e e e e e"]]
     references = ["a b c d", "a a b", "d"]

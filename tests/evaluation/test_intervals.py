@@ -94,7 +94,7 @@ def test_interval_is_the_central_95_percent_of_the_resamples() -> None:
     assert (low + high) / 2 == pytest.approx(mean, abs=5 * samples.std() / np.sqrt(1000))
 
 
-def test_perfect_and_empty_translations() -> None:
+def test_perfect_and_empty_translations_have_the_best_and_the_worst_scores() -> None:
     perfect = score_with_intervals(REFERENCES, REFERENCES, GERMAN)
     empty = score_with_intervals([""] * len(REFERENCES), REFERENCES, GERMAN)
     for name, best, worst in (("BLEU", 100, 0), ("chrF", 100, 0), ("chrF++", 100, 0), ("TER", 0, 100)):

@@ -40,7 +40,7 @@ def test_scores_and_signatures_equal_the_sacrebleu_command(
         assert 5 < score.value < 95
 
 
-def test_lines_for_the_terminal() -> None:
+def test_scores_are_lines_for_the_terminal() -> None:
     assert BleuChrf(Score(31.416, "a|b"), Score(2.0, "c")).lines() == ["BLEU 31.42  a|b", "chrF 2.00  c"]
 
 

@@ -319,6 +319,6 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
 
 
 @pytest.mark.slow
-def test_damage_drill(tmp_path: Path) -> None:
+def test_training_survives_the_damage_drill(tmp_path: Path) -> None:
     drill = runpy.run_path(str(ROOT / "scripts" / "damage_drill.py"))
     assert drill["drill"](2, seed=3, folder=tmp_path) == 4

@@ -135,7 +135,9 @@ def test_auto_precision_is_the_faster_one(
     [((6, 1), "fp32"), ((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
     ids=["GTX 1080", "V100", "T4", "A100", "H100"],
 )
-def test_auto_precision_of_a_gpu(capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_precision_depends_on_the_compute_capability(
+    capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: capability >= (8, 0))

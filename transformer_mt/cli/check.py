@@ -27,14 +27,14 @@ MAX_TEXT = 100  # characters of a sentence that an example shows
 CAUTIONS = {
     "unrelated": "drops free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated"
 }
-"""What to know before the filter of a finding is used, by the name of the finding."""
+"""A caution about the filter of a finding, by the name of the finding."""
 EFFECTS = {
     "cut": "lines without a certain counterpart are removed",
     "shift": "pairs get the target of another line",
     "clean": "pairs get cleaned text",
     "drop": "pairs are removed",
 }
-"""What the actions of a repair do."""
+"""The effect of each action of a repair."""
 
 
 @dataclass(frozen=True, kw_only=True)

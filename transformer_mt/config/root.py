@@ -346,9 +346,8 @@ def _refuse_outside_data(config: Config, run: RunFolder, overridden: Collection[
     def is_overridden(path: KeyPath) -> bool:
         return any(".".join(map(str, path[:n])) in overridden for n in range(1, len(path) + 1))
 
-    train = config.data.train
-    several = ((("train", number), source) for number, source in enumerate(train)) if isinstance(train, tuple) else ()
-    training = [*several, *([(("train",), train)] if isinstance(train, Source) else [])]
+    is_list = isinstance(config.data.train, tuple)
+    training = [(("train", n) if is_list else ("train",), each) for n, each in enumerate(config.data.train_sources)]
     filter_files = [getattr(filter_, "file", None) for filter_ in config.data.filters]
     for keys, source in (*training, *config.data.iterate_held_out_sources()):
         if is_overridden(("data", *keys)):

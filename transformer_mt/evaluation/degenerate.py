@@ -120,7 +120,7 @@ def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str], finished:
     """Classify each translation. `finished` is False if the search stopped at the maximum length."""
     rows: dict[str, list[int]] = {kind: [] for kind in HINTS}
     checked = [i for i, source in enumerate(sources) if source.strip()]
-    identical = _frequent_outputs([(sources[i].strip(), hypotheses[i].strip()) for i in checked])
+    identical = _find_frequent_outputs([(sources[i].strip(), hypotheses[i].strip()) for i in checked])
     for i in checked:
         hypothesis = hypotheses[i].strip()
         if not hypothesis:
@@ -134,7 +134,7 @@ def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str], finished:
     return DegenerateOutputs(len(checked), {kind: indices for kind, indices in rows.items() if indices})
 
 
-def _frequent_outputs(pairs: Sequence[tuple[str, str]]) -> set[str]:
+def _find_frequent_outputs(pairs: Sequence[tuple[str, str]]) -> set[str]:
     """Return the outputs that too many different sources have in common."""
     n_outputs = Counter(hypothesis for _, hypothesis in set(pairs))
     n_sources = len({source for source, _ in pairs})
