@@ -109,9 +109,8 @@ def _describe(difference: Difference) -> str:
 
 
 def _to_json(result: Bisection) -> dict[str, Any]:
-    lists = {name: [*map(_to_object, getattr(result, name))] for name in ("differences", "culprit")}
+    lists = {
+        name: [{"key": each.key, "good": each.reference, "bad": each.other} for each in getattr(result, name)]
+        for name in ("differences", "culprit")
+    }
     return {"tmt": __version__, **asdict(result), **lists}
-
-
-def _to_object(difference: Difference) -> dict[str, Any]:
-    return {"key": difference.key, "good": difference.reference, "bad": difference.other}

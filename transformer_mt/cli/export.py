@@ -87,8 +87,7 @@ def check_output_is_new(output: Path) -> None:
     """Raise `UserError` if a file or folder with this name exists."""
     if output.exists() or output.is_symlink():
         raise UserError(f"{output}: exists already; pass a new folder as --output")
-    existing = next(path for path in output.absolute().parents if path.exists())
-    if not existing.is_dir():
+    if not (existing := files.find_existing_parent(output)).is_dir():
         raise UserError(f"{output}: {existing} is a file; pass a new folder as --output")
 
 

@@ -6,8 +6,6 @@ import argparse
 import logging
 import signal
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,8 +30,6 @@ from transformer_mt.system.log import log
 if TYPE_CHECKING:
     from transformer_mt.tools.serving.requests import ApiKeys, Limits
     from transformer_mt.tools.serving.service import TranslationService
-
-NEEDED = "serve: needs more packages: pip install starlette uvicorn prometheus-client (or transformer-mt[serve])"
 
 
 def origin(text: str) -> str:
@@ -147,14 +143,18 @@ class Serve(Command):
 
     def execute(self) -> None:
         """Run `tmt serve` until a signal ends it."""
-        with _blocked(signal.SIGHUP):  # while the models are loaded; it would end the process
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until the server has a handler for it
+        try:
             _serve(self)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(args: Serve) -> None:
     """Check packages, keys and the address, and then import torch and load the models."""
     if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
-        raise UserError(NEEDED)
+        packages = "starlette uvicorn prometheus-client (or transformer-mt[serve])"
+        raise UserError(f"serve: needs more packages: pip install {packages}")
     from transformer_mt.tools.serving.requests import ApiKeys, Limits
     from transformer_mt.tools.serving.server import Server, find_max_connections, open_listener
 
@@ -196,13 +196,3 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
         max_batch_lines=args.batching.batch_lines,
         log_text=args.access.log_text,
     )
-
-
-@contextmanager
-def _blocked(number: signal.Signals) -> Generator[None]:
-    """Delay a signal until the server has a handler for it, and unblocks it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from transformer_mt.cli.command import Command, flag, group, option
-from transformer_mt.cli.options import CONFIG_FILE, ConfigOptions, overrides_argument
+from transformer_mt.cli.options import CONFIG_FILE, ConfigOptions
 from transformer_mt.errors import Interrupted
 from transformer_mt.system.log import log, log_rank0
 
@@ -19,7 +19,6 @@ class NamedConfigOptions(ConfigOptions):
     config: Path | None = option(
         f"{CONFIG_FILE}; it may also be the first argument, without --config", metavar="X.yaml"
     )
-    overrides: tuple[str, ...] = overrides_argument()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,8 +118,8 @@ class DocumentFileOptions(OptionGroup):
         "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), TMX, JSON, SRT, VTT or ASS."
     )
 
-    document_format: Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff", "text"] | None = (
-        option("format of --input, if its suffix does not say it; text: lines, whatever its suffix")
+    document_format: Literal[DocumentFormat, "text"] | None = option(
+        "format of --input, if its suffix does not say it; text: lines, whatever its suffix"
     )
     attributes: tuple[Attribute, ...] = option(
         "HTML: also translate these attributes: alt, aria-label, placeholder, title",
@@ -522,18 +522,13 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
         raise UserError(f"{given[0]}: {args.lines.input} is translated as a document ({document_format}); {advice}")
     if args.is_exported:
         raise UserError(f"{args.run}: CTranslate2 cannot keep the markup of a document; translate with the run")
-    if args.documents.attributes and document_format != "html":
-        raise UserError(
-            f"--attributes: only HTML has attributes, and {args.lines.input} is {document_format}; leave it out"
-        )
-    if args.documents.retranslate and document_format not in ("po", "tmx", "xliff"):
-        raise UserError(
-            f"--retranslate: only PO, TMX and XLIFF have translations already; {args.lines.input} has not: leave it out"
-        )
-    if args.documents.exclude_keys and document_format != "json":
-        raise UserError(
-            f"--exclude-keys: only JSON has keys, and {args.lines.input} is {document_format}; leave it out"
-        )
+    for name, is_given, formats, reason in (
+        ("--attributes", args.documents.attributes, "html", "only HTML has attributes"),
+        ("--retranslate", args.documents.retranslate, "po tmx xliff", "only PO, TMX and XLIFF have translations"),
+        ("--exclude-keys", args.documents.exclude_keys, "json", "only JSON has keys"),
+    ):
+        if is_given and document_format not in formats.split():
+            raise UserError(f"{name}: {reason}, and {args.lines.input} is {document_format}; leave it out")
 
 
 def _translate_document(args: Translate, source: Path, target: Path | None, document_format: DocumentFormat) -> None:

@@ -173,7 +173,8 @@ def _resolve_device(name: str) -> torch.device:
     import torch
 
     processes = launcher.local_world_size()
-    chosen = torch.device(_best_device() if name == "auto" else name)
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    chosen = torch.device(best if name == "auto" else name)
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
         raise UserError(
             f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
@@ -227,14 +228,6 @@ def count_available_cores() -> int:
         time, period = CPU_LIMIT.read_text(encoding="utf-8").split()
         cores = min(cores, math.ceil(int(time) / int(period))) if time != "max" else cores
     return cores
-
-
-def _best_device() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def choose_precision(device: torch.device) -> ResolvedPrecision:
