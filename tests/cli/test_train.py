@@ -62,13 +62,6 @@ def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
     assert read_curves(run_copy) == curves
 
 
-def test_configuration_may_be_the_first_argument(run_copy: Path, tmt: Tmt) -> None:
-    assert (
-        "training ended: train.max_steps 1 reached" in tmt("train", "tiny.yaml", "name=x", "train.max_steps=1").stderr
-    )
-    assert_user_error(tmt("train", "missing.yaml"), "missing.yaml: no such file")
-
-
 def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
     assert done.returncode == 0
@@ -98,20 +91,19 @@ def test_auto_threads_are_resolved_again_if_the_process_count_changes(
 
 def test_the_speed_after_a_resume_is_that_of_the_new_process(run_copy: Path, tmt: Tmt) -> None:
     """The process before it took a million seconds for a trillion tokens since the last line."""
-    assert tmt(*TRAIN, "name=new", "train.max_steps=4").returncode == 0
-    folder = RunFolder(run_copy.with_name("new")).find_checkpoint("4").path
+    folder = RunFolder(run_copy).find_checkpoint("8").path
     state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
     state["window"].update(seconds=1e6, seconds_waiting=1e6)
     state["window"]["sums"]["n_tgt"] += 1e12
     torch.save(state, folder / "training.pt")
     about = json.loads((folder / "checkpoint.json").read_text())
     write_manifest(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
-    done = tmt(*TRAIN, "name=new", "train.max_steps=6")
+    done = tmt(*TRAIN, "--checkpoint", "8", "train.max_steps=9")
     assert done.returncode == 0, done.stderr
-    assert "step 5 begins; a line every 3 steps" in done.stderr
-    metrics = read_metrics(run_copy.with_name("new"))
-    assert 1 < metrics["train/tokens_per_second"][6] < 1e8
-    assert 0 <= metrics["train/waiting"][6] <= 1
+    assert "step 9 begins; a line every 3 steps" in done.stderr
+    metrics = read_metrics(run_copy)
+    assert 1 < metrics["train/tokens_per_second"][9] < 1e8
+    assert 0 <= metrics["train/waiting"][9] <= 1
 
 
 def test_training_resumes_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -> None:
@@ -143,7 +135,7 @@ def test_a_run_that_resumes_earlier_is_no_longer_finished(
     assert "step 12" not in readme and "unseen" not in readme.partition("## Scores")[2]
 
 
-def test_an_interrupted_run_names_its_best_step_in_log_readme_and_report(
+def test_an_interrupted_run_names_its_best_step_in_log_and_readme(
     in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal arrives in step 6, after a validation at step 4."""
@@ -169,8 +161,6 @@ def test_an_interrupted_run_names_its_best_step_in_log_readme_and_report(
     assert f"validation, at step 4 (the best by loss, greedy): loss {loss:.3f}" in readme
     (listed,) = list_runs(run.path)
     assert (listed.status, listed.step, listed.max_steps) == ("stopped", 6, 12)
-    assert_succeeded(tmt("report", run.path))
-    assert "stopped at step 6 of 12" in (run.path / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_unknown_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:

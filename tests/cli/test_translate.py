@@ -251,6 +251,7 @@ def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path,
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
 
 
+@pytest.mark.slow
 def test_a_sentence_in_another_language_gives_a_warning_in_a_terminal(tiny_run: Path) -> None:
     sentence = "Zwei Männer stehen am Herd und bereiten zusammen das Essen für ihre Gäste zu."
     command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run), sentence]
