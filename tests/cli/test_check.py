@@ -75,21 +75,15 @@ def test_the_verdict_names_the_next_command(run_copy: Path, tmt: Tmt) -> None:
     assert "tmt check tiny.yaml --write FOLDER" in verdict and "tmt plan" not in verdict
 
 
-@pytest.mark.parametrize(
-    ("languages", "remedy"),
-    [("{src_lang: de, tgt_lang: en", "exchange src_lang and tgt_lang"), ("{src_lang: fr, tgt_lang: de", "correct")],
-)
-def test_wrong_languages_come_with_no_repair_command(
-    languages: str, remedy: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_languages_come_with_no_repair_command(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pairs = quickstart.load_pairs("train")[:300]
     for side, language in enumerate(("en", "de")):
         Path(f"a.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-    Path("x.yaml").write_text(f"data: {languages}, train: {{src: a.en, tgt: a.de}}}}", encoding="utf-8")
+    Path("x.yaml").write_text("data: {src_lang: fr, tgt_lang: de, train: {src: a.en, tgt: a.de}}", encoding="utf-8")
     done = tmt("check", "x.yaml")
     verdict = done.stdout.partition("\nverdict: ")[2]
-    assert done.returncode == 2 and remedy in done.stdout
+    assert done.returncode == 2 and "correct" in done.stdout
     assert "exchange or correct them" in verdict and "--write" not in verdict
 
 

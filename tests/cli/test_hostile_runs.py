@@ -278,6 +278,7 @@ def test_a_foreign_run_may_read_files_inside_of_its_folder(
     assert_user_error(tmt("evaluate", run_copy), "outside of its folder")
 
 
+@pytest.mark.slow
 def test_a_command_runs_for_a_training_and_its_result_is_used_from_the_cache(in_tiny_copy: Path, tmt: Tmt) -> None:
     filters = 'data.filters=[{command: {run: "touch executed; yes 1 | head -n $(wc -l < train.en)", min: 0}}]'
     assert_user_error(tmt("config", "tiny.yaml", filters, "--vocabulary"), "commands run only in tmt train")
