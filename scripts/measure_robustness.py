@@ -1,10 +1,12 @@
-"""Train on Multi30k with and without the modifiers of `tmt init`, and print how robust the models are.
+"""Measure how robust runs are, or train on Multi30k with and without the modifiers of `tmt init` and compare.
 
-    python scripts/measure_robustness.py [section.key=value ...] --folder F [--pairs N] [--seeds N] [--jobs N]
+    python scripts/measure_robustness.py RUN [RUN ...] --src F --ref G
+    python scripts/measure_robustness.py --folder F [--pairs N] [--seeds N] [--jobs N] [section.key=value ...]
 
-The training text is the first N pairs of `train` in `--folder` (default: all), which contains Multi30k as text (train,
-val and test_2016_flickr, each as .en and .de). The configuration is that of `tmt init`; the plain runs have no
-modifiers. Runs go to runs/robustness; finished ones are kept, and interrupted ones are resumed.
+The first form prints the table of `tmt evaluate --robustness` for each run, with the means if there are several. The
+second trains on the first N pairs of `train` in `--folder` (default: all), which contains Multi30k as text (train, val
+and test_2016_flickr, each as .en and .de). The configuration is that of `tmt init`; the plain runs have no modifiers.
+Runs go to runs/robustness; finished ones are kept, and interrupted ones are resumed.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainings import (
-    add_training_options,
+    existing_folder,
     mean_and_range,
-    parse_training_options,
     positive_int,
+    refuse_reserved_keys,
     run_script,
     run_tasks,
     tmt,
@@ -66,9 +68,12 @@ class Training(NamedTuple):
 
 def main() -> None:
     args = read_arguments()
+    if args.folder is None:
+        print_table({"": [Path(word) for word in args.words]}, args.src, args.ref)
+        return
     write_texts(args.folder, args.pairs)
     trainings = [
-        Training(seed + 1, is_plain, tuple(args.overrides)) for seed in range(args.seeds) for is_plain in (True, False)
+        Training(seed + 1, is_plain, tuple(args.words)) for seed in range(args.seeds) for is_plain in (True, False)
     ]
     run_tasks(trainings, args.jobs)
     groups = {
@@ -104,7 +109,7 @@ def print_table(groups: Mapping[str, Sequence[Path]], src: Path, ref: Path) -> N
             for key in ("share", "kept"):
                 values = [each[key] for each in found if each[key] is not None]
                 cells[name].append(f"{statistics.mean(values):.3f}" if values else "")
-    titles = [f"{title} {name}" for name in groups for title in HEADER[2:]]
+    titles = [f"{title} {name}".strip() for name in groups for title in HEADER[2:]]
     print(f"| text | {' | '.join(titles)} |\n|---|{'---|' * len(titles)}")
     for name, values in cells.items():
         print(f"| {name} | {' | '.join(values)} |")
@@ -119,10 +124,19 @@ def measure(run: Path, src: Path, ref: Path) -> dict[str, dict[str, Any]]:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_training_options(parser)
+    parser.add_argument("words", nargs="*", metavar="RUN|section.key=value", help="runs; with --folder: overrides")
+    parser.add_argument("--src", type=Path, help="source sentences")
+    parser.add_argument("--ref", type=Path, help="reference translations")
+    parser.add_argument("--folder", type=existing_folder, help="contains train, val and test_2016_flickr (.en, .de)")
     parser.add_argument("--pairs", type=positive_int, help="pairs of the training text (default: all)")
     parser.add_argument("--seeds", type=positive_int, default=1, help="trainings of each kind (1)")
-    return parse_training_options(parser)
+    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
+    args = parser.parse_intermixed_args()
+    if args.folder is None and not (args.words and args.src and args.ref):
+        parser.error("pass RUN --src F --ref G, or --folder F")
+    if args.folder is not None:
+        refuse_reserved_keys(parser, args.words)
+    return args
 
 
 if __name__ == "__main__":
