@@ -24,7 +24,7 @@ from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.data.text_files import Pair
 from transformer_mt.tools.quality.filter_base import Block, FilterContext
-from transformer_mt.tools.quality.filter_pipeline import Observer, PairSample, ShardFilters, find_pairs
+from transformer_mt.tools.quality.filter_pipeline import MAX_EXAMPLES, Observer, PairSample, ShardFilters, find_pairs
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
@@ -85,7 +85,7 @@ def store(pairs: Sequence[Pair], language: str, folder: Path) -> ParallelCorpus:
 def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], PairSample, float]:
     """Return the rows that a filter affects, examples, and the seconds without those of reading."""
     rows: list[int] = []
-    sample = PairSample()
+    sample = PairSample(MAX_EXAMPLES)
 
     def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
         rows.extend(block.rows[[*reasons]].tolist())
