@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
 from pathlib import Path
+from typing import Literal
 from zipfile import ZipFile
 
 import pytest
@@ -13,7 +15,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.sources import load_corpus, load_pairs
 from transformer_mt.flows.table_columns import choose_columns
 
 PAIRS = load_pairs("test")[:40]
@@ -300,6 +302,25 @@ def test_files_of_unequal_length_in_an_archive_are_refused(corpus: Path, tmt: Tm
 def test_advice_names_what_the_corpus_lacks(corpus: Path, tmt: Tmt) -> None:
     advice = [line for line in tmt("init", "a.en", "a.de").stdout.splitlines() if line.startswith("advice: ")]
     assert "one or two words (0.0%)" in advice[0] and "questions" not in advice[0]
+
+
+def write_quoted_table(path: str, quoting: Literal[0, 1]) -> None:
+    pairs = [(f'Er sagt "{tgt}"', src) if i % 5 == 0 else (tgt, src) for i, (src, tgt) in enumerate(load_pairs("test"))]
+    with Path(path).open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t", quoting=quoting).writerows([("german", "english"), *pairs[:100]])
+
+
+def test_csv_quotes_in_a_tsv_file_are_reported_with_a_remedy(corpus: Path, tmt: Tmt) -> None:
+    write_quoted_table("q.tsv", csv.QUOTE_MINIMAL)
+    assert "20% of the pairs have the quotes of a CSV field" in tmt("init", "q.tsv").stdout
+    findings = json.loads(tmt("check", "mine.yaml", "--json").stdout)["findings"]
+    assert {each["name"]: each["severity"] for each in findings}["CSV quotes"] == "warning"
+    write_quoted_table("q.tsv", csv.QUOTE_ALL)
+    assert_user_error(tmt("init", "q.tsv", "--force"), "q.tsv: ", "rename it to q.csv")
+    Path("q.tsv").rename("q.csv")
+    assert "CSV" not in tmt("init", "q.csv", "--force").stdout
+    (source,) = configuration.load(corpus / "mine.yaml").data.train_sources
+    assert next(iter(load_corpus(source, "de", "en", Path("cache"))))[0] == f'Er sagt "{load_pairs("test")[0][1]}"'
 
 
 def test_preprocessed_text_is_reported_with_a_remedy(corpus: Path, tmt: Tmt) -> None:

@@ -62,10 +62,12 @@ def test_wrong_columns_are_refused() -> None:
 
 
 @pytest.mark.parametrize("columns", [(), ("en", "de")])
-def test_semicolons_may_separate_the_cells_of_a_csv_file(columns: tuple[str, ...]) -> None:
-    lines = [*([] if columns else ["en;de"]), "dog;Hund", '"a, b; ""c""";d']
-    write("t.csv", "\n".join(lines))
-    assert [pair[:2] for pair in load(table="t.csv", columns=columns)] == [("dog", "Hund"), ('a, b; "c"', "d")]
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_semicolons_or_tabs_may_separate_the_cells_of_a_csv_file(columns: tuple[str, ...], separator: str) -> None:
+    rows = [*([] if columns else [("en", "de")]), ("dog", "Hund"), (f'"a, b{separator} ""c"""', "d")]
+    write("t.csv", "\n".join(map(separator.join, rows)))
+    expected = [("dog", "Hund"), (f'a, b{separator} "c"', "d")]
+    assert [pair[:2] for pair in load(table="t.csv", columns=columns)] == expected
 
 
 # --- archives ---------------------------------------------------------------------------------------------------------

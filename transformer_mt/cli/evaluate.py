@@ -114,7 +114,9 @@ class Evaluate(Command):
         metavar="N",
         parse=number(0),
     )
-    output: Path | None = option("write the translations to this file, one per line", metavar="OUT")
+    output: Path | None = option(
+        "write the translations to this file, one per line; an existing one is replaced", metavar="OUT"
+    )
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()

@@ -81,7 +81,7 @@ class LineOptions(OptionGroup):
     TITLE: ClassVar[str] = "input and output"
 
     output: Path | None = option(
-        "output file (default: standard output); unfinished output is in OUT.part", metavar="OUT"
+        "output file, replaced if it exists (default: standard output); unfinished output is in OUT.part", metavar="OUT"
     )
     resume: bool = flag("continue an interrupted command, which wrote to --output")
     errors: Errors = errors_option()

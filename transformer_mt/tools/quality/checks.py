@@ -134,6 +134,14 @@ CONTENT_CHECKS = [
 ]
 PREPROCESSING_CHECKS = [
     CorpusCheck(
+        "CSV quotes",
+        "have the quotes of a CSV field in their text",
+        "let the name of the table end in .csv, so that they are removed",
+        0.001,
+        find=signals.has_csv_quotes,
+        min_share=0.001,
+    ),
+    CorpusCheck(
         "tokenized",
         "have spaces before punctuation or between words that users do not type, and translations will have them",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
@@ -368,7 +376,7 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 8  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 9  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

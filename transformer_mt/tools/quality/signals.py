@@ -248,6 +248,12 @@ def find_line_separators(text: str) -> list[str]:
     return [] if text.isprintable() else _LINE_SEPARATOR.findall(text)
 
 
+def has_csv_quotes(text: str) -> bool:
+    """Return whether a text is in quotes and has doubled quotes inside, as in a field of a CSV file."""
+    inner = text[1:-1]
+    return text[:1] == text[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+
+
 def find_html(text: str) -> list[str]:
     """Return HTML tags and character references."""
     return _HTML.findall(text) if "<" in text or "&" in text else []
