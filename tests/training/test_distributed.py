@@ -210,17 +210,6 @@ def test_a_rank_without_batches_takes_part(tiny: Path) -> None:
     assert len(losses) == 2 and losses[1] < losses[0]
 
 
-def test_a_killed_training_of_several_processes_resumes_to_the_bit(tiny: Path) -> None:
-    settings = ("model.layer_drop=0.3", "train.save_every=2", "validation.every=100")
-    train(tiny, 3, "name=whole", *settings)
-    job = launch(tiny, 3, "name=killed", *settings, "train.max_steps=1000000")
-    kill(tiny, "killed", 1, signal.SIGKILL, job)
-    job.communicate(timeout=100)
-    train(tiny, 3, "name=killed", *settings, "--checkpoint", "2")
-    found, expected = weights(tiny, "killed"), weights(tiny, "whole")
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-
-
 OUT_OF_MEMORY = """
 import torch
 from transformer_mt.training.train_step import BatchLoss
@@ -323,16 +312,14 @@ def test_death_of_rank_0_ends_the_others_with_a_message(tiny: Path) -> None:
     )
 
 
-def test_training_is_bit_identical_after_two_of_four_processes_die(tiny: Path) -> None:
-    settings = ("train.save_every=1", "train.max_steps=30", "validation.every=100")
-    train(tiny, 4, "name=undisturbed", *settings)
-    job = launch(tiny, 4, "name=disturbed", *settings, restarts=2, patch=SLOW)
+def test_training_is_bit_identical_after_a_process_dies_and_torchrun_restarts_all(tiny: Path) -> None:
+    settings = ("model.layer_drop=0.3", "train.save_every=1", "train.max_steps=20", "validation.every=100")
+    train(tiny, 2, "name=undisturbed", *settings)
+    job = launch(tiny, 2, "name=disturbed", *settings, restarts=1, patch=SLOW)
     kill(tiny, "disturbed", 1, signal.SIGKILL, job)
-    wait_for_step(tiny, "disturbed", max(steps(tiny, "disturbed")) + 2, job)  # the second death is after a restart
-    kill(tiny, "disturbed", 2, signal.SIGKILL, job)
     _, log = job.communicate(timeout=300)
     assert job.returncode == 0, log
-    assert log.count("resuming after step") == 2
+    assert log.count("resuming after step") == 1
     found, expected = weights(tiny, "disturbed"), weights(tiny, "undisturbed")
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
