@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from fake_cuda.build import build, find_compiler
+from helpers import LONG_TEST
 
 from transformer_mt.system.files import build_cached
 
@@ -50,5 +51,6 @@ def test_cuda_tests_pass_on_a_fake_device(library: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@LONG_TEST
 def test_slow_cuda_tests_pass_on_a_fake_device(library: Path, tmp_path: Path) -> None:
     run_tests(library, "slow", tmp_path / "tests")
