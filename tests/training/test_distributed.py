@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import LONG_TEST, read_folder
+from helpers import LONG_TEST, Tmt, assert_user_error, read_folder
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -156,11 +156,10 @@ def test_two_processes_give_the_weights_and_curves_of_one(alone: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("model.layer_drop=0.5",),
-        ("optimizer.kind=muon", "model.tie_embeddings=none", "tokenizer.joint=false"),
+        ("model.layer_drop=0.5", "optimizer.kind=muon", "model.tie_embeddings=none", "tokenizer.joint=false"),
         ("precision=fp16",),
     ],
-    ids=["LayerDrop", "untied with Muon", "fp16"],
+    ids=["LayerDrop, untied with Muon", "fp16"],
 )
 def test_two_processes_give_the_weights_of_one_in_other_models(tiny: Path, settings: tuple[str, ...]) -> None:
     """LayerDrop may skip a layer on one rank, or on both."""
@@ -385,12 +384,15 @@ def test_signal_to_one_process_saves_and_stops_all(tiny: Path) -> None:
     assert re.search(rf"stopped by SIGTERM and saved at step {steps[-1]:,};.* the same command resumes\n", log)
 
 
-def test_more_processes_than_micro_batches_are_refused(tiny: Path) -> None:
-    job = launch(tiny, 2, "name=few", "batches.accumulate=1")
-    _, log = job.communicate(timeout=60)
-    assert job.returncode != 0
-    assert "batches.accumulate: 1: 2 processes cannot share so few batches per step: set it to 2" in log
-    assert not (tiny / "runs" / "few").exists()
+def test_more_processes_than_micro_batches_are_refused(
+    in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = tmt("train", "--config", "tiny.yaml", "name=few", "batches.accumulate=1")
+    assert_user_error(done, "batches.accumulate: 1: 2 processes cannot share so few batches per step: set it to 2")
+    assert not (in_tiny / "runs" / "few").exists()
 
 
 DIVERGE = """
