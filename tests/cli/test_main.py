@@ -42,6 +42,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         (("--versoin",), ("tmt: error: unknown option --versoin; did you mean --version?\n",)),
         (("prepare", "--config", "x.yaml"), ("unknown option --config; did you mean tmt prepare x.yaml?\n",)),
         (("train", "--config", "tiny.yaml", "--config", "x.yaml"), ("argument --config: is given twice",)),
+        (("init", "a", "b", "--test", "x", "y", "--test", "z"), ("argument --test: is given twice",)),
         (("train", "--confg", "tiny.yaml"), ("unknown option --confg; did you mean --config?\n",)),
         ((*TRAIN, "--max-steps", "10"), ("unknown option --max-steps; did you mean train.max_steps=10?\n",)),
         ((*TRAIN, "--train.max_steps=10"), ("unknown option --train.max_steps; did you mean train.max_steps=10?",)),

@@ -64,8 +64,9 @@ def option(
 
     A `bool | None` has no value, but two forms, such as `--sample` and `--no-sample`.
 
-    `flag` and `parse` are by default the name and the type of the field. `takes_list` allows several values after one
-    flag; otherwise a flag with several values is repeated. Only one exclusive option of a command may be given.
+    `flag` and `parse` are by default the name and the type of the field. A `tuple[X, ...]` is filled by repeating the
+    flag, or, with `takes_list`, by several values after one flag. Any other option with a value may be given only once.
+    Only one exclusive option of a command may be given.
     """
     argument = {"help": help, "metavar": metavar, "flag": flag, "parse": parse, "takes_list": takes_list}
     default = MISSING if is_required else default
@@ -144,7 +145,7 @@ def _derive_settings(each: Field[Any], hint: Any) -> dict[str, Any]:
         if Ellipsis not in others:
             settings["nargs"] = 1 + len(others)
         elif is_positional or each.metadata["takes_list"]:
-            settings |= {"action": "store", "nargs": "*" if is_positional and not is_required else "+"}
+            settings["nargs"] = "*" if is_positional and not is_required else "+"
         else:
             settings |= {"action": "append", "default": None}  # argparse would append to the default itself
     elif is_positional and not is_required:
@@ -171,7 +172,10 @@ class _PositionalText(str):
 
 
 class _StoreOnce(argparse.Action):
-    """Store the value of an option, which may be given only once, because its last value would win silently."""
+    """Store the value of an option, and refuse a second one: argparse would silently keep the last value.
+
+    A parser with such options can parse only one command line.
+    """
 
     is_given = False
 
