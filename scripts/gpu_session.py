@@ -1,9 +1,9 @@
-"""Measure the speed and memory of training and search on one GPU. `pytest -m cuda` checks the results.
+"""Measure the speed and memory of training and search on one GPU. `pytest -m cuda` tests their correctness.
 
     python scripts/gpu_session.py [--out FOLDER] [--parts PART ...] [--seconds N]
     python scripts/gpu_session.py --tiny            # a small model on a CPU, which tests the script
 
-It needs no data: batches are random ids with the lengths of WMT sentences. Each part stands alone; if one fails, its
+It needs no data: batches are random ids with the lengths of WMT sentences. The parts are independent: if one fails, its
 traceback is printed, and the next part starts. No part starts after `--seconds`. FOLDER/gpu_session.json gets all
 results.
 

@@ -312,7 +312,7 @@ def write_quoted_table(path: str, quoting: Literal[0, 1]) -> None:
 
 def test_csv_quotes_in_a_tsv_file_are_reported_with_a_remedy(corpus: Path, tmt: Tmt) -> None:
     write_quoted_table("q.tsv", csv.QUOTE_MINIMAL)
-    assert "20% of the pairs have the quotes of a CSV field" in tmt("init", "q.tsv").stdout
+    assert "20.0% of the pairs have the quotes of a CSV field" in tmt("init", "q.tsv").stdout
     findings = json.loads(tmt("check", "mine.yaml", "--json").stdout)["findings"]
     assert {each["name"]: each["severity"] for each in findings}["CSV quotes"] == "warning"
     write_quoted_table("q.tsv", csv.QUOTE_ALL)

@@ -115,7 +115,7 @@ class Evaluate(Command):
         parse=number(0),
     )
     output: Path | None = option(
-        "write the translations to this file, one per line; an existing one is replaced", metavar="OUT"
+        "write the translations to this file, one per line; it is replaced if it exists", metavar="OUT"
     )
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()

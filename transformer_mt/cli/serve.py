@@ -143,11 +143,12 @@ class Serve(Command):
 
     def execute(self) -> None:
         """Run `tmt serve` until a signal ends it."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until the server has a handler for it
+        # SIGHUP would end the process while the models load; the server unblocks it once it has a handler
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             _serve(self)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def _serve(args: Serve) -> None:

@@ -266,7 +266,8 @@ def _check_arguments(args: Translate) -> None:
         raise UserError("--markup none protects no elements: leave it out, or remove --protect and --protect-pattern")
     if args.texts and args.lines.input:
         raise UserError("translate: give texts or --input, not both")
-    for text in args.texts:  # Path raises an error for a long text
+    for text in args.texts:
+        # os.path, because `Path` raises an error for a long text
         if args.ensemble and os.path.isdir(text):  # noqa: PTH112
             raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
         if os.path.isfile(text):  # noqa: PTH113

@@ -47,15 +47,15 @@ from transformer_mt.training.training_config import (
 )
 
 COMMAND_LINE = Location("command line")
-FILTER_LIST = ("data", "filters")
+FILTERS_PATH = ("data", "filters")
 
 # --- the keys of the configuration ------------------------------------------------------------------------------------
 
 
-def find_section(path: KeyPath) -> type[Section] | None:
+def find_section_class(path: KeyPath) -> type[Section] | None:
     """Return the section class at a path, or None if the path is not a section."""
-    if path[: len(FILTER_LIST)] == FILTER_LIST:  # followed by the index and the name of a filter
-        return FILTERS.get(str(path[-1])) if len(path) == len(FILTER_LIST) + 2 else None
+    if path[: len(FILTERS_PATH)] == FILTERS_PATH:  # followed by the index and the name of a filter
+        return FILTERS.get(str(path[-1])) if len(path) == len(FILTERS_PATH) + 2 else None
     found: Any = Config
     annotation: Any = None
     for key in path:
@@ -73,16 +73,17 @@ def find_section(path: KeyPath) -> type[Section] | None:
 
 def list_keys(path: KeyPath) -> list[str]:
     """Return the known keys at a path."""
-    if path[:-1] == FILTER_LIST:
+    if path[:-1] == FILTERS_PATH:
         return list(FILTERS)
-    section = find_section(path)
+    section = find_section_class(path)
     return list(section.model_fields) if section else []
 
 
 def list_suggestions(path: KeyPath) -> list[str]:
-    """Return keys to suggest in place of an unknown one.
+    """Return keys to suggest in place of the unknown key at `path`.
 
-    These are the keys of the same name at the top level and in the sections, or else the keys of its own section.
+    If its name is known at the top level or in another section, these are the dotted keys. Otherwise, they are the keys
+    of the section that `path` is in.
     """
     *section, key = path
     places = [(), *((name,) for name in Config.model_fields)] if len(section) <= 1 else ()
@@ -93,7 +94,7 @@ def list_suggestions(path: KeyPath) -> list[str]:
 def may_change_on_resume(key: str) -> bool:
     """Return whether a dotted key may change when a run resumes."""
     *path, name = key.split(".")
-    section = find_section(tuple(path))
+    section = find_section_class(tuple(path))
     if section is None or name not in section.model_fields:
         return False
     return any(isinstance(mark, MayChange) for mark in section.model_fields[name].metadata)
@@ -276,7 +277,7 @@ class Config(Section):
         for index, filter_ in enumerate(self.data.filters):
             if filter_.name == "overlap" and not (self.data.validation or self.data.test):
                 yield (
-                    (*FILTER_LIST, index, filter_.name),
+                    (*FILTERS_PATH, index, filter_.name),
                     "there is nothing to compare with: set data.validation or data.test, or remove this filter",
                 )
 
@@ -385,7 +386,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file
     except ValidationError as error:
         raise UserError("\n".join(cut_list(_describe_errors(error, tree)))) from None
     for number, filter_ in enumerate(config.data.filters):
-        place: KeyPath = (*FILTER_LIST, number, filter_.name)
+        place: KeyPath = (*FILTERS_PATH, number, filter_.name)
         locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
         filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}, is_named_file))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.find_conflicts()]
@@ -402,7 +403,7 @@ def find_builtin_config(name: str) -> Path:
 
 def _is_merged(path: KeyPath) -> bool:
     """Return whether a section is merged with the inherited one. A source and `data.test` are replaced as a whole."""
-    return find_section(path) not in (None, Source)
+    return find_section_class(path) not in (None, Source)
 
 
 def _error_line(tree: Tree, path: KeyPath, message: str) -> str:

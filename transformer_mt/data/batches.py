@@ -132,7 +132,8 @@ class PartitionedBatches:
     ) -> None:
         """Divide `n_pairs` rows from `first_row` on into partitions.
 
-        `measure` returns the shapes of the batches of each partition. The default buckets each partition once.
+        `measure` returns the shapes of the batches of each partition, e.g. from a cache. Without it, or with a single
+        partition, each partition is bucketed here.
         """
         self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
         self.first_row = first_row
@@ -166,20 +167,21 @@ class PartitionedBatches:
         """Return the plan of a training epoch, a pure function of (seed, epoch)."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self._blocks))
 
-        def make(number: int) -> BatchPlan:
+        def make_plan(number: int) -> BatchPlan:
+            # a single partition has no number in its key: its order is that of a corpus without partitions
             key = (seed, epoch) if len(order) == 1 else (seed, epoch, number)
             return self.partition(number).shuffled(*key)
 
-        return PartitionedPlan(order, np.cumsum([0, *np.diff(self.bounds)[order]]), make)
+        return PartitionedPlan(order, np.cumsum([0, *np.diff(self.bounds)[order]]), make_plan)
 
     def _bucket(self, number: int) -> BucketedBatches:
         starts: list[int] = (self.first_row + BLOCK_PAIRS * self._blocks[number]).tolist()
         ranges = [(start, min(start + BLOCK_PAIRS, self.first_row + self._n_pairs)) for start in starts]
-        lengths = [self._read_lengths(*rows) for rows in ranges]
+        lengths = [self._read_lengths(start, end) for start, end in ranges]
         src, tgt = (np.concatenate([pair[side] for pair in lengths]) for side in (0, 1))
         bucketed = BucketedBatches(src, tgt, self._tokens)
-        rows = np.concatenate([np.arange(*rows, dtype=np.int32) for rows in ranges])
-        bucketed.rows = rows[bucketed.rows]
+        rows = np.concatenate([np.arange(start, end, dtype=np.int32) for start, end in ranges])
+        bucketed.rows = rows[bucketed.rows]  # from positions in the partition to rows of the corpus
         return bucketed
 
 
@@ -190,10 +192,12 @@ MeasureShapes = Callable[[PartitionedBatches], Sequence[Shapes]]
 class PartitionedPlan:
     """The batches of one epoch: those of the partition `order[0]`, then those of `order[1]`, and so on."""
 
-    def __init__(self, order: NDArray[np.int64], bounds: NDArray[np.int64], make: Callable[[int], BatchPlan]) -> None:
-        """Make plans of partitions when they are needed. `bounds` are the numbers of their first batches."""
+    def __init__(
+        self, order: NDArray[np.int64], bounds: NDArray[np.int64], make_plan: Callable[[int], BatchPlan]
+    ) -> None:
+        """`bounds[i]` is the number of the first batch of `order[i]`. `make_plan` makes its plan when it is needed."""
         self.order, self.bounds = order, bounds
-        self._plan = lru_cache(maxsize=2)(make)
+        self._plan = lru_cache(maxsize=2)(make_plan)
 
     def __len__(self) -> int:
         return int(self.bounds[-1])

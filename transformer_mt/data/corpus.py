@@ -45,13 +45,13 @@ COLUMNS = {"src": "string", "tgt": "string", "file": "int32", "line": "int64"}
 Integers = Sequence[int] | NDArray[np.integer[Any]]
 
 
-def encode_pairs(src: Sequence[str], tgt: Sequence[str]) -> bytes:
-    """Return the bytes by which pairs enter the hash of a text."""
+def serialize_pairs(src: Sequence[str], tgt: Sequence[str]) -> bytes:
+    """Return pairs as UTF-8 bytes, each sentence with a line end. Fingerprints are hashes of these bytes."""
     return "".join(f"{a}\n{b}\n" for a, b in zip(src, tgt, strict=True)).encode()
 
 
 class TableWriter(ExitStack):
-    """Writes a table, and hashes its text: `digest` has the SHA-256 so far. A context manager."""
+    """Writes a table, and hashes its text: `hasher` has the SHA-256 of the pairs so far. A context manager."""
 
     def __init__(self, path: Path, extra_columns: Sequence[str] = ()) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class TableWriter(ExitStack):
         self._pa: Any = pyarrow
         kinds = {**COLUMNS, **dict.fromkeys(extra_columns, "int64")}
         self._schema = self._pa.schema([(name, getattr(self._pa, kind)()) for name, kind in kinds.items()])
-        self.digest = hashlib.sha256()
+        self.hasher = hashlib.sha256()
         self._stream = self.enter_context(
             self._pa.ipc.new_file(self.enter_context(self._pa.OSFile(str(path), "wb")), self._schema)
         )
@@ -69,7 +69,7 @@ class TableWriter(ExitStack):
     def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Integers) -> None:
         """Append pairs, with their `file`, `line` and any extra columns."""
         self.n_pairs += len(src)
-        self.digest.update(encode_pairs(src, tgt))
+        self.hasher.update(serialize_pairs(src, tgt))
         values = dict(zip(self._schema.names, (src, tgt, *columns), strict=True))
         self._stream.write_batch(self._pa.RecordBatch.from_pydict(values, schema=self._schema))
 

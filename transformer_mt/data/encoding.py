@@ -155,7 +155,7 @@ class EncodedSide:
         return sum(len(shard.ids) for shard in self._shards)
 
     def lengths_of(self, start: int, end: int) -> Lengths:
-        """Return the number of tokens of each sentence from `start` to `end`. This takes 12 bytes for each."""
+        """Return the tokens per sentence from `start` to `end`: [N]. The peak memory is 12 bytes per sentence."""
         parts = [np.diff(offsets) for _, offsets in self._slices(start, end)]
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int32)
 

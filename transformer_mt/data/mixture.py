@@ -40,7 +40,7 @@ class Mixture:
 def make_mixture(
     data: DataConfig, n_batches: Sequence[int], *, seed: int, max_steps: int | None, accumulate: int
 ) -> Mixture:
-    """Return the mixture of the training sources, which have these numbers of batches.
+    """Return the mixture of the training sources, which must be a list. `n_batches` has the batches of each source.
 
     Without weights, the probability of a source is proportional to `(n_batches * repeat) ** (1 / temperature)`.
     `accumulate` is the number of batches per step.

@@ -341,7 +341,7 @@ def read_part(
                 src, tgt, names, lines = zip(*block, strict=True)
                 table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
                 block = [*islice(pairs, min(corpus.BLOCK_SIZE, shard_pairs - table.n_pairs))]
-        written.append((name, table.n_pairs, table.digest.hexdigest()))
+        written.append((name, table.n_pairs, table.hasher.hexdigest()))
     counts = {"bad_rows": bad.listed, "n_bad_rows": bad.n_bad, "n_unpaired": bad.n_unpaired}
     return {"shards": written, "files": [*files], **counts}
 

@@ -249,6 +249,6 @@ IN_PROCESS_RUNNER = LocalRunner()
 
 
 def _init_worker(stage: Stage) -> Stage:
-    """Return the stage in a worker process, whose libraries must not start a thread for each core."""
+    """Set up a worker process, whose libraries must not start a thread for each core. Return its state, the stage."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return stage

@@ -187,8 +187,8 @@ def _read_csv(path: Path, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_CSV_FIELD)
     lines = read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad)
     first = next(lines, "")
-    delimiter = ";" if ";" in first and "," not in first else ","  # as spreadsheets write it in many countries
-    delimiter = "\t" if "\t" in first else delimiter
+    delimiter = ";" if ";" in first and "," not in first else ","  # ";" as spreadsheets write it in many countries
+    delimiter = "\t" if "\t" in first else delimiter  # a .tsv table with CSV quotes, renamed to .csv
     reader = csv.reader((line + "\n" for line in chain([first], lines)), delimiter=delimiter, strict=True)
     while True:
         first_line = reader.line_num + 1

@@ -223,7 +223,7 @@ def _describe_preprocessing(statistics: CorpusStatistics) -> Iterator[str]:
         find_reason = cast(FunctionFilter, check.make_filter()).reason_of
         share = sum(find_reason(*pair) is not None for pair in pairs) / len(pairs)
         if share >= check.min_share:
-            yield f"{share:.0%} of the pairs {check.message}; {check.remedy}"
+            yield f"{share:.1%} of the pairs {check.message}; {check.remedy}"
 
 
 HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected

@@ -70,8 +70,8 @@ def choose_columns(
     if len(head[0]) < 2:
         raise UserError(f"{table}: has one column ({head[0][0][:40]}), and sentence pairs need two: source and target")
     if table_kind(table) == "tsv" and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for row in head for cell in row):
-        name = table.name.replace(".tsv", ".csv")
-        raise UserError(f"{table}: all cells are in quotes, as in CSV; rename it to {name}, which is read without them")
+        name = re.sub(r"(?i)\.tsv", ".csv", table.name)
+        raise UserError(f"{table}: all cells are in quotes, as in CSV; rename it to {name}, so that they are removed")
     if table_kind(table) in HEADERLESS_KINDS:
         if not _is_header(head, columns, languages):
             return _choose_unnamed(table, head, columns, languages, ask)

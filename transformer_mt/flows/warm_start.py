@@ -45,7 +45,7 @@ class WarmStart:
         Raises `UserError` if it is not a run, or its tokenizers or weights do not fit this configuration.
         """
         tokenizers = load_tokenizers(config)
-        with _name_key(), torch.random.fork_rng(devices=[]):
+        with _prefix_errors(), torch.random.fork_rng(devices=[]):
             run = RunFolder.open(str(config.train.init_from))
             theirs = Transformer(run.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
             checkpoint = load_weights_of(theirs, run, "best")
@@ -117,7 +117,7 @@ def load_tokenizers(config: Config) -> TokenizerPair:
 
     Raises `UserError` if section `tokenizer` asks for other ones.
     """
-    with _name_key():
+    with _prefix_errors():
         run = RunFolder.open(str(config.train.init_from))
         theirs = run.read_section("tokenizer", TokenizerConfig)
         pair = TokenizerPair.load(run.tokenizer)
@@ -138,8 +138,8 @@ def load_tokenizers(config: Config) -> TokenizerPair:
 
 
 @contextmanager
-def _name_key() -> Generator[None]:
-    """Name the key `train.init_from` in errors about the other run."""
+def _prefix_errors() -> Generator[None]:
+    """Start the messages of errors about the other run with the key `train.init_from`."""
     try:
         yield
     except UserError as error:

@@ -40,7 +40,7 @@ def was_started_by_this_job(run: RunFolder) -> bool:
 
 
 def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str], files: Mapping[str, Sequence[str]]) -> None:
-    """Raise `UserError` if the text of a corpus changed since the run was created. `files` are its files, by corpus."""
+    """Raise `UserError` if the text of a corpus changed since the run was created. `files` has the files of each."""
     if not run.exists() or (recorded := run.read_metadata()["sha256"]) == fingerprints:
         return
     changed = [name for name in fingerprints if recorded.get(name) != fingerprints[name]]

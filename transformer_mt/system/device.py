@@ -176,9 +176,7 @@ def _resolve_device(name: str) -> torch.device:
     best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     chosen = torch.device(best if name == "auto" else name)
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
-        raise UserError(
-            f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
-        )
+        raise UserError(f"device: {chosen} cannot serve {processes} processes: set cuda (one GPU for each) or cpu")
     if str(chosen) == "cuda" and (rank := launcher.local_rank()) is not None:
         chosen = torch.device("cuda", rank)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():

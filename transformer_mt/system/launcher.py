@@ -90,7 +90,8 @@ def answer_signals(log: Callable[[str], None]) -> Generator[None]:
     has_ended = threading.Event()
 
     def answer() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread may have blocked SIGHUP
+        # a signal that the main thread blocks, such as SIGHUP, would reach this thread and end the process
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with receiver:
             select.select([receiver], [], [])
             if has_ended.wait(ANSWER_SECONDS):

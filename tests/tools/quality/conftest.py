@@ -50,7 +50,7 @@ def write_shards(workdir: Path) -> Callable[..., ParallelCorpus]:
                     src, tgt = zip(*part[start : start + 50], strict=True)
                     table.write(src, tgt, [0] * len(src), range(first + start + 1, first + start + 1 + len(src)))
             shards.append(Shard(path, len(part), ["t.en"]))
-            hashes.append(table.digest.hexdigest())
+            hashes.append(table.hasher.hexdigest())
         return ParallelCorpus(shards, f"shards-{size}", join_fingerprints(hashes))
 
     return write_shards

@@ -123,7 +123,7 @@ def _train_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
     # listed here, because the trainer would number these entries in the order of a hash table
     continuations = sorted(
-        {CONTINUATION_PREFIX + letter for word in words for i, letter in enumerate(word) if i or not letter.isspace()}
+        {CONTINUATION_PREFIX + char for word in words for i, char in enumerate(word) if i or not char.isspace()}
     )
     needed = 1 + len(continuations) + len(set[str]().union(*words))
     if needed > config.vocab_size - len(CONTROL_SYMBOLS):

@@ -393,7 +393,7 @@ class Tag(NamedTuple):
     start: int
     end: int
     attributes: Sequence[Attribute]
-    is_closed: bool
+    is_self_closing: bool
     """Whether it ends with a slash, as `<br/>` does."""
 
 

@@ -57,15 +57,15 @@ class OpenHtmlElement:
         self._open = [tag]
         self._n_open = Counter(self._open)
 
-    def locate_end(self, kind: str, tag: str, is_closed: bool = False) -> Literal["later", "before", "after"]:
+    def locate_end(self, kind: str, tag: str, is_self_closing: bool = False) -> Literal["later", "before", "after"]:
         """Return whether the element ends before or after this tag, or later.
 
-        The tag is `opening`, `closing`, or other content. `is_closed`: an opening tag has no content.
+        `kind` is `opening` or `closing`; any other kind is no tag. `is_self_closing`: an opening tag ends with a slash.
         """
         name = f"/{tag}" if kind == "closing" else tag
         if len(self._open) == 1 and name in _ENDED_BY.get(self.tag, ()):
             return "before"
-        if kind == "opening" and not is_closed and tag not in VOID_TAGS:
+        if kind == "opening" and not is_self_closing and tag not in VOID_TAGS:
             self._open.append(tag)
             self._n_open[tag] += 1
         elif kind == "closing":
@@ -130,8 +130,8 @@ class _Part(NamedTuple):
         return "" if self.tag is None else self.tag.name
 
     @property
-    def is_closed(self) -> bool:
-        return self.tag is not None and self.tag.is_closed
+    def is_self_closing(self) -> bool:
+        return self.tag is not None and self.tag.is_self_closing
 
 
 _RAW_TEXT = frozenset(["iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"])
@@ -146,9 +146,9 @@ _CODE = {"<%": "%>", "<?php": "?>", "<?=": "?>"}
 class HtmlTokenizer:
     """Divides a page into tags, text, comments and code, as the HTML standard does, in linear time.
 
-    Three exceptions are for pages that the standard would cut: code of templates ends where the template says; a slash
-    closes every tag, as in XML; and if a tag is never closed, because a quote is open, this tag and later ones end at
-    the next `>`.
+    There are three exceptions, because the standard would lose text of such pages. Code of templates ends where the
+    template ends it. An opening tag that ends with a slash is self-closing, as in XML. If a quote in a tag is never
+    closed, this tag and later ones end at the next `>`.
     """
 
     def __init__(self, text: str) -> None:
@@ -168,7 +168,7 @@ class HtmlTokenizer:
                 yield _Part(text_start, start, "text")
             yield part
             position = text_start = part.end
-            if part.kind == "opening" and part.name in _RAW_TEXT and not part.is_closed:
+            if part.kind == "opening" and part.name in _RAW_TEXT and not part.is_self_closing:
                 position = self._end_of_raw_text(part.name, position)
         if text_start < len(text):
             yield _Part(text_start, len(text), "text")
@@ -232,7 +232,7 @@ class _PageReader:
         for part in HtmlTokenizer(self.text):
             where = "before"
             if self.untranslated is not None:
-                where = self.untranslated.locate_end(part.kind, part.name, part.is_closed)
+                where = self.untranslated.locate_end(part.kind, part.name, part.is_self_closing)
                 if where != "later":
                     self._end_untranslated(part.end if where == "after" else part.start)
             if where == "before":
@@ -260,7 +260,7 @@ class _PageReader:
                 self.tokens.append(InlineToken(part.start, part.end, role=Role.CLOSING, name=part.name))
 
     def _read_opening(self, tag: Tag) -> None:
-        is_empty = tag.name in VOID_TAGS or tag.is_closed
+        is_empty = tag.name in VOID_TAGS or tag.is_self_closing
         if tag.name == "html":
             names = ["lang", *(["xml:lang"] if any(each.name == "xml:lang" for each in tag.attributes) else [])]
             self.attribute_replacements += set_language(self.text, tag, names, self.language)

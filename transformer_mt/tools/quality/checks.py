@@ -40,19 +40,19 @@ class CorpusCheck(NamedTuple):
 
     name: str
     message: str  # completes "1,234 pairs ..."
-    remedy: str  # item of `data.filters`, as YAML; "": none
+    remedy: str  # item of `data.filters`, as YAML, or advice in words; "": none
     warning_share: float
     error_share: float = NEVER
-    find: Callable[[str], object] | None = None  # finds the problem in a side
-    filter: Filter | None = None  # finds the pairs; without it and `find`: the remedy, a filter with its defaults
+    find_in_side: Callable[[str], object] | None = None  # returns something true if a side has the problem
+    filter: Filter | None = None  # finds the pairs; if this and `find_in_side` are None, `remedy` names the filter
     compares_sides: bool = False  # skipped in misaligned ranges, where it would find every line
     group: str = "content"
     min_share: float = 0.0  # below which it is no finding
 
     def make_filter(self) -> Filter:
         """Return the filter that finds the pairs."""
-        if self.find is not None:
-            return FunctionFilter(reason_of=partial(_name_sides, self.find))
+        if self.find_in_side is not None:
+            return FunctionFilter(reason_of=partial(_name_sides, self.find_in_side))
         return self.filter or make_filter(self.remedy)
 
 
@@ -82,7 +82,7 @@ def _different_brackets(src: str, tgt: str) -> str | None:
 _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
 CONTENT_CHECKS = [
-    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, find=_is_blank),
+    CorpusCheck("empty", "have an empty side", "length", 0.01, 0.2, find_in_side=_is_blank),
     CorpusCheck(
         # a statistic: of correct pairs, it finds 0.1 to 2 % of Multi30k and 2 to 22 % of messages of programs; of
         # shuffled ones, 42 to 83 %
@@ -115,30 +115,38 @@ CONTENT_CHECKS = [
         "normalize: {mojibake: true}",
         0.001,
         0.2,
-        find=signals.has_mojibake,
+        find_in_side=signals.has_mojibake,
     ),
     CorpusCheck(
-        "control characters", "have control characters", "normalize", 0.001, find=signals.find_control_characters
+        "control characters",
+        "have control characters",
+        "normalize",
+        0.001,
+        find_in_side=signals.find_control_characters,
     ),
     CorpusCheck(
-        "invisible characters", "have invisible characters", "normalize", 0.01, find=signals.find_invisible_characters
+        "invisible characters",
+        "have invisible characters",
+        "normalize",
+        0.01,
+        find_in_side=signals.find_invisible_characters,
     ),
     CorpusCheck(
         "line separators",
         "have a character that other programs take for a line end",
         "normalize",
         0.001,
-        find=signals.find_line_separators,
+        find_in_side=signals.find_line_separators,
     ),
-    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, find=signals.find_html),
+    CorpusCheck("html", "have HTML tags or references", _DROP_HTML, 0.001, find_in_side=signals.find_html),
 ]
 PREPROCESSING_CHECKS = [
     CorpusCheck(
         "CSV quotes",
-        "have the quotes of a CSV field in their text",
-        "let the name of the table end in .csv, so that they are removed",
+        "have the quotes of a CSV field around and in their text",
+        "remove them; if the pairs are in a .tsv table, rename it to .csv, and they are removed",
         0.001,
-        find=signals.has_csv_quotes,
+        find_in_side=signals.has_csv_quotes,
         min_share=0.001,
     ),
     CorpusCheck(
@@ -146,7 +154,7 @@ PREPROCESSING_CHECKS = [
         "have spaces before punctuation or between words that users do not type, and translations will have them",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
         0.3,
-        find=signals.is_tokenized,
+        find_in_side=signals.is_tokenized,
         min_share=0.3,
     ),
     CorpusCheck(
@@ -154,7 +162,7 @@ PREPROCESSING_CHECKS = [
         "have no capitals, and neither will translations",
         "take the original text, or set tokenizer.normalization: [lowercase], so that users may type capitals",
         NEVER,
-        find=signals.is_lower_case,
+        find_in_side=signals.is_lower_case,
         min_share=0.95,
     ),
 ]

@@ -61,10 +61,10 @@ def check_sources(
         for line_range in ranges
     ]
     histograms: list[Histogram] = []
-    others = {key: corpora[key] for key in held_out}
+    held_out_corpora = {key: corpora[key] for key in held_out}
     for key, source in train.items():
         languages = source.languages(data.src_lang, data.tgt_lang)
-        found, histogram = check_pairs(corpora[key], languages, others, misaligned[key], cache_dir, runner)
+        found, histogram = check_pairs(corpora[key], languages, held_out_corpora, misaligned[key], cache_dir, runner)
         found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
         if len(train) > 1:
             found = [replace(one, message=f"{one.message} (in {key})") for one in found]

@@ -31,7 +31,7 @@ from transformer_mt.tools.quality.filter_base import (
     FilterContext,
     FilterFunction,
     FindReason,
-    MakeFunction,
+    MakeShardFunction,
     PairFilter,
     read_blocks,
 )
@@ -104,7 +104,7 @@ class DuplicateFilter(CorpusFilter, name="duplicate"):
     normalized: bool = False
     """compare without case, spaces and punctuation"""
 
-    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeFunction:
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeShardFunction:
         """Find the rows that are equal to an earlier row."""
         repeated = find_duplicates(pairs, runner, cache_dir, self.of, normalized=self.normalized)
         return FoundDuplicates(repeated, pairs, self.of)
@@ -121,7 +121,7 @@ class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
     similarity: float = Field(default=SIMILARITY, ge=MIN_SIMILARITY, lt=1.0)
     """minimum similarity, from 0.7"""
 
-    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeFunction:
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeShardFunction:
         """Find the rows that are similar to an earlier row."""
         repeated = find_near_duplicates(pairs, runner, cache_dir, self.of, self.similarity)
         return FoundDuplicates(repeated, pairs, self.of)

@@ -80,8 +80,8 @@ FindReason = Callable[[str, str], str | None]
 """Function of source and target that returns the reason why a pair has a problem, or None."""
 FilterFunction = Callable[[Block], Mapping[int, str]]
 """Function that maps the index in the block of each removed or changed pair to the reason."""
-MakeFunction = Callable[[int], FilterFunction]
-"""Function that makes the filter function for the blocks of a shard. It can be pickled."""
+MakeShardFunction = Callable[[int], FilterFunction]
+"""Result of `CorpusFilter.find`: returns the filter function for the blocks of shard `i`. It can be pickled."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,9 @@ class PairFilter(Filter):
 class CorpusFilter(Filter):
     """A filter that compares pairs with others, or must see them in order."""
 
-    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeFunction:
-        """Search the pairs that the filters before it have left. Raises `UserError` for an unsuitable file."""
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeShardFunction:
+        """Search the pairs that earlier filters have left. Return what makes the filter function for each shard.
+
+        Raises `UserError` for an unsuitable file.
+        """
         raise NotImplementedError

@@ -20,9 +20,9 @@ from transformer_mt.data.corpus import (
     ParallelCorpus,
     Shard,
     TableWriter,
-    encode_pairs,
     join_fingerprints,
     log_progress,
+    serialize_pairs,
 )
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata, TaskResult, save_array
 from transformer_mt.tools.quality.filter_base import (
@@ -31,7 +31,7 @@ from transformer_mt.tools.quality.filter_base import (
     Filter,
     FilterContext,
     FilterFunction,
-    MakeFunction,
+    MakeShardFunction,
     read_blocks,
 )
 
@@ -99,14 +99,14 @@ class ShardFilters:
     pairs: ParallelCorpus
     context: FilterContext
     filters: Sequence[Filter]
-    found: Sequence[MakeFunction | None]  # for each filter; None: it needs no other block
+    found: Sequence[MakeShardFunction | None]  # results of `find_pairs`, one for each filter
     removes: bool = True
 
     def apply(self, shard: int, observe: Observer) -> Iterator[Block]:
         """Apply the filters to the blocks of a shard, see `apply_filters`."""
         functions = [
-            filter_.make_function(self.context) if found is None else found(shard)
-            for filter_, found in zip(self.filters, self.found, strict=True)
+            filter_.make_function(self.context) if make_function is None else make_function(shard)
+            for filter_, make_function in zip(self.filters, self.found, strict=True)
         ]
         n_rows = int(self.pairs.bounds[shard + 1] - self.pairs.bounds[shard])
         blocks = log_progress(
@@ -121,8 +121,8 @@ class ShardFilters:
 
 def find_pairs(
     pairs: ParallelCorpus, context: FilterContext, filters: Sequence[Filter], cache_dir: Path, runner: Runner
-) -> list[MakeFunction | None]:
-    """Let each `CorpusFilter` search the corpus. The result is None for other filters."""
+) -> list[MakeShardFunction | None]:
+    """Let each `CorpusFilter` search the corpus, and return its result. It is None for other filters."""
     return [
         filter_.find(pairs, context, cache_dir, runner) if isinstance(filter_, CorpusFilter) else None
         for filter_ in filters
@@ -162,18 +162,18 @@ class FilterTask:
             for block in blocks:
                 files = [indices[name] for name in block.files]
                 table.write(block.src, block.tgt, files, block.lines, block.rows)
-        return table.n_pairs, table.digest.hexdigest()
+        return table.n_pairs, table.hasher.hexdigest()
 
     def _write_rows(self, blocks: Iterator[Block], shard: Shard, folder: Path) -> tuple[int, str]:
-        digest, positions = sha256(), [np.empty(0, np.int64)]
+        hasher, positions = sha256(), [np.empty(0, np.int64)]
         for block in blocks:
-            digest.update(encode_pairs(block.src, block.tgt))
+            hasher.update(serialize_pairs(block.src, block.tgt))
             positions.append(block.positions)
         rows = np.concatenate(positions)
         if shard.kept is not None:
             rows = np.load(shard.kept)[rows]
         save_array(folder / KEPT, rows.astype(np.uint32))
-        return len(rows), digest.hexdigest()
+        return len(rows), hasher.hexdigest()
 
     def make_shard(self, old: Shard, result: TaskResult) -> Shard:
         """Return the filtered shard, from the unfiltered one and the result of its task."""

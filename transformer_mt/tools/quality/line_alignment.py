@@ -252,7 +252,7 @@ def _lexical_scores(
 
 
 def _find_fitting_groups(scores: Matrix, step: int) -> NDArray[np.bool_]:
-    """Return a mask of the groups that some offset fits, like those before and after, from every `step`-th line."""
+    """Return a mask of the groups that, like both neighbours, fit some offset. Every `step`-th line was scored."""
     fits = scores[:, :UNALIGNED].max(1) > GOOD_SCORE * GROUP / step
     return fits & np.append(fits[1:], True) & np.append(True, fits[:-1])
 

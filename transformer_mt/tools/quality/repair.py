@@ -142,7 +142,7 @@ def store_pairs(files: Sequence[FilePair], rows: NDArray[np.int64], path: Path) 
             src = [files[file][0].lines[row] for file, row, _ in block]
             tgt = [files[file][1].lines[row] for file, _, row in block]
             table.write(src, tgt, [0] * len(block), range(start + 1, start + 1 + len(block)))
-    return ParallelCorpus([Shard(path, table.n_pairs, ["aligned"])], "aligned", table.digest.hexdigest())
+    return ParallelCorpus([Shard(path, table.n_pairs, ["aligned"])], "aligned", table.hasher.hexdigest())
 
 
 CHANGES = "changes.tsv"

@@ -26,7 +26,7 @@ from transformer_mt.data.text_files import read_file_state, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.launcher import exit_on_sigterm
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.quality.filter_base import CorpusFilter, FilterContext, FilterFunction, MakeFunction
+from transformer_mt.tools.quality.filter_base import CorpusFilter, FilterContext, FilterFunction, MakeShardFunction
 from transformer_mt.tools.quality.signals import normalize_spaces
 
 FORMAT_VERSION = 1  # of the stored scores; part of their key
@@ -79,7 +79,7 @@ class ScoreFilter(ScoredFilter, name="score"):
         except UserError as error:
             raise self.make_error(str(error), "file") from None
 
-    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeFunction:
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeShardFunction:
         """Read the scores of the unfiltered corpus."""
         corpus = context.corpus
         key = [FORMAT_VERSION, corpus.key, corpus.fingerprint, self.external_state()]
@@ -153,7 +153,7 @@ class CommandFilter(ScoredFilter, name="command"):
             words = []
         return [read_file_state(Path(word)) for word in words if os.path.isfile(word)]  # noqa: PTH113  (a word may be too long for Path.is_file)
 
-    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeFunction:
+    def find(self, pairs: ParallelCorpus, context: FilterContext, cache_dir: Path, runner: Runner) -> MakeShardFunction:
         """Score all pairs that the filters before have left."""
         if not self._may_run:
             raise self.make_error(

@@ -35,7 +35,8 @@ LOOP_WORDS, LOOP_CHARACTERS = 3, 6  # of the n-gram that a loop repeats
 LOOP_FACTOR = 2  # an n-gram of a loop occurs more often than this, and than this times its maximum in the source
 UNSPACED_WORD = 15  # a text whose mean word is longer counts as written without spaces
 MIN_SCRIPT_SHARE = 0.5  # of the words
-COPIED_SHARE, COPIED_WORDS = 0.8, 4  # minimum share of source words in a copy, and minimum number in lower case
+COPIED_SHARE = 0.8  # minimum share of the words of the source that a copy contains
+COPIED_WORDS = 4  # minimum number of them that are in lower case
 MIN_RATIO, MAX_RATIO = 0.5, 2.0  # of the length of a translation to the usual one
 MAX_DEVIATION = 4.0  # of the length from the usual one, in standard deviations
 USUAL_RATIO, USUAL_SPREAD = 1.0, 2.0  # of lengths, for runs that did not record them
@@ -45,10 +46,9 @@ _DIGITS = regex.compile(r"\d+")
 _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
 _LINK = regex.compile(r"""(?:\w+://|www\.)[^\s<>"'`]*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+""")
 _EMOJI = regex.compile(r"[[\p{Extended_Pictographic}\p{Regional_Indicator}]--[©®™\p{ASCII}]]", regex.VERSION1)
-_WORD_OR_EMOJI = (
-    regex.compile(  # emoji with the punctuation after them, or ASCII, digits and currencies without a space
-        r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[!-~\p{Sc}\d]+\s*"
-    )
+# emoji with the punctuation after them, or ASCII characters, digits and currency symbols without a space
+_COPIED_SPAN = regex.compile(
+    r"[\p{Extended_Pictographic}\p{Regional_Indicator}\p{Emoji_Modifier}\u200d\ufe0f]+[^\w\s]*\s*|[!-~\p{Sc}\d]+\s*"
 )
 
 
@@ -335,9 +335,9 @@ class _Repair:
 
 
 def _isolate(text: str, items: Sequence[str]) -> Iterator[str]:
-    """Yield the parts of a text before, between and after the words with the items, and these words."""
+    """Yield the parts of a text in order: each span that contains one of the items, and the text between them."""
     end = 0
-    for match in _WORD_OR_EMOJI.finditer(text):
+    for match in _COPIED_SPAN.finditer(text):
         if any(item in match[0] for item in items):
             if match.start() > end:
                 yield text[end : match.start()]

@@ -249,7 +249,10 @@ class TranslationService:
         return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
 
     def find_target_language(self, text: str, target: str) -> DetectedLanguage | None:
-        """Return the target language if a text is certainly in it, unless a model has it as source and target."""
+        """Return the target language if a text is certainly in it, so that it needs no translation.
+
+        Return None also if a model translates within this language, such as from en-US to en-GB.
+        """
         if any(
             is_same_language(target, pair.source) and is_same_language(target, pair.target) for pair in self._routes
         ):
