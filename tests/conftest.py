@@ -20,8 +20,11 @@ from unittest.mock import patch
 import pytest
 from helpers import Tmt, forget_lengths
 
+import transformer_mt.cli.main as cli_main
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, and tiny models are fastest so
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also if a shell started the tests in the background
+# The import of `cli_main` and a shell that starts the tests in the background replace the handler of SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from transformer_mt.data.encoding import EncodedCorpus
@@ -59,7 +62,6 @@ def one_thread() -> Generator[None]:
 @pytest.fixture(scope="session")
 def tmt() -> Tmt:
     """`tmt("translate", run, ..., stdin=b"...")`: run the command line in this process, and return its output."""
-    from transformer_mt.cli.main import main
 
     def tmt(*arguments: object, stdin: bytes = b"") -> CompletedProcess[str]:
         command = [str(argument) for argument in arguments]
@@ -74,7 +76,7 @@ def tmt() -> Tmt:
         ):
             stdin_file.buffer.write(stdin)
             stdin_file.buffer.seek(0)
-            main(command)
+            cli_main.main(command)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # that of a command ignores a second interrupt
         return CompletedProcess(command, int(end.value.code or 0), written(stdout), written(stderr))
 
