@@ -14,7 +14,7 @@ setup: .venv/.installed ## create .venv with the packages for training
 
 setup-dev: .venv/.installed-dev ## create .venv with the packages for development
 
-quickstart: .venv/.installed ## train on the built-in corpus, then translate held-out sentences (2 to 3 minutes)
+quickstart: .venv/.installed ## train on the built-in corpus, then translate held-out sentences (1 to 3 minutes)
 	$(BIN)/tmt train --config configs/quickstart.yaml
 	$(BIN)/tmt evaluate runs/quickstart --show 5
 
