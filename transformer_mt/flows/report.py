@@ -66,7 +66,7 @@ def _open_run(folder: RunFolder, config: Config, name: str, checkpoint: str) -> 
         "started from": f"{warm_start['path']}, step {warm_start['step']:,}" if warm_start else "random weights",
         "trained on": f"{provenance['hardware']}{processes}, {config.precision}",
         "seed": str(config.seed),
-        "created": provenance["created"],
+        "created": provenance["created"].replace("T", " "),
         "status": describe_status(folder, record, config.train.max_steps, is_running=is_locked(folder.path)),
         "checkpoint of this report": f"step {info.step:,}{score}{', rejected' if info.is_rejected else ''}",
     }
@@ -90,7 +90,10 @@ def make_report(
     else:
         sets = list(read_shared_sets(configs, notes.append))
         if not sets:
-            notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
+            notes.append(
+                "there are no translations, because no test set can be read: start the command in the folder where the "
+                "training was started, or pass a test set as --src F --ref G"
+            )
     first, *_ = configs.items()
     page = render_report([run for _, run in runs], sets, load, partial(read_training_targets, *first), notes)
     return page, notes
