@@ -18,10 +18,9 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import markdown_table
 from transformer_mt.runs.folder import RunFolder, is_locked
-from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints
+from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints, split_by_source
 from transformer_mt.system.files import measure_folder, open_regular_file, refuse_special_files, write_text
 from transformer_mt.system.log import LAYOUT, make_visible
-from transformer_mt.training.metrics_logger import split_by_source
 
 LAST_TIME = 253_370_764_800.0  # the year 9999, after which Python has no dates
 TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry

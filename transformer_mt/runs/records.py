@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from hashlib import file_digest, sha256
@@ -244,6 +244,15 @@ def damaged_checkpoint_error(damage: CorruptFileError) -> UserError:
         f"{damage}: this checkpoint is damaged and was not used;\n"
         f"restore it, or delete {damage.path.parent} (or choose another checkpoint, if the command has this option)"
     )
+
+
+def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return the scores of all validation pairs, and then those of each source (`bleu/NAME`), by title."""
+    groups: dict[str, dict[str, float]] = {"validation": {}}
+    for key, value in scores.items():
+        name, _, source = key.partition("/")
+        groups.setdefault(f"validation of {source}" if source else "validation", {})[name] = value
+    return groups
 
 
 def is_better(metric: str, score: float, than: float) -> bool:

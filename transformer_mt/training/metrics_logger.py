@@ -21,6 +21,7 @@ from torch.utils.tensorboard.summary import hparams  # pyright: ignore[reportUnk
 from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import split_by_source
 from transformer_mt.system.files import append_text, atomic_file, read_bytes, write_text
 from transformer_mt.system.log import log_rank0
 
@@ -232,15 +233,6 @@ class SilentMetricsLogger(MetricsLogger):
         """Do nothing."""
 
     start = advance = log_scalars = log_markdown = log_figures = truncate = _ignore
-
-
-def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return the scores of all validation pairs, and then those of each source (`bleu/NAME`), by title."""
-    groups: dict[str, dict[str, float]] = {"validation": {}}
-    for key, value in scores.items():
-        name, _, source = key.partition("/")
-        groups.setdefault(f"validation of {source}" if source else "validation", {})[name] = value
-    return groups
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

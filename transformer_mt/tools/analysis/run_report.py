@@ -28,7 +28,7 @@ from transformer_mt.evaluation.robustness import measure_robustness
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import PACKAGES
-from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
 from transformer_mt.tools.analysis.confidence import (
@@ -41,7 +41,6 @@ from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
 from transformer_mt.tools.robustness.guard import translate_guarded
-from transformer_mt.training.metrics_logger import split_by_source
 
 Row = tuple[str, list[str]]
 """A fact or a key, with its value in each run."""

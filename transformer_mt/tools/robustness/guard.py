@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
@@ -24,9 +24,11 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import IsCancelled
 from transformer_mt.decoding.line_splitting import LineTranslator, split_long_sentences
 from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
-from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share
+
+if TYPE_CHECKING:  # importing sacreBLEU would delay `tmt translate`
+    from transformer_mt.evaluation.metrics import EvaluationSet
 
 MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a chunk that is halved
