@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,11 +65,17 @@ class _Syntax:
         """Break a translation into at most `n_lines` lines of similar length, at spaces outside tags."""
         visible = "".join(piece.text for piece in pieces if not piece.is_markup)
         spaces = [offset for offset, character in enumerate(visible) if character == " "]
-        breaks: list[int] = []
+        breaks: set[int] = set()
+        first = 0  # index of the first space after the last break
         for line in range(1, n_lines):
             wanted = len(visible) * line / n_lines
-            if spaces := [space for space in spaces if not breaks or space > breaks[-1]]:
-                breaks.append(min(spaces, key=lambda space: (abs(space - wanted), -space)))
+            after = bisect_left(spaces, wanted, first)
+            nearest = range(max(first, after - 1), min(after + 1, len(spaces)))
+            if not nearest:
+                break
+            chosen = min(nearest, key=lambda i: (abs(spaces[i] - wanted), -i))
+            breaks.add(spaces[chosen])
+            first = chosen + 1
         output: list[str] = []
         start = 0  # of the piece in the visible text
         for piece in pieces:
