@@ -16,6 +16,6 @@ class Interrupted(Exception):  # noqa: N818  (it is not an error)
     """A signal stopped a training after it saved a checkpoint."""
 
     def __init__(self, signal: int, progress: str) -> None:
-        """`progress` describes the saved step and the best one."""
+        """`progress` describes the saved step and the best one. `advice` says how to resume."""
         super().__init__(signal, progress)
-        self.signal, self.progress = signal, progress
+        self.signal, self.progress, self.advice = signal, progress, "the same command resumes"

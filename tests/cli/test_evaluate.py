@@ -230,7 +230,7 @@ def test_options_of_runs_are_refused_for_a_file(texts: Path, tmt: Tmt) -> None:
         (("RUN", "--tgt-lang", "de", "--text", "raw"), ("--tgt-lang and --text are only for files",)),
         (("RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
         (("RUN", "--src", "nope", "--ref", "valid.de"), ("nope: no such file",)),
-        (("RUN", "--src", "empty", "--ref", "empty"), ("empty: holds no lines",)),
+        (("RUN", "--src", "empty", "--ref", "empty"), ("--src and --ref are the same file, empty",)),
         (("RUN", "--set", "seen"), ("evaluate: --set seen: the test sets of this run are unseen",)),
         (("RUN", *FILES, "--set", "unseen"), ("--set selects a test set of the run; leave it out",)),
         (("RUN", "--show", "-3"), ("--show: -3: pass a whole number of at least 0",)),

@@ -129,7 +129,7 @@ def test_a_run_that_resumes_earlier_is_no_longer_finished(
     assert "Status: finished at step 12 of 12: " in readme and "unseen, at step " in readme
     done = tmt(*TRAIN, "--checkpoint", "8")
     assert done.returncode == 128 + 15
-    assert "tmt: stopped by SIGTERM and saved at step 8; the same command resumes\n" in done.stderr
+    assert "tmt: stopped by SIGTERM and saved at step 8; leave out --restart and --checkpoint to resume" in done.stderr
     readme = (run_copy / "README.md").read_text(encoding="utf-8")
     assert "Status: stopped at step 8 of 12\n" in readme
     assert "step 12" not in readme and "unseen" not in readme.partition("## Scores")[2]

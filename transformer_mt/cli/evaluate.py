@@ -145,6 +145,8 @@ class Evaluate(Command):
 
 def _check_arguments(args: Evaluate) -> None:
     check_output(args.output, args.src, args.ref)
+    if args.src and args.ref and args.src.resolve() == args.ref.resolve():
+        raise UserError(f"evaluate: --src and --ref are the same file, {args.src}; pass a text and its translation")
     for path in args.systems:
         if not path.exists():
             from transformer_mt.runs.folder import suggest_run

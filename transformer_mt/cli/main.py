@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(str(error))
     except Interrupted as stop:
         signal_name = signal.Signals(stop.signal).name
-        log(f"tmt: stopped by {signal_name} and saved at {stop.progress}; the same command resumes")
+        log(f"tmt: stopped by {signal_name} and saved at {stop.progress}; {stop.advice}")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

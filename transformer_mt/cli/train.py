@@ -9,7 +9,7 @@ from typing import ClassVar
 from transformer_mt.cli.command import Command, flag, group, option
 from transformer_mt.cli.options import CONFIG_FILE, ConfigOptions
 from transformer_mt.errors import Interrupted
-from transformer_mt.system.log import log, log_rank0
+from transformer_mt.system.log import log_rank0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class NamedConfigOptions(ConfigOptions):
 class Train(Command):
     """Train a model; the same command resumes an interrupted training.
 
-    Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N
+    N processes are started by: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N
     """
 
     EXAMPLE: ClassVar[str] = "tmt train --config mine.yaml model.d_model=512"
@@ -53,9 +53,9 @@ class Train(Command):
 
         try:
             train.train(config, checkpoint=self.checkpoint, restart=self.restart)
-        except Interrupted:
+        except Interrupted as stop:
             if self.restart or self.checkpoint != "last":
-                log("tmt: leave out --restart and --checkpoint to resume; they would discard the saved checkpoint")
+                stop.advice = "leave out --restart and --checkpoint to resume; they would discard this checkpoint"
             raise
         except (KeyboardInterrupt, SystemExit):
             log_rank0("tmt: stopped before the first step or after the last one; no step is lost")

@@ -208,12 +208,12 @@ def _read_csv(path: Path, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
 
 def _name_cells(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
     rows = read_cells(path, on_bad)
-    source = "columns"
+    source, hint = "columns", "; name all, with _ for those that are not read"
     if not names:
         header = next(rows, None)
         if header is None:
             return
-        source = f"line {header[0]}"
+        source, hint = f"line {header[0]}", ""
         names = _check_header(header[1], f"{path}:{header[0]}")
     if columns:
         _check_columns(names, columns, str(path))
@@ -221,7 +221,7 @@ def _name_cells(path: Path, names: Sequence[str], columns: tuple[str, str] | Non
         if len(cells) == len(names):
             yield Row(line, dict(zip(names, cells, strict=True)))
         else:
-            on_bad(UserError(f"{path}:{line}: {len(cells)} columns, but {source} names {len(names)}"))
+            on_bad(UserError(f"{path}:{line}: {len(cells)} columns, but {source} names {len(names)}{hint}"))
 
 
 def _read_jsonl(path: Path, on_bad: OnBad) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import BadRows, check_is_text, read_source
 from transformer_mt.data.tables import is_table
-from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
+from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, has_letters, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
@@ -421,8 +421,14 @@ def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> No
 def _choose_languages(
     statistics: CorpusStatistics, files: Sequence[Path], src_lang: str | None, tgt_lang: str | None
 ) -> tuple[str, str]:
-    """Return the given languages, or the detected ones. Raises `UserError` if both are equal or exchanged."""
+    """Return the given languages, or the detected ones.
+
+    Raises `UserError` if they are equal or exchanged, or a text has no letters.
+    """
     names = " and ".join(map(str, files))
+    for side, name in ((statistics.src, "source"), (statistics.tgt, "target")):
+        if not any(map(has_letters, side.sample)):
+            raise UserError(f"{names}: the {name} text has no letters; pass another file or column (--columns)")
     detected_src, detected_tgt = (detect_language(side.sample) for side in (statistics.src, statistics.tgt))
     for side, language in (("src", src_lang or detected_src), ("tgt", tgt_lang or detected_tgt)):
         if language is None:
