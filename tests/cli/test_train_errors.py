@@ -84,7 +84,7 @@ def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tin
 @pytest.mark.parametrize(
     ("train", "parts"),
     [
-        ("{src: W/nope, tgt: W/two}", ("W/nope: no such file",)),
+        ("{src: W/nope, tgt: W/two}", ("data.train: ", "W/nope: no such file")),
         ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
         ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
         ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
@@ -116,7 +116,7 @@ def test_unusable_training_data_is_refused(
             "2 training pairs are too few to split some off",
         ),
         (("data.validation={src: W/two, tgt: W/ten}",), "W/two has 2 lines, W/ten has 10"),
-        (("data.test.unseen={src: W/two, tgt: W/nope}",), "W/nope: no such file"),
+        (("data.test.unseen={src: W/two, tgt: W/nope}",), "data.test.unseen: W/nope: no such file"),
         (("device=cuda:99",), "device: cuda:99 is not available"),
         (("compile=layers",), "compile: layers: works on CUDA only, and the device is cpu"),
         (("train.cuda_graphs=true",), "train.cuda_graphs: needs a GPU"),

@@ -332,6 +332,8 @@ def test_empty_text_files_are_refused() -> None:
 @pytest.mark.parametrize("kind", [{"src": "no.en", "tgt": "no.de"}, {"table": "no.en"}])
 def test_a_missing_file_is_refused(kind: Any, tmp_path: Path) -> None:
     assert error_of(**kind) == f"no.en: no such file (looked in {tmp_path})"
+    write("noo.en", "")
+    assert error_of(**kind).endswith("; did you mean noo.en?")
 
 
 def test_a_directory_is_refused() -> None:

@@ -16,6 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from io import BufferedReader
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -38,6 +39,7 @@ PAIRS_REMEDY = (
 )
 """Advice for files of a configuration."""
 
+SIMILAR_NAME = 0.8  # share of equal characters from which the name of a file is suggested
 MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
 
@@ -55,6 +57,10 @@ class UnequalLengthError(UserError):
         return type(self), self._arguments
 
 
+class MissingFileError(UserError):
+    """A file does not exist."""
+
+
 class SentencePair(NamedTuple):
     """A sentence pair with the file and line that it was read from."""
 
@@ -70,9 +76,11 @@ def has_letters(text: str) -> bool:
 
 
 def check_is_file(path: Path) -> None:
-    """Raise `UserError` if `path` does not exist or is a directory."""
+    """Raise `UserError` if `path` is a directory, and `MissingFileError` if it does not exist."""
     if not path.exists():
-        raise UserError(f"{path}: no such file (looked in {Path.cwd()})")
+        similar = get_close_matches(path.name, [other.name for other in path.parent.glob("*")], 1, SIMILAR_NAME)
+        hint = f"; did you mean {path.with_name(similar[0])}?" if similar else ""
+        raise MissingFileError(f"{path}: no such file (looked in {Path.cwd()}){hint}")
     if path.is_dir():
         raise UserError(f"{path}: is a directory; pass a file")
 

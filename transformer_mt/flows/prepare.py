@@ -22,6 +22,7 @@ from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corp
 from transformer_mt.data.mixture import make_mixture
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, save_array
+from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -142,7 +143,13 @@ def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNN
     """Return the text of a source, unfiltered. Held-out text has no bad rows, so that scores are comparable."""
     data = config.data
     max_bad_rows = data.max_bad_rows if source in data.train_sources else None
-    return load_corpus(source, data.src_lang, data.tgt_lang, Path(data.cache_dir), runner, max_bad_rows)
+    try:
+        return load_corpus(source, data.src_lang, data.tgt_lang, Path(data.cache_dir), runner, max_bad_rows)
+    except MissingFileError as error:
+        held_out = (".".join(map(str, key)) for key, found in data.iterate_held_out_sources() if found == source)
+        key = "train" if source in data.train_sources else next(held_out, "test")
+        advice = "the path is relative to the folder in which the training is started"
+        raise UserError(f"data.{key}: {error};\n{advice}") from None
 
 
 def load_sources(

@@ -90,10 +90,7 @@ def make_report(
     else:
         sets = list(read_shared_sets(configs, notes.append))
         if not sets:
-            notes.append(
-                "there are no translations, because no test set can be read: start the command in the folder where the "
-                "training was started, or pass a test set as --src F --ref G"
-            )
+            notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
     first, *_ = configs.items()
     page = render_report([run for _, run in runs], sets, load, partial(read_training_targets, *first), notes)
     return page, notes
