@@ -139,8 +139,8 @@ def test_the_padding_of_subword_sampling_is_explained(
 @pytest.mark.parametrize(
     ("overrides", "per_epoch", "steps", "events"),
     [
-        ((), 100, 700, (2, 2)),
-        (("train.max_epochs=3",), 100.5, 302, (1, 1)),
+        ((), 100, 550, (2, 2)),
+        (("train.max_epochs=3",), 100.5, 302, (2, 2)),
         (("train.max_steps=null", "train.max_epochs=2", "validation.every=1 epoch"), 50, 100, (2, 2)),
         (("train.max_steps=1000", "validation.every=300", "train.save_every=100"), 100, 1000, (4, 10)),
         (("train.max_steps=1500", "validation.every=500", "train.save_every=300"), 100, 1500, (3, 7)),

@@ -187,6 +187,7 @@ sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
 """
 
 
+@LONG_TEST
 def test_nodes_may_read_the_prepared_data_from_local_disks(tiny: Path) -> None:
     """Rank 1 has a copy of the cache of rank 0, which it does not change."""
     settings = ("precision=fp32", "data.filters=[length, duplicate]")
@@ -456,6 +457,7 @@ def test_rank_0_trains_the_tokenizers_of_all(tiny: Path) -> None:
     assert first == second
 
 
+@LONG_TEST
 def test_ranks_wait_for_the_data_longer_than_for_a_collective(tiny: Path) -> None:
     """Rank 1 polls while rank 0 writes the ids."""
     patch = """
@@ -492,6 +494,7 @@ encoding.encode_shard = die
     assert job.returncode != 0
 
 
+@LONG_TEST
 def test_ranks_wait_while_rank_0_writes(tiny: Path) -> None:
     """Rank 0 takes longer than the timeout of a step for a log entry and for the first figures."""
     patch = """
