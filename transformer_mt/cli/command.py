@@ -65,7 +65,7 @@ def option(
     A `bool | None` has no value, but two forms, such as `--sample` and `--no-sample`.
 
     `flag` and `parse` are by default the name and the type of the field. A `tuple[X, ...]` is filled by repeating the
-    flag, or, with `takes_list`, by several values after one flag. Any other option with a value may be given only once.
+    flag, or, with `takes_list`, by several values after one flag. No other flag with a value may be repeated.
     Only one exclusive option of a command may be given.
     """
     argument = {"help": help, "metavar": metavar, "flag": flag, "parse": parse, "takes_list": takes_list}

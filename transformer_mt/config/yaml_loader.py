@@ -129,8 +129,8 @@ def read_value(text: str, source: str) -> Value:
 YAML_ADVICE = {
     "'\\t'": " (indent with spaces, never with tabs)",
     "escape": " (write / instead of \\, or use single quotes)",
-    "expected <block end>": " (is this line indented like its neighbours, and has the line before `: ` with a space?)",
-    "mapping values are not allowed": " (does the line before lack `: `, a colon and a space?)",
+    "expected <block end>": " (is this line indented like its neighbours, and is a space after each colon?)",
+    "mapping values are not allowed": " (does the line before lack a colon, or the space after it?)",
 }
 
 

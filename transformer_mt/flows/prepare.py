@@ -146,10 +146,13 @@ def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNN
     try:
         return load_corpus(source, data.src_lang, data.tgt_lang, Path(data.cache_dir), runner, max_bad_rows)
     except MissingFileError as error:
-        held_out = (".".join(map(str, key)) for key, found in data.iterate_held_out_sources() if found == source)
-        key = "train" if source in data.train_sources else next(held_out, "test")
-        advice = "the path is relative to the folder in which the training is started"
-        raise UserError(f"data.{key}: {error};\n{advice}") from None
+        configured = [*((("train",), each) for each in data.train_sources), *data.iterate_held_out_sources()]
+        keys = next((keys for keys, each in configured if each == source), None)
+        if keys is None:  # a file that a command names
+            raise
+        key = ".".join(map(str, keys))
+        advice = "(relative paths start at the folder in which the training is started)"
+        raise UserError(f"data.{key}: {error}\n{advice}") from None
 
 
 def load_sources(
