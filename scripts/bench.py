@@ -41,14 +41,14 @@ from bench_baseline import (
 )
 from trainings import positive_int, run_script
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.tokenizers import trainers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import configure_process, resolve_machine

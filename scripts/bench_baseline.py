@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.flows.configuration import Config
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.positions import sinusoidal_table
 from transformer_mt.system.device import Machine, resolve_machine

@@ -27,12 +27,12 @@ from typing import Any
 
 from trainings import positive_int, tmt
 
-from transformer_mt.config.root import load as load_config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.flows.configuration import load as load_config
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 from transformer_mt.tools.export.ctranslate2_engine import load_translator as load_exported

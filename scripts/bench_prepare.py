@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 from trainings import positive_int, run_script
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.stages import LocalRunner, Stage, TaskResult
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.system.device import count_available_cores
 from transformer_mt.system.files import format_bytes, measure_folder
 

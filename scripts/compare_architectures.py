@@ -21,8 +21,8 @@ import bench
 import yaml
 from trainings import CONFIGS, existing_folder, positive_int, run_script, run_tasks, tmt
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.flows import configuration
 from transformer_mt.flows import prepare as data
+from transformer_mt.flows.configuration import Config
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.tools.analysis import figures as pipeline_figures
 from transformer_mt.tools.analysis.figures import (

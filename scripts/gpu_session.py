@@ -31,13 +31,13 @@ import torch
 from bench_baseline import model_flops, synchronise
 from torch import Tensor
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BucketedBatches
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import make_inference_model, prepare_for_inference
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import BeamState, DecoderCache, Hypothesis, beam_candidates, beam_search
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.model.cuda_graphs import Capture, CudaCapture
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.flows import configuration
 from transformer_mt.flows.correct import correct_run
 from transformer_mt.flows.prepare import load_source, load_split
 from transformer_mt.flows.train import train

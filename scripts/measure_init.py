@@ -35,8 +35,8 @@ from trainings import (
     write_lines,
 )
 
-from transformer_mt.config.root import load
 from transformer_mt.data.text_files import read_lines
+from transformer_mt.flows.configuration import load
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 

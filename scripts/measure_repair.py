@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows.check import repair_corpus
 
 CONFIG = Path(__file__).parents[1] / "configs" / "multi30k_en_de.yaml"

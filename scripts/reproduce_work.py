@@ -11,8 +11,8 @@ from typing import NamedTuple
 from paper_bleu import paper_bleu, preprocess
 from trainings import CONFIGS, Task, data_source, tmt
 
-from transformer_mt.config.root import load
 from transformer_mt.data.text_files import read_aligned_files, read_lines
+from transformer_mt.flows.configuration import load
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import delete_folder, write_text
 

@@ -43,9 +43,9 @@ COMPOSITE_TOOLS = {
 
 
 def unit(module: str) -> str:
-    """Return the package of a module. The root configuration joins the sections of all packages, like a flow."""
+    """Return the package of a module."""
     parts = module.split(".")
-    return "flows" if parts[1:] == ["config", "root"] else parts[-1] if len(parts) == 1 else parts[1]
+    return parts[-1] if len(parts) == 1 else parts[1]
 
 
 def tool(module: str) -> str | None:
@@ -161,7 +161,7 @@ def test_importing_the_package_imports_no_heavy_package() -> None:
 
 def test_configuration_and_run_folder_are_read_without_torch() -> None:
     assert "torch" not in loaded_by(
-        "import transformer_mt.config.root, transformer_mt.data.corpus, transformer_mt.runs.folder"
+        "import transformer_mt.flows.configuration, transformer_mt.data.corpus, transformer_mt.runs.folder"
     )
 
 

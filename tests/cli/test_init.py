@@ -13,9 +13,9 @@ from zipfile import ZipFile
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus, load_pairs
+from transformer_mt.flows import configuration
 from transformer_mt.flows.table_columns import choose_columns
 
 PAIRS = load_pairs("test")[:40]

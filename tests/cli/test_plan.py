@@ -13,7 +13,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.cli import plan as command
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows import plan as planning
 from transformer_mt.flows.plan import (
     HEAP_GROWTH,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files

@@ -14,8 +14,8 @@ from helpers import Tmt, read_curves, read_events, read_metrics
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
-from transformer_mt.config import root as configuration
 from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.flows import configuration
 from transformer_mt.runs import folder as runs
 from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.runs.records import read_manifest, write_manifest

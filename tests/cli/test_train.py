@@ -15,8 +15,8 @@ import torch
 from helpers import Tmt, assert_succeeded, assert_user_error, read_curves, read_folder, read_metrics
 from safetensors.torch import load_file
 
-from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
+from transformer_mt.flows import configuration
 from transformer_mt.flows.run_overview import list_runs
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import write_manifest

@@ -13,8 +13,8 @@ from transformer_mt.config.rendering import (
     list_differences,
     mix,
 )
-from transformer_mt.config.root import Config, find_builtin_config, flatten, load
 from transformer_mt.config.yaml_loader import read_value
+from transformer_mt.flows.configuration import Config, find_builtin_config, flatten, load
 from transformer_mt.model.model_config import ModelConfig
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from transformer_mt.config import yaml_loader
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config, load
 from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config, load
 
 MINIMAL = "data: {src_lang: en, tgt_lang: de, train: {src: a, tgt: b}}\n"
 

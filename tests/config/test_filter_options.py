@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config, load
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config, load
 
 HEAD = "data:\n  src_lang: en\n  tgt_lang: de\n  train: {builtin: quickstart}\n  filters:\n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded, read_metrics
 
-from transformer_mt.config.root import flatten, load
+from transformer_mt.flows.configuration import flatten, load
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ARCHITECTURES = sorted((CONFIGS / "architectures").glob("*.yaml"))

@@ -14,8 +14,8 @@ import torch
 from cuda_helpers import CUDA, count_launches, fake_device_only
 from helpers import random_batch
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
+from transformer_mt.flows import configuration
 from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process

@@ -11,9 +11,9 @@ import torch
 from cuda_helpers import CUDA, list_waits
 from helpers import random_batch
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.resolve import can_pack
 from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer, VocabularySize

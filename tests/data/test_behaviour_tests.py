@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import STARTER, BehaviourTest, check_translations, load_behaviour_tests
+from transformer_mt.flows import configuration
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from helpers import read_folder
 
-from transformer_mt.config.root import Config
 from transformer_mt.data import corpus as blocks
 from transformer_mt.data import encoding
 from transformer_mt.data.batches import BatchStream
@@ -30,6 +29,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import encode_training
 from transformer_mt.system import files
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.languages import check_language, primary_language
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 
 
 def test_valid_codes_are_returned_unchanged() -> None:

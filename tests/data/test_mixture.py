@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.corpus import Shard
 from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource
@@ -21,6 +20,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 
 SIZES = {"a": 60, "b": 30, "c": 10}
 

@@ -17,11 +17,11 @@ import pyarrow.parquet
 import pytest
 from helpers import RUN_RECORD
 
-from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus, load_pairs
 from transformer_mt.data.text_files import decode_line, read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.resolve import pin_revisions
 from transformer_mt.runs.folder import FORMAT, RunFolder
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine, align, check_compatible, load_model
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.model.transformer import Transformer, attention_weights
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.figures import translate_with_attention

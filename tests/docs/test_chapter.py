@@ -10,7 +10,7 @@ import docs_examples as examples
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.training.schedule import noam
 

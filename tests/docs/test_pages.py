@@ -22,7 +22,7 @@ import pytest
 from helpers import Tmt
 
 from transformer_mt.cli.main import make_parser
-from transformer_mt.config.root import Config, flatten
+from transformer_mt.flows.configuration import Config, flatten
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

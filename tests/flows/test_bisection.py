@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import list_differences
-from transformer_mt.config.root import Config
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.evaluation import metrics
 from transformer_mt.evaluation.metrics import EvaluationSet, Texts
 from transformer_mt.flows import bisect as bisect_flow
+from transformer_mt.flows import configuration
 from transformer_mt.flows.bisect import bisect, choose_steps
+from transformer_mt.flows.configuration import Config
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.analysis.bisection import Bisection
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import LocalRunner
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
+from transformer_mt.flows import configuration
 from transformer_mt.flows.check import check_corpus
+from transformer_mt.flows.configuration import Config
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.quality.checks import CorpusReport
 

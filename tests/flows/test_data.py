@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer_mt.config.root import Config, load
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
@@ -16,6 +15,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows import prepare
+from transformer_mt.flows.configuration import Config, load
 from transformer_mt.flows.prepare import (
     encode_validation,
     iterate_affected_pairs,

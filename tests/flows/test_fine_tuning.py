@@ -11,7 +11,7 @@ import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.runs.folder import RunFolder
 
 COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "no": "rød blå grønn hvit"}

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config.root import Config, find_builtin_config, load, load_run
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.flows.configuration import Config, find_builtin_config, load, load_run
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.quality.high_loss_pairs import NO_REASON, find_reasons, take_block

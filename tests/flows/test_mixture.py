@@ -10,7 +10,7 @@ import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows.prepare import load_split, prepare_data
 from transformer_mt.runs.folder import RunFolder
 

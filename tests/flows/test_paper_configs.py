@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.flows import configuration
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "papers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows.resolve import find_questionable_settings
 
 QUICKSTART = configuration.find_builtin_config("quickstart")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import TrainSource
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.flows.check import repair_corpus
+from transformer_mt.flows.configuration import Config
 
 Pair = tuple[str, str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows.run_overview import write_readme
 from transformer_mt.runs.folder import RunFolder
 

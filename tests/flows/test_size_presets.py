@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.flows.init import SIZE_PRESETS, Setting, SizePreset, choose_settings, find_size_preset, render
 from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics
 

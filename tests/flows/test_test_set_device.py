@@ -8,10 +8,10 @@ from typing import NoReturn, cast
 import pytest
 import torch
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.flows.train import score_test_sets
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine

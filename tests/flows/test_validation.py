@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -20,6 +19,7 @@ from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import Sample, markdown_table
 from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.flows import configuration
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.prepare import encode_validation, load_split
 from transformer_mt.model.transformer import Transformer

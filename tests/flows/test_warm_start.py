@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.warm_start import WarmStart
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import metadata

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.model_config import ModelConfig

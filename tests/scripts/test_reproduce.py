@@ -18,9 +18,9 @@ import reproduce_work
 import trainings
 from helpers import LONG_TEST, RUN_RECORD
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.runs.folder import FORMAT, RunFolder
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}

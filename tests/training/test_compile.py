@@ -12,9 +12,9 @@ import torch
 from helpers import plain_torch, random_batch
 from torch import Tensor
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.flows.resolve import resolve_compile, resolve_packing
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import make_loss

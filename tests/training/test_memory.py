@@ -13,13 +13,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.flows import train as pipeline
+from transformer_mt.flows.configuration import Config
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory_estimate as memory

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from transformer_mt.config import root as configuration
+from transformer_mt.flows import configuration
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.training.optimizers import make_optimizers

@@ -18,9 +18,9 @@ import kill_drill
 import pytest
 import torch
 
-from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.flows import train as pipeline
+from transformer_mt.flows.configuration import Config
 from transformer_mt.runs import checkpoints, metadata
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, write_manifest

@@ -18,7 +18,7 @@ from transformer_mt.system.files import write_text
 from transformer_mt.system.log import LAYOUT, Severity, make_visible
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
+    from transformer_mt.flows.configuration import Config
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.quality.checks import CorpusReport, Finding
     from transformer_mt.tools.quality.repair import RepairCounts
@@ -178,8 +178,8 @@ def _describe_size(counts: RepairCounts) -> str:
 
 def _next_command(config_path: str) -> str:
     """Return the next command: `tmt init` if the configuration sets nothing but languages and one pair of files."""
-    from transformer_mt.config import root as configuration
     from transformer_mt.config.rendering import list_changes
+    from transformer_mt.flows import configuration
 
     config = configuration.load(Path(config_path))
     corpus = (("data", "src_lang"), ("data", "tgt_lang"), ("data", "train"))

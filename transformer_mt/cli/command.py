@@ -260,6 +260,6 @@ class CommandParser(argparse.ArgumentParser):
 
 def list_config_keys() -> list[str]:
     """Return the dotted keys of the configuration."""
-    from transformer_mt.config import root as configuration
+    from transformer_mt.flows import configuration
 
     return list(configuration.flatten(configuration.load(configuration.find_builtin_config("quickstart"))))

@@ -43,7 +43,7 @@ class Config(Command):
     def execute(self) -> None:
         """Print the configuration, the schema, tokens or statistics."""
         from transformer_mt.config.rendering import render_yaml
-        from transformer_mt.config.root import make_json_schema
+        from transformer_mt.flows.configuration import make_json_schema
 
         if self.tokens or self.vocabulary:
             self._show_tokenizers()
@@ -51,8 +51,8 @@ class Config(Command):
             print(make_json_schema() if self.schema else render_yaml(self.config.load()), end="")
 
     def _show_tokenizers(self) -> None:
-        from transformer_mt.config.root import find_builtin_config
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+        from transformer_mt.flows.configuration import find_builtin_config
         from transformer_mt.flows.prepare import load_split, make_tokenizers
 
         path, overrides = self.config.split()

@@ -102,7 +102,7 @@ def check_devices() -> Iterator[Outcome]:
 
 def check_disk() -> Iterator[Outcome]:
     """Check the free space and the write access of the folder of the runs, or of its nearest existing parent."""
-    from transformer_mt.config.root import Config
+    from transformer_mt.flows.configuration import Config
     from transformer_mt.system.files import find_existing_parent, format_bytes, read_free_disk_bytes
 
     folder = find_existing_parent(Path(Config.model_fields["runs_dir"].default))

@@ -36,13 +36,13 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.behaviour_tests import BehaviourResult
     from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
     from transformer_mt.evaluation.degenerate import Sample
     from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, MetricComparison, Scorer, Texts
     from transformer_mt.evaluation.robustness import RobustnessScore
+    from transformer_mt.flows.configuration import Config
     from transformer_mt.runs.folder import RunFolder
 
 N_SHOWN = 5  # sentences of a comparison
@@ -274,8 +274,8 @@ def _evaluate_file(args: Evaluate, path: Path) -> tuple[dict[str, Any], list[Eva
 
 def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any], Iterator[Evaluation]]:
     """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
-    from transformer_mt.config import root as configuration
     from transformer_mt.evaluation.metrics import Scorer
+    from transformer_mt.flows import configuration
 
     run = translator.runs[0].folder
     config = configuration.load_run(run)
@@ -467,9 +467,9 @@ class Comparison:
 
 def _compare(args: Evaluate) -> Comparison:
     """Translate with the runs, and compare all translations."""
-    from transformer_mt.config import root as configuration
     from transformer_mt.evaluation import breakdown
     from transformer_mt.evaluation.metrics import EvaluationSet, compare_systems
+    from transformer_mt.flows import configuration
     from transformer_mt.flows.evaluation import make_shared_scorer, read_training_targets, translate_set
     from transformer_mt.runs.folder import RunFolder
 
@@ -515,8 +515,8 @@ def _compare(args: Evaluate) -> Comparison:
 
 def _calibrate(args: Evaluate) -> None:
     """Fit the confidences of a run, write them into it, and print how good they are."""
-    from transformer_mt.config import root as configuration
     from transformer_mt.evaluation.metrics import Scorer
+    from transformer_mt.flows import configuration
     from transformer_mt.flows.evaluation import read_validation_set
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.analysis.confidence import calibrate

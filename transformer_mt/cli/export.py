@@ -21,8 +21,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.system import files
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+    from transformer_mt.flows.configuration import Config
     from transformer_mt.model.transformer import Transformer
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.runs.records import CheckpointInfo
@@ -117,7 +117,7 @@ def write_weights_folder(
     describes the weights, and `steps` lists the training steps that they come from. Configuration, tokenizers and a
     calibration with these weights are copied.
     """
-    from transformer_mt.config import root as configuration
+    from transformer_mt.flows import configuration
     from transformer_mt.flows.run_overview import render_readme
     from transformer_mt.runs import checkpoints
     from transformer_mt.runs.folder import RunFolder
@@ -162,8 +162,8 @@ def _copy_calibration(source: RunFolder, checkpoint: CheckpointInfo, run: RunFol
 
 def _export_average(source: RunFolder, n: int, takes_best: bool, output: Path) -> None:
     """Write the mean of the newest or the best checkpoints, with its validation scores, and print them."""
-    from transformer_mt.config import root as configuration
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+    from transformer_mt.flows import configuration
     from transformer_mt.model.transformer import Transformer
 
     checkpoints = _select_checkpoints(source, n, takes_best)
@@ -249,7 +249,7 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     """Write a CTranslate2 folder, and compare both engines on the lines of `src`, or the validation sentences."""
     if find_spec("ctranslate2") is None:
         raise UserError("export: --to ctranslate2: CTranslate2 is missing; run pip install ctranslate2")
-    from transformer_mt.config import root as configuration
+    from transformer_mt.flows import configuration
 
     config = configuration.load_run(source)
     _check_supported(source, config)

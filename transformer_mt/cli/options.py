@@ -20,11 +20,11 @@ from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
     from transformer_mt.data.data_config import DataConfig
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
     from transformer_mt.decoding.decoding_config import DecodingConfig
     from transformer_mt.decoding.translator import TextStage, Translator
+    from transformer_mt.flows.configuration import Config
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
@@ -34,7 +34,7 @@ SplitWhen = Literal["auto", "long", "always", "never"]
 
 def load_config(path: Path, overrides: Sequence[str]) -> Config:
     """Load a configuration file. Raises `UserError` if it is another kind of file, such as training text."""
-    from transformer_mt.config import root as configuration
+    from transformer_mt.flows import configuration
 
     if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
         files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
@@ -70,7 +70,7 @@ def load_run_or_config(
     Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run, unless the
     command trains again with the configuration of the run.
     """
-    from transformer_mt.config import root as configuration
+    from transformer_mt.flows import configuration
     from transformer_mt.runs.folder import RunFolder, suggest_run
 
     if not is_named_file and path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
@@ -200,7 +200,7 @@ class ConfigOptions(OptionGroup):
 
     def load(self) -> Config:
         """Load the configuration."""
-        from transformer_mt.config import root as configuration
+        from transformer_mt.flows import configuration
 
         path, overrides = self.split()
         return load_config(path or configuration.find_builtin_config("quickstart"), overrides)

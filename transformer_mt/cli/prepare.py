@@ -14,8 +14,8 @@ from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
     from transformer_mt.data.stages import Runner
+    from transformer_mt.flows.configuration import Config
     from transformer_mt.flows.prepare import TrainingData
 
 OWN_SBATCH_OPTIONS = ("array", "dependency", "job-name", "partition", "time", "wait")

@@ -1,6 +1,6 @@
 """Configuration of the sentence pairs: languages, sources, and how they are mixed.
 
-The keys `filters` and `modifiers` are defined by tools and added in `config/root.py`.
+The keys `filters` and `modifiers` are defined by tools and added in `flows/configuration.py`.
 """
 
 from __future__ import annotations

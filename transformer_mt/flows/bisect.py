@@ -8,12 +8,12 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import RUN_KEYS, Difference, list_differences, mix
-from transformer_mt.config.root import Config, may_change_on_resume
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import MAX_RESAMPLED_PAIRS, EvaluationSet, Texts
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config, may_change_on_resume
 from transformer_mt.flows.evaluation import make_evaluation_set
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.train import train

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import (
     encode_training,
     load_held_out,

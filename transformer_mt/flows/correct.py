@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config, DataSection, ValidationSection
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourTest
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config, DataSection, ValidationSection
 from transformer_mt.flows.prepare import load_source, load_split
 from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import KeepConfig, RunFolder

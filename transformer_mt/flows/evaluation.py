@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
 from transformer_mt.data.data_config import NamedSource
@@ -21,6 +20,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
 from transformer_mt.evaluation.degenerate import Sample, find_degenerate, markdown_table
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags, Texts
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder

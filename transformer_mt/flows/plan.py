@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformer_mt.config.root import Config
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.prepare import encode_validation
 from transformer_mt.flows.train import TrainingParts, make_trainer, set_up

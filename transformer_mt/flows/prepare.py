@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream, PartitionedBatches, Shapes
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
@@ -30,6 +29,7 @@ from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers
 from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import Percentiles, TrainingLengths

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import EvaluationSet
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import list_tags, make_evaluation_set, make_shared_scorer, read_training_targets
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status

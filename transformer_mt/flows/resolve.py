@@ -14,13 +14,13 @@ from shlex import join, quote
 
 import torch
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
 from transformer_mt.data.sources import find_revision
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import TrainingData, make_stream
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import markdown_table
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.runs.folder import RunFolder, is_locked
 from transformer_mt.runs.records import CheckpointInfo, Count, Hours, Record, rank_checkpoints, split_by_source
 from transformer_mt.system.files import measure_folder, open_regular_file, refuse_special_files, write_text

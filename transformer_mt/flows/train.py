@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator, make_evaluation_set, translate_set
 from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, measure_lengths, prepare_data
 from transformer_mt.flows.resolve import (

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import has_split_off_validation, is_split_differently
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of

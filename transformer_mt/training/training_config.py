@@ -65,7 +65,7 @@ class TrainConfig(Section):
 
 
 class ValidationConfig(Section):
-    """Validation: loss, and scores of greedy translations of raw text. Behaviour tests join it in config/root.py."""
+    """Validation: loss, and scores of greedy translations of raw text. flows/configuration.py adds behaviour tests."""
 
     every: Annotated[Interval, MAY_CHANGE] = "500 steps"
     """steps ("500") or epochs ("1 epoch") between validations"""

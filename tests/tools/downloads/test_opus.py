@@ -16,10 +16,10 @@ from zipfile import ZipFile
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus, load_pairs
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.tools.downloads.opus import fetch_sources
 
 

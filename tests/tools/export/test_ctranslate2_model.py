@@ -16,10 +16,10 @@ import torch
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 from numpy.typing import NDArray
 
-from transformer_mt.config import root as configuration
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.flows import configuration
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.export import ctranslate2_export

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import Config, flatten, list_changed_keys, load, may_change_on_resume
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_loader import Tree, read_yaml
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config, flatten, list_changed_keys, load, may_change_on_resume
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
