@@ -23,7 +23,7 @@ from helpers import Tmt, forget_lengths
 import transformer_mt.cli.main as cli_main
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, and tiny models are fastest so
-# The import of `cli_main` and a shell that starts the tests in the background replace the handler of SIGINT.
+# A shell that starts the tests in the background replaces the handler of SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:

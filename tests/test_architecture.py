@@ -159,6 +159,25 @@ def test_importing_the_package_imports_no_heavy_package() -> None:
     assert not loaded_by("import transformer_mt; transformer_mt.__version__") & HEAVY
 
 
+def test_importing_the_command_line_changes_no_state_of_the_process() -> None:
+    code = """
+import os, signal, sys, threading, warnings
+import torch
+
+def read_state():
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    hooks = warnings.showwarning, threading.excepthook, sys.excepthook
+    return dict(os.environ), handlers, torch.get_num_threads(), torch.get_num_interop_threads(), hooks
+
+before = read_state()
+import transformer_mt.cli.main
+for name in transformer_mt.cli.main.COMMANDS:
+    transformer_mt.cli.main.load_command(name)
+assert read_state() == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_configuration_and_run_folder_are_read_without_torch() -> None:
     assert "torch" not in loaded_by(
         "import transformer_mt.flows.configuration, transformer_mt.data.corpus, transformer_mt.runs.folder"

@@ -24,14 +24,6 @@ from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import launcher
 from transformer_mt.system.log import log
 
-_replaces_interrupt = (
-    threading.current_thread() is threading.main_thread()
-    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-)
-if _replaces_interrupt:  # Ctrl-C during an import ends silently: no traceback, and no other error of a package
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 GROUPS = {
     "prepare": {
         "init": "write a configuration for your own sentence pairs",
@@ -84,19 +76,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     `--debug`, before or after the command, shows the traceback of a mistake of the user too.
     """
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handles_interrupt = is_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles_interrupt:  # Ctrl-C during an import ends silently: no traceback, and no other error of a package
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments, is_debugging = remove_debug_option(sys.argv[1:] if arguments is None else arguments)
     command = parse(arguments)
     name = arguments[0]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
-    is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread and not (name == "train" and launcher.under_torchrun()):  # the training ends its waiting ranks
         signal.signal(signal.SIGTERM, _raise_on_signal)  # so that cleanup code runs
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
     try:
-        if _replaces_interrupt and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        if handles_interrupt:
             signal.signal(signal.SIGINT, _raise_on_signal)
         with launcher.answer_signals(log):
             command.execute()
