@@ -30,8 +30,9 @@ from typing import get_args
 
 from trainings import positive_int, run_script
 
+from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions
-from transformer_mt.tools.documents.formats import DocumentFormat, parse_document
+from transformer_mt.tools.documents.formats import parse_document
 from transformer_mt.tools.markup.elements import (
     ELEMENT_KINDS,
     MarkedText,

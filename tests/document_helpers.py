@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.documents.document import Document
-from transformer_mt.tools.documents.formats import DocumentFormat, DocumentOptions, parse_document
+from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
 from transformer_mt.tools.markup.elements import MarkedText, Part, Role
 
 Translate = Callable[[MarkedText], MarkedText]

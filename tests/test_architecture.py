@@ -28,7 +28,7 @@ LAYERS = (
     "runs",
     "system",
     "config",
-    "errors",
+    "errors choices",
 )
 """Packages, the highest layer first. Packages of one line do not import each other. All below `tools` are the core."""
 

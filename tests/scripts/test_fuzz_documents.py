@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from fuzz_documents import check, find_growth, mutate
 
-from transformer_mt.tools.documents.formats import DocumentFormat
+from transformer_mt.choices import DocumentFormat
 
 
 @pytest.mark.parametrize("document_format", get_args(DocumentFormat))

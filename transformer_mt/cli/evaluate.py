@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
+from transformer_mt.choices import EngineName, TextKind
 from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option, positional
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import (
-    EngineName,
     LoadingOptions,
     SearchOptions,
     collect_overrides,
@@ -61,7 +61,7 @@ class TextKindOptions(OptionGroup):
         metavar="L",
         parse=language,
     )
-    text: Literal["raw", "moses"] | None = option(
+    text: TextKind | None = option(
         "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
     )
 

@@ -8,9 +8,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt import __version__
+from transformer_mt.choices import AttentionKind
 from transformer_mt.cli.command import Command, group, option, positional
 from transformer_mt.cli.line_input import decode_argument
 from transformer_mt.cli.line_output import check_output
@@ -59,7 +60,7 @@ class Explain(Command):
     attention: Path | None = option(
         "also draw the attention weights of every layer and head (.png, .svg or .pdf)", metavar="F"
     )
-    kind: Literal["cross", "encoder", "decoder"] = option(
+    kind: AttentionKind = option(
         "attention to draw: cross (default), or the self-attention of the encoder or the decoder", default="cross"
     )
     loading: LoadingOptions = group(LoadingOptions)

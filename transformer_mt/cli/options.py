@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from transformer_mt.choices import EngineName, Precision, SplitWhen
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from transformer_mt.runs.folder import RunFolder
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
-EngineName = Literal["auto", "torch", "ctranslate2"]
-SplitWhen = Literal["auto", "long", "always", "never"]
 
 
 def load_config(path: Path, overrides: Sequence[str]) -> Config:
@@ -220,7 +219,7 @@ class LoadingOptions(OptionGroup):
     device: str | None = option("auto (default), cpu, cuda, cuda:N or mps")
     threads: str | None = option("CPU threads (default: one per core)", metavar="N")
     checkpoint: str | None = option("checkpoint to load (default: best)", metavar="best|last|STEP")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] | None = option(
+    precision: Precision | None = option(
         "precision of matrix products: fp32, bf16, fp16, or auto (default): the fastest one"
     )
 

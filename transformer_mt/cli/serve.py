@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
+from transformer_mt.choices import EngineName, SplitWhen
 from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
 from transformer_mt.cli.options import (
-    EngineName,
     LoadingOptions,
     SearchOptions,
-    SplitWhen,
     collect_overrides,
     engine_option,
     guard_option,

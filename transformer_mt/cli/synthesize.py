@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
+from transformer_mt.choices import EngineName, SynthesisDirection
 from transformer_mt.cli.command import (
     Command,
     OptionGroup,
@@ -26,7 +27,6 @@ from transformer_mt.cli.command import (
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, find_part, make_part_path, process_lines
 from transformer_mt.cli.options import (
-    EngineName,
     LoadingOptions,
     SamplingOptions,
     SearchOptions,
@@ -131,7 +131,7 @@ class Synthesize(Command):
     )
 
     run: Path = run_argument()
-    direction: Literal["back", "forward"] = option("which side of the pairs is translated; see above", is_required=True)
+    direction: SynthesisDirection = option("which side of the pairs is translated; see above", is_required=True)
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()

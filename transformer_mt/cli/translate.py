@@ -12,6 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
+from transformer_mt.choices import DocumentFormat, ElementKind, HtmlAttribute, MarkupMode, SplitWhen
 from transformer_mt.cli import line_input
 from transformer_mt.cli.command import (
     Command,
@@ -39,7 +40,6 @@ from transformer_mt.cli.options import (
     LoadingOptions,
     SamplingOptions,
     SearchOptions,
-    SplitWhen,
     collect_overrides,
     engine_option,
     ensemble_option,
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from transformer_mt.tools.robustness.guard import Guard
 
 
-ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
-Attribute = Literal["alt", "aria-label", "placeholder", "title"]
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
 N_DETECTED = 10  # lines of a window whose language is checked at once, and first lines that are checked at all
 MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
@@ -71,7 +69,6 @@ SCORING_OPTIONS = {
     *("--tag", "--batch-tokens", "--ensemble", "--engine"),
 }
 LINES = "text"  # value of --document-format for files that are translated line by line, whatever their suffix
-DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +118,7 @@ class DocumentFileOptions(OptionGroup):
     document_format: Literal[DocumentFormat, "text"] | None = option(
         "format of --input, if its suffix does not say it; text: lines, whatever its suffix"
     )
-    attributes: tuple[Attribute, ...] = option(
+    attributes: tuple[HtmlAttribute, ...] = option(
         "HTML: also translate these attributes: alt, aria-label, placeholder, title",
         default=(),
         metavar="NAME",
@@ -142,7 +139,7 @@ class MarkupOptions(OptionGroup):
         "Each protected element of a line occurs exactly once in its translation, and markup tags stay nested."
     )
 
-    markup: Literal["none", "auto", "align"] | None = option(
+    markup: MarkupMode | None = option(
         "auto or align: place elements by word alignment; none (default): elements are text"
     )
     protect: tuple[ElementKind, ...] | None = option(

@@ -38,6 +38,8 @@ _AS_LIST = BeforeValidator(_as_list)
 _LIST_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
 Files = Annotated[tuple[PathName, ...], _AS_LIST, _LIST_SCHEMA]
 Names = Annotated[tuple[str, ...], _AS_LIST, _LIST_SCHEMA]
+LongPairs = Literal["drop", "truncate"]
+"""What happens to training pairs that are longer than `max_length`."""
 
 Language = Annotated[str, AfterValidator(check_language)]
 
@@ -313,7 +315,7 @@ class DataConfig(Section):
     """rows of a training source that may be unreadable; they are listed and left out (0: the first one is an error)"""
     max_length: int = Field(default=256, ge=2)
     """maximum tokens of either side of a training pair, end symbol included"""
-    too_long: Literal["drop", "truncate"] = "drop"
+    too_long: LongPairs = "drop"
     """how to treat a longer training pair: drop or truncate"""
 
     @model_validator(mode="after")

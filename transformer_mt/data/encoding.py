@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus, log_progress
+from transformer_mt.data.data_config import LongPairs
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -36,7 +37,7 @@ class LengthLimit:
     """Maximum tokens per side, end symbol included, and how to treat longer and empty pairs."""
 
     max_length: int
-    too_long: Literal["drop", "truncate"]
+    too_long: LongPairs
     keep_empty: bool = False
 
 

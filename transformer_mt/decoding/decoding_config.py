@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import regex
 from pydantic import Field, ValidationError, model_validator
 
+from transformer_mt.choices import ElementKind, EngineName, MarkupMode
 from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
 from transformer_mt.errors import UserError
 
@@ -24,7 +25,7 @@ MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others 
 class DecodingConfig(Section):
     """Options of translation. Validation is greedy; only its behaviour tests use the beam and its penalties."""
 
-    engine: Annotated[Literal["auto", "torch", "ctranslate2"], MAY_CHANGE] = "auto"
+    engine: Annotated[EngineName, MAY_CHANGE] = "auto"
     """library that translates: torch, ctranslate2, or auto: ctranslate2 on a CPU if it supports all options"""
     beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1)
     """beam size: hypotheses per sentence that are extended at each step; 1: greedy search; at most 128"""
@@ -62,15 +63,12 @@ class DecodingConfig(Section):
     """tag before each source sentence, one of those of the training sources; null: none"""
     restore_case: Annotated[bool, MAY_CHANGE] = True
     """translate text in capitals or title case like text in sentence case, and write its translation in that case"""
-    markup: Annotated[Literal["none", "auto", "align"], MAY_CHANGE] = "none"
+    markup: Annotated[MarkupMode, MAY_CHANGE] = "none"
     """align, auto: protect elements, and place them by word alignment; none: treat them as text"""
-    protect: Annotated[
-        tuple[
-            Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"],
-            ...,
-        ],
-        MAY_CHANGE,
-    ] = ("tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols")
+    protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = (
+        *("tags", "placeholders", "urls", "emails"),
+        *("files", "versions", "mentions", "symbols"),
+    )
     """kinds of elements: tags, placeholders ({name}), urls, emails, files, versions, mentions (@x), symbols, numbers"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""

@@ -10,8 +10,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
+from transformer_mt.choices import SplitWhen
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.decoding.interface import IsCancelled, WordAlignment
@@ -232,7 +233,6 @@ def _follows_name(before: str) -> bool:
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
-SplitWhen = Literal["auto", "long", "always", "never"]
 """Lines that are split into sentences. auto: those with more sentences or tokens than the model was trained on; long:
 those with more tokens. A sentence with more tokens is split too, except with `never`."""
 

@@ -12,6 +12,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
+from transformer_mt.choices import TextKind
 from transformer_mt.config.section import Section
 from transformer_mt.data.languages import primary_language
 from transformer_mt.errors import UserError
@@ -40,7 +41,6 @@ def detokenize(texts: Sequence[str], language: str) -> list[str]:
 
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
-TextKind = Literal["raw", "moses"]
 
 # These languages have no spaces between words, so 13a does not split them. The default for Japanese and Korean is not
 # MeCab, because scores must not depend on the installed dictionaries.

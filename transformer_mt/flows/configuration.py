@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, ValidationError
 
+from transformer_mt.choices import Precision
 from transformer_mt.config.section import (
     MAY_CHANGE,
     CountOrAuto,
@@ -31,7 +32,7 @@ from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, describe_outside_file
-from transformer_mt.system.device import DeviceName, Precision
+from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys

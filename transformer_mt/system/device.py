@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from transformer_mt.choices import Precision
 from transformer_mt.config.section import parse_count_or_auto
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
@@ -68,7 +69,6 @@ def _read_device(value: object) -> str:
 DeviceName = Annotated[
     str, BeforeValidator(_read_device), WithJsonSchema({"type": "string", "pattern": _DEVICE.pattern})
 ]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 ResolvedPrecision = Literal["fp32", "bf16", "fp16"]
 
 

@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from transformer_mt import Translator
+from transformer_mt.choices import AttentionKind
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis import figures
-from transformer_mt.tools.analysis.figures import AttentionKind, AttentionMaps, decode_tokens, translate_with_attention
+from transformer_mt.tools.analysis.figures import AttentionMaps, decode_tokens, translate_with_attention
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 
 KINDS = ("inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant")

@@ -10,8 +10,9 @@ import polib
 import pytest
 from document_helpers import fill, identity, parse, rotate, sources, upper
 
+from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.documents.document import DocumentError
-from transformer_mt.tools.documents.formats import DocumentFormat, DocumentOptions, parse_document
+from transformer_mt.tools.documents.formats import DocumentOptions, parse_document
 from transformer_mt.tools.markup.elements import MarkedText
 
 PO = r'''# A comment

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from transformer_mt.choices import ElementKind
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS, ElementKind, MarkedText, Role
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText, Role
 from transformer_mt.tools.markup.protection import Protector
 
 

@@ -15,11 +15,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.choices import AttentionKind
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.interface import Hypothesis
@@ -322,8 +323,6 @@ def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
 
 
 # --- attention of a translated sentence -------------------------------------------------------------------------------
-
-AttentionKind = Literal["cross", "encoder", "decoder"]
 
 
 class AttentionMaps(NamedTuple):

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
+from transformer_mt.choices import DocumentFormat
 from transformer_mt.data.text_files import find_structure, remove_compressed_suffix
 from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import BOM, Document, DocumentError, DocumentOptions, decode
 from transformer_mt.tools.markup.elements import MarkedText
 
-DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
     "ass": (".ass", ".ssa"),
     "html": (".html", ".htm", ".xhtml"),

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import get_args
 
-ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
+from transformer_mt.choices import ElementKind
+
 ELEMENT_KINDS: tuple[ElementKind, ...] = get_args(ElementKind)
 
 

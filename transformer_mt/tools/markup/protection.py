@@ -10,10 +10,10 @@ from typing import Literal
 
 import regex
 
+from transformer_mt.choices import ElementKind
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import (
-    ElementKind,
     MarkedText,
     Role,
     Span,

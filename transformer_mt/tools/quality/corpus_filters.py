@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMet
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.quality.duplicates import (
     ComparedSide,
+    ComparedSides,
     DuplicateRows,
     Hashes,
     IntArray,
@@ -130,7 +130,7 @@ class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
 class OverlapFilter(Filter, name="overlap"):
     """Remove training pairs that occur in the validation set or a test set, without case, spaces and punctuation."""
 
-    of: Literal["any", "pair", "src", "tgt"] = "any"
+    of: ComparedSides = "any"
     """what must be equal: any (source or target), pair, src or tgt"""
 
     def make_function(self, context: FilterContext) -> FilterFunction:
@@ -159,7 +159,7 @@ class OverlapFilter(Filter, name="overlap"):
 class NearOverlapFilter(Filter, name="near_overlap"):
     """Remove training pairs that are similar to text of the validation set or a test set, but not equal to it."""
 
-    of: Literal["any", "pair", "src", "tgt"] = "any"
+    of: ComparedSides = "any"
     """what must be similar: any (source or target), pair, src or tgt"""
     similarity: float = Field(default=SIMILARITY, ge=MIN_SIMILARITY, lt=1.0)
     """minimum similarity, from 0.7"""
@@ -186,7 +186,7 @@ class NearOverlapFilter(Filter, name="near_overlap"):
         return apply
 
 
-def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSide]:
+def _compared_sides(of: ComparedSides) -> list[ComparedSide]:
     return ["src", "tgt"] if of == "any" else [of]
 
 

@@ -25,6 +25,7 @@ Hashes = NDArray[np.uint64]
 IntArray = NDArray[np.int64]
 Records = NDArray[np.void]
 ComparedSide = Literal["pair", "src", "tgt"]
+ComparedSides = Literal["any", ComparedSide]
 
 # --- hashes -----------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.decoding.line_splitting import LineTranslator, SplitWhen, TranslatedLine
+from transformer_mt.choices import SplitWhen
+from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
 from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder

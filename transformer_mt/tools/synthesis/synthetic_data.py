@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from transformer_mt.choices import SynthesisDirection
 from transformer_mt.config.rendering import render_value
 from transformer_mt.data.data_config import DataConfig, TrainSource
 from transformer_mt.data.languages import primary_language
@@ -42,7 +43,7 @@ DROP_REASONS = {
 class Direction:
     """Back-translation or distillation (forward), and the languages of the model that makes the synthetic side."""
 
-    kind: Literal["back", "forward"]
+    kind: SynthesisDirection
     text_lang: str
     translation_lang: str
 

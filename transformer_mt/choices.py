@@ -1,0 +1,35 @@
+"""Choices that an option of a command shares with the code that it calls. This module imports nothing slow.
+
+Commands need the choices for `tmt --help`, which must not wait for the modules of the sections and tools.
+"""
+
+from typing import Literal
+
+AttentionKind = Literal["cross", "encoder", "decoder"]
+"""Attention to draw: from decoder to encoder, or the self-attention of one of them."""
+
+DocumentFormat = Literal["ass", "html", "json", "markdown", "po", "srt", "tmx", "vtt", "xliff"]
+
+ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "versions", "mentions", "symbols", "numbers"]
+"""Kinds of text that a translation keeps unchanged."""
+
+EngineName = Literal["auto", "torch", "ctranslate2"]
+"""Library that translates."""
+
+HtmlAttribute = Literal["alt", "aria-label", "placeholder", "title"]
+"""Attributes of HTML that may be translated."""
+
+MarkupMode = Literal["none", "auto", "align"]
+"""How elements are kept: as text, or placed by word alignment."""
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+"""Precision of matrix products."""
+
+SplitWhen = Literal["auto", "long", "always", "never"]
+"""Lines that are translated sentence by sentence."""
+
+SynthesisDirection = Literal["back", "forward"]
+"""Back-translation or distillation."""
+
+TextKind = Literal["raw", "moses"]
+"""Form of hypotheses and references: plain text, or tokens of Moses."""
