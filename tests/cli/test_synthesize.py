@@ -12,7 +12,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt import Translator
-from transformer_mt.cli import line_output
+from transformer_mt.flows import line_output
 from transformer_mt.tools.synthesis import synthetic_data
 from transformer_mt.tools.synthesis.synthetic_data import Candidate, CandidateMaker
 

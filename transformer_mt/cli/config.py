@@ -9,9 +9,9 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt.cli.command import Command, flag, group, option
-from transformer_mt.cli.line_input import decode_argument
 from transformer_mt.cli.options import ConfigOptions, load_run_or_config
 from transformer_mt.cli.table import print_text
+from transformer_mt.flows.line_input import decode_argument
 from transformer_mt.system.log import label_piece
 
 if TYPE_CHECKING:

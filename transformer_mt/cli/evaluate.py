@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer_mt import __version__
 from transformer_mt.choices import EngineName, TextKind
 from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option, positional
-from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import (
     LoadingOptions,
     SearchOptions,
@@ -33,6 +31,8 @@ from transformer_mt.cli.options import (
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.data.text_files import find_structure, read_aligned_files
 from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import Line
+from transformer_mt.flows.line_output import check_output, open_output
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:

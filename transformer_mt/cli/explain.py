@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer_mt import __version__
 from transformer_mt.choices import AttentionKind
 from transformer_mt.cli.command import Command, group, option, positional
-from transformer_mt.cli.line_input import decode_argument
-from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import (
     LoadingOptions,
     SearchOptions,
@@ -25,6 +23,8 @@ from transformer_mt.cli.options import (
 )
 from transformer_mt.cli.table import align, print_text
 from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import decode_argument
+from transformer_mt.flows.line_output import check_output
 from transformer_mt.system.files import atomic_file, write_text
 from transformer_mt.system.log import format_probability, label_piece, log, make_visible
 

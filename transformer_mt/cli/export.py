@@ -12,12 +12,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from transformer_mt.cli import line_input
 from transformer_mt.cli.command import Command, option
 from transformer_mt.cli.options import number, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.flows import line_input
 from transformer_mt.system import files
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt.cli.command import Command, group, option, positional
-from transformer_mt.cli.line_input import check_files
-from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import LoadingOptions, load_translator, tag_option
 from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import check_files
+from transformer_mt.flows.line_output import check_output
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:

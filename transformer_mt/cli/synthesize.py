@@ -24,8 +24,6 @@ from transformer_mt.cli.command import (
     list_given_flags,
     option,
 )
-from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, find_part, make_part_path, process_lines
 from transformer_mt.cli.options import (
     LoadingOptions,
     SamplingOptions,
@@ -42,6 +40,8 @@ from transformer_mt.cli.options import (
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import Line
+from transformer_mt.flows.line_output import Settings, find_part, make_part_path, process_lines
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:

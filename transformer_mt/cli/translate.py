@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from transformer_mt import __version__
 from transformer_mt.choices import DocumentFormat, ElementKind, HtmlAttribute, MarkupMode, SplitWhen
-from transformer_mt.cli import line_input
 from transformer_mt.cli.command import (
     Command,
     OptionGroup,
@@ -23,17 +22,6 @@ from transformer_mt.cli.command import (
     list_given_flags,
     option,
     positional,
-)
-from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import (
-    Format,
-    OutputKind,
-    Settings,
-    check_output,
-    is_complete,
-    open_output,
-    process_lines,
-    score_columns,
 )
 from transformer_mt.cli.options import (
     EngineName,
@@ -50,6 +38,18 @@ from transformer_mt.cli.options import (
 )
 from transformer_mt.data.text_files import Errors, read_pairs
 from transformer_mt.errors import UserError
+from transformer_mt.flows import line_input
+from transformer_mt.flows.line_input import Line
+from transformer_mt.flows.line_output import (
+    Format,
+    OutputKind,
+    Settings,
+    check_output,
+    is_complete,
+    open_output,
+    process_lines,
+    score_columns,
+)
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ def test_an_interrupted_command_does_not_resume_with_another_engine(
     run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("f").write_text("one\n" * 9, encoding="utf-8")
-    monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 4)
+    monkeypatch.setattr("transformer_mt.flows.line_output.WINDOW_LINES", 4)
     command = ("translate", run, "--input", "f", "--output", "g")
     translate(tmt, run, *AUTO)  # the conversion searches, too
     search = CTranslate2Engine.search

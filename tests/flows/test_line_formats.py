@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from transformer_mt.cli.line_output import Format, OutputKind
 from transformer_mt.decoding.translator import Translation
+from transformer_mt.flows.line_output import Format, OutputKind
 
 ONE = Translation("ein\tHund", -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)])
 TWO = Translation("Hund", -4.0, [" Hund"], [-4.0], False, [(1, 0)])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.cli.line_input import (
+from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import (
     Line,
     add_prefixes,
     check_same_length,
@@ -17,7 +18,6 @@ from transformer_mt.cli.line_input import (
     group_windows,
     read_input,
 )
-from transformer_mt.errors import UserError
 
 Write = Callable[[bytes], None]
 

@@ -21,9 +21,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from transformer_mt.cli.line_input import WINDOW_LINES, Line, group_windows
 from transformer_mt.data.text_files import COMPRESSED_SUFFIXES
 from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import WINDOW_LINES, Line, group_windows
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log
 
