@@ -36,7 +36,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "export weights": ("export", "RUN", "--to", "weights", "--output", "exported"),
     "export ctranslate2": ("export", "RUN", "--to", "ctranslate2", "--output", "exported"),
     "average": ("export", "RUN", "--average", "2", "--output", "exported"),
-    "bisect": ("bisect", "RUN", "OTHER", "--steps", "2"),
     "correct": ("correct", "RUN", "--pairs", "pairs.tsv"),
     "evaluate": ("evaluate", "RUN"),
     "explain": ("explain", "RUN", "one", "--attention", "attention.png"),

@@ -62,10 +62,9 @@ GROUPS = {
 HIDDEN = {
     "config": "print every key of a configuration, or tokens",
     "completion": "print the shell code for tab completion",
-    "bisect": "find the setting that costs the score, by short trainings",
 }
 COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
-TRAINING_COMMANDS = {"train", "plan", "correct", "bisect"}
+TRAINING_COMMANDS = {"train", "plan", "correct"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
     "backtranslate": "tmt synthesize RUN --direction back",
