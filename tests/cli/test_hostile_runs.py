@@ -30,7 +30,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "evaluate several": ("evaluate", "RUN", "OTHER", "--src", "test.en", "--ref", "test.de"),
     "check": ("check", "RUN"),
     "check --show-removed": ("check", "RUN", "--show-removed", "command"),
-    "check --worst": ("check", "RUN", "--worst", "3"),
     "config --tokens": ("config", "RUN", "--tokens", "one"),
     "config --vocabulary": ("config", "RUN/config.yaml", "--vocabulary"),
     "export weights": ("export", "RUN", "--to", "weights", "--output", "exported"),

@@ -20,9 +20,12 @@ from typing import Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, g
 from transformer_mt.system.log import make_visible
 
 MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
-REMOVED_OPTIONS = dict.fromkeys(
-    ["--calibrate", "--confidence", "--min-chrf"], "translate --scores prints the mean log-probability per token"
-)
+REMOVED_OPTIONS = {
+    **dict.fromkeys(
+        ["--calibrate", "--confidence", "--min-chrf"], "translate --scores prints the mean log-probability per token"
+    ),
+    "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
+}
 """Options of earlier versions, with what replaces them."""
 T = TypeVar("T")
 Parse = Callable[[str], Any]
