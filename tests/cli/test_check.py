@@ -153,7 +153,6 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
             ("tiny.yaml", "--show-removed", "ratio", "--json", "--html", "x.html"),
             "--show-removed has output of its own; leave out --html and --json\n",
         ),
-        (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst has output of its own; leave out --html\n"),
         (("tiny.yaml", "--write", "new", "--html", "x.html"), "--write has output of its own; leave out --html"),
         (("tiny.yaml", "--workers", "0"), "--workers: 0: pass a whole number of at least 1"),
     ],

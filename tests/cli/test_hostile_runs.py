@@ -30,14 +30,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "evaluate several": ("evaluate", "RUN", "OTHER", "--src", "test.en", "--ref", "test.de"),
     "check": ("check", "RUN"),
     "check --show-removed": ("check", "RUN", "--show-removed", "command"),
-    "check --worst": ("check", "RUN", "--worst", "3"),
     "config --tokens": ("config", "RUN", "--tokens", "one"),
     "config --vocabulary": ("config", "RUN/config.yaml", "--vocabulary"),
     "export weights": ("export", "RUN", "--to", "weights", "--output", "exported"),
     "export ctranslate2": ("export", "RUN", "--to", "ctranslate2", "--output", "exported"),
     "average": ("export", "RUN", "--average", "2", "--output", "exported"),
-    "calibrate": ("evaluate", "RUN", "--calibrate"),
-    "bisect": ("bisect", "RUN", "OTHER", "--steps", "2"),
     "correct": ("correct", "RUN", "--pairs", "pairs.tsv"),
     "evaluate": ("evaluate", "RUN"),
     "explain": ("explain", "RUN", "one", "--attention", "attention.png"),
@@ -185,7 +182,7 @@ def test_a_server_does_nothing_outside_of_a_hostile_run(change: Change, hostile:
 
 
 @pytest.mark.usefixtures("alarm")
-@pytest.mark.parametrize("name", ["run.json", "tokenizer.json", "metrics.jsonl", "config.yaml", "calibration.json"])
+@pytest.mark.parametrize("name", ["run.json", "tokenizer.json", "metrics.jsonl", "config.yaml"])
 def test_a_pipe_in_a_run_is_not_opened(name: str, hostile: Path, tmt: Tmt) -> None:
     (hostile / name).unlink(missing_ok=True)
     os.mkfifo(hostile / name)
@@ -221,7 +218,7 @@ UNREADABLE = (make_pipe, make_huge_file, link_to_device, link_to_endless_file, l
 @pytest.mark.parametrize("make", UNREADABLE)
 def test_unreadable_files_do_not_hide_other_runs(make: Callable[[Path], None], hostile: Path, tmt: Tmt) -> None:
     """`tmt runs` lists a run with such a file, and all others. Other commands end with a message."""
-    names = ["run.json", "config.yaml", "metrics.jsonl", "calibration.json", "tokenizer.json", ".lock", ".lock.json"]
+    names = ["run.json", "config.yaml", "metrics.jsonl", "tokenizer.json", ".lock", ".lock.json"]
     names += [str(path.relative_to(hostile)) for path in hostile.glob("checkpoints/*/checkpoint.json")]
     for i, name in enumerate(names):
         run = hostile.with_name(f"run{i}")

@@ -14,8 +14,6 @@ from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_f
 from transformer_mt import Translator
 from transformer_mt.evaluation.breakdown import compare_sentences
 from transformer_mt.evaluation.metrics import Scorer, compare_systems, score_with_intervals
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures, hash_sources
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 
@@ -91,33 +89,6 @@ def test_page_of_a_run_has_data_settings_curves_attention_and_cost(run_copy: Pat
     checkout = f"git checkout {record['provenance']['commit']}".removesuffix("-dirty")
     assert f"{checkout} pip install -c constraints.txt -e . tmt train --config " in text_of(page)
     assert any(row[:2] == ["✗ fails", "number"] or row[:2] == ["✓ passes", "number"] for row in rows)
-
-
-def test_page_of_a_calibrated_run_shows_how_reliable_its_confidences_are(run_copy: Path, tmt: Tmt) -> None:
-    translator = Translator.load(run_copy)
-    hypotheses = translator.translate(lines("train.en"))
-    references = [text if i % 3 else "QQ" for i, text in enumerate(hypotheses)]
-    Path("judged.de").write_text("".join(f"{text}\n" for text in references), encoding="utf-8")
-    calibration = Calibration(
-        step=translator.runs[0].step,
-        weights_hash=translator.runs[0].weights_hash,
-        decoding=translator.config,
-        min_chrf=60,
-        n_translations=1,
-        sources_hash=hash_sources(lines("train.en")),
-        regression=ConfidenceRegression(usual_log_ratio=0, intercept=0, coefficients=(1, 0)),
-        held_out=HeldOutFigures(n_translations=1, acceptable=1, ece_before=0, ece_after=0),
-    )
-    RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
-    page = make_page(tmt, run_copy, "--src", "train.en", "--ref", "judged.de")
-    groups = [row for row in rows_of(page) if len(row) == 4 and re.fullmatch(r"0\.\d to [01]\.\d", row[0])]
-    assert sum(int(row[1]) for row in groups) == len(hypotheses)
-    acceptable = sum(int(row[1]) * float(row[3]) for row in groups)
-    assert acceptable == pytest.approx(sum(text != "QQ" for text in references), abs=0.1)
-    assert "were fitted to pairs of this set" in text_of(page)
-    page = make_page(tmt, run_copy, "--src", "valid.en", "--ref", "valid.de")
-    assert "predicts whether a translation of valid.en is acceptable" in text_of(page)
-    assert "were fitted to pairs of this set" not in text_of(page)
 
 
 @pytest.fixture

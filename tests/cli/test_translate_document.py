@@ -67,7 +67,7 @@ def test_a_structured_file_is_refused_unless_the_user_insists(tmp_path: Path, ti
 @pytest.mark.parametrize(
     "options",
     [
-        ("--n-best", "2"), ("--resume",), ("--scores",), ("--alignments",), ("--confidence",),
+        ("--n-best", "2"), ("--resume",), ("--scores",), ("--alignments",),
         ("--prefix", "page.html"), ("--format", "json"), ("--errors", "replace"), ("--markup", "none"),
         ("--exclude-keys", "a"),
         ("--engine", "ctranslate2"), ("--retranslate",), ("--document-format", "json"), ("--top-k", "3"),

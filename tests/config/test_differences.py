@@ -11,7 +11,6 @@ from transformer_mt.config.rendering import (
     format_value,
     list_changes,
     list_differences,
-    mix,
 )
 from transformer_mt.config.yaml_loader import read_value
 from transformer_mt.flows.configuration import Config, find_builtin_config, flatten, load
@@ -142,44 +141,3 @@ def _texts(value: Any) -> Any:
 def test_empty_keys_of_a_source_are_not_shown() -> None:
     web = list_differences(with_sources(source("new")), with_sources(source("new"), source("web", tag="2de")))[0].other
     assert format_value(web) == "{src: [web.en], tgt: [web.de], reverse: false, tag: 2de, name: web, repeat: 1.0}"
-
-
-# --- mixing -----------------------------------------------------------------------------------------------------------
-
-WEB, NEWS, BOOKS, TALKS = map(source, ("web", "news", "books", "talks"))
-MIXED = {
-    "keys": (make(seed=2, schedule={"peak": 0.1}), make(model={"d_model": 64}, train={"max_steps": None})),
-    "source added": (with_sources(WEB, NEWS), with_sources(BOOKS, WEB, TALKS, NEWS)),
-    "source removed": (with_sources(WEB, NEWS, BOOKS), with_sources(NEWS)),
-    "order": (with_sources(WEB, NEWS, BOOKS), with_sources(BOOKS, TALKS, WEB)),
-    "list and source": (make(), with_sources(WEB, NEWS)),
-    "test sets": (
-        make(data={"test": {"a": {"src": "a.en", "tgt": "a.de"}}}),
-        make(data={"test": {"b": {"src": "b.en", "tgt": "b.de"}}}),
-    ),
-    "filters": (make(data={"filters": ["copy", {"length": {"max": 9}}]}), make(data={"filters": ["length"]})),
-    "null section": (make(data={"validation": {"src": "v.en", "tgt": "v.de"}}), make()),
-}
-EVERY_PAIR = pytest.mark.parametrize(("reference", "other"), MIXED.values(), ids=MIXED)
-
-
-@EVERY_PAIR
-def test_a_mixture_with_all_differences_is_the_other_configuration(reference: Config, other: Config) -> None:
-    for one, two in ((reference, other), (other, reference)):
-        paths = [found.path for found in list_differences(one, two)]
-        assert mix(one, two, paths) == two.model_dump(mode="json")
-        assert mix(one, two, []) == one.model_dump(mode="json")
-
-
-@EVERY_PAIR
-def test_a_mixture_with_some_differences_has_the_other_ones_left(reference: Config, other: Config) -> None:
-    found = list_differences(reference, other)
-    for number in range(len(found)):
-        mixed = Config.model_validate(mix(reference, other, [one.path for one in found[:number]]))
-        assert [one.path for one in list_differences(mixed, other)] == [one.path for one in found[number:]]
-
-
-def test_a_source_that_is_added_keeps_its_place() -> None:
-    reference, other = with_sources(WEB, NEWS), with_sources(BOOKS, WEB, TALKS, NEWS)
-    values = mix(reference, other, [("data", "train", "talks")])
-    assert [item["name"] for item in values["data"]["train"]] == ["web", "talks", "news"]

@@ -1,4 +1,4 @@
-"""`tmt check`: find problems in the training, validation and test pairs, list bad pairs, or write a repaired copy."""
+"""`tmt check`: find problems in the training, validation and test pairs, list pairs, or write a repaired copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from transformer_mt.system.log import LAYOUT, Severity, make_visible
 
 if TYPE_CHECKING:
     from transformer_mt.flows.configuration import Config
-    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.quality.checks import CorpusReport, Finding
     from transformer_mt.tools.quality.repair import RepairCounts
 
@@ -51,12 +50,6 @@ class Check(Command):
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
     html: Path | None = option("also write the findings, with examples and histograms, as one page", metavar="FILE")
-    worst: int | None = option(
-        "list the N training pairs of a RUN with the highest excess loss under its model, with a likely reason",
-        metavar="N",
-        parse=number(1),
-        is_exclusive=True,
-    )
     show_removed: str | None = option(
         "list the pairs that this filter of data.filters removes, one per line", metavar="FILTER", is_exclusive=True
     )
@@ -72,7 +65,7 @@ class Check(Command):
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
         config, run = load_run_or_config(self.run_or_config, self.overrides, is_named_file=True)
         config.allow_commands()
-        actions = {"--show-removed": self.show_removed, "--worst": self.worst, "--write": self.write}
+        actions = {"--show-removed": self.show_removed, "--write": self.write}
         action = next((name for name, value in actions.items() if value is not None), None)
         outputs = {"--html": self.html is not None, "--json": self.json and action == "--show-removed"}
         if action and any(outputs.values()):
@@ -84,9 +77,6 @@ class Check(Command):
 
             for pair in iterate_affected_pairs(config, self.show_removed):
                 print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))
-            return
-        if self.worst is not None:
-            show_high_loss_pairs(self, self.worst, config, run)
             return
         if self.write is not None:
             write_repaired(self, self.write, config)
@@ -113,33 +103,6 @@ class Check(Command):
                 flush=True,
             )
         sys.exit(report.severity)
-
-
-def show_high_loss_pairs(args: Check, n_pairs: int, config: Config, run: RunFolder | None) -> None:
-    """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
-    if run is None:
-        raise UserError(
-            f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run, whose model "
-            "scores its training pairs"
-        )
-    from transformer_mt.flows.check import list_high_loss_pairs
-
-    pairs = list_high_loss_pairs(config, run, n_pairs)
-    if args.json:
-        print_json({"name": config.name, "pairs": [pair._asdict() for pair in pairs]})
-        return
-    rows = [
-        (
-            f"{pair.loss:.2f}",
-            f"{pair.excess:+.2f}",
-            pair.location,
-            pair.reason,
-            _quote(pair.src),
-            _quote(pair.tgt),
-        )
-        for pair in pairs
-    ]
-    print_table(("loss", "excess", "line", "likely reason", "source", "target"), rows, numbers=(0, 1))
 
 
 def write_repaired(args: Check, folder: Path, config: Config) -> None:

@@ -20,6 +20,13 @@ from typing import Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, g
 from transformer_mt.system.log import make_visible
 
 MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
+REMOVED_OPTIONS = {
+    **dict.fromkeys(
+        ["--calibrate", "--confidence", "--min-chrf"], "translate --scores prints the mean log-probability per token"
+    ),
+    "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
+}
+"""Options of earlier versions, with what replaces them."""
 T = TypeVar("T")
 Parse = Callable[[str], Any]
 """Converts the text of an argument. Raises `argparse.ArgumentTypeError` for a mistake."""
@@ -230,6 +237,8 @@ class CommandParser(argparse.ArgumentParser):
                 option, _, value = argument.partition("=")
                 if (self.prog, option) == ("tmt train", "--resume"):
                     self.exit(2, f"{self.prog}: error: there is no {option}; the same command without it resumes\n")
+                if remedy := REMOVED_OPTIONS.get(option):
+                    self.exit(2, f"{self.prog}: error: {option} was removed; {remedy}\n")
                 following = given[given.index(argument) + 1 :]
                 if not value and following and not following[0].startswith("-"):
                     value = following[0]

@@ -1,4 +1,4 @@
-"""`tmt evaluate`: score runs or files of translations, compare several, or fit the confidences of a run."""
+"""`tmt evaluate`: score runs or files of translations, or compare several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
 N_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine"}
-OPTIONS_OF_CALIBRATION = {"--src", "--ref", "--json", "--calibrate", "--min-chrf"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +96,6 @@ class Evaluate(Command):
     robustness: bool = flag(
         "also score copies of each test set that are changed as users write: capitals, typing errors, emoji and others"
     )
-    calibrate: bool = flag(
-        "fit the confidences of translate --confidence to --src and --ref (default: the validation pairs); every "
-        "second pair is used for the fit, and the printed figures are those of the others"
-    )
-    min_chrf: float = option(
-        "--calibrate: lowest sentence-level chrF of an acceptable translation (60)",
-        default=60.0,
-        metavar="X",
-        parse=number(0.01, 100, float),
-    )
     json: bool = json_flag()
     show: int | None = option(
         f"print the first N translations (0), or with several systems the N that differ most ({N_SHOWN})",
@@ -126,9 +114,7 @@ class Evaluate(Command):
     def execute(self) -> None:
         """Run `tmt evaluate`."""
         _check_arguments(self)
-        if self.calibrate:
-            _calibrate(self)
-        elif len(self.systems) == 1:
+        if len(self.systems) == 1:
             _evaluate(self)
         else:
             comparison = _compare(self)
@@ -153,18 +139,10 @@ def _check_arguments(args: Evaluate) -> None:
 
             raise UserError(f"{path}: no such file and no such run folder (looked in {Path.cwd()}){suggest_run(path)}")
     has_run, is_comparison = any(path.is_dir() for path in args.systems), len(args.systems) > 1
-    given = {*list_given_flags(args)}
-    if args.calibrate:
-        if is_comparison or not has_run:
-            raise UserError("evaluate: --calibrate needs one run")
-        given -= OPTIONS_OF_CALIBRATION
-        reason = "--calibrate uses other options"
-    elif is_comparison:
-        given -= OPTIONS_OF_COMPARISON
-        reason = "several systems are compared"
-    else:
-        given &= {"--min-chrf"}
-        reason = "--min-chrf belongs to --calibrate"
+    given: set[str] = set()
+    reason = "several systems are compared"
+    if is_comparison:
+        given = {*list_given_flags(args)} - OPTIONS_OF_COMPARISON
     if not has_run:
         allowed = {"--src", "--ref", "--json", "--show"} if is_comparison else {"--ref", "--json"}
         given |= {*list_given_flags(args, args.loading, args.search)} - allowed
@@ -507,51 +485,4 @@ def _compare(args: Evaluate) -> Comparison:
         breakdown.find_most_different(
             hypotheses, sources, references, scorer, N_SHOWN if args.show is None else args.show
         ),
-    )
-
-
-# --- confidences ------------------------------------------------------------------------------------------------------
-
-
-def _calibrate(args: Evaluate) -> None:
-    """Fit the confidences of a run, write them into it, and print how good they are."""
-    from transformer_mt.evaluation.metrics import Scorer
-    from transformer_mt.flows import configuration
-    from transformer_mt.flows.evaluation import read_validation_set
-    from transformer_mt.runs.folder import RunFolder
-    from transformer_mt.tools.analysis.confidence import calibrate
-
-    folder = RunFolder.open(args.systems[0])
-    config = configuration.load_run(folder)
-    given = _read_files(args, config, Scorer.from_config(config.scoring, config.data.tgt_lang))
-    translator = load_translator(folder.path, args.loading, collect_overrides(args.search, n_best=1))
-    calibration, bins = calibrate(
-        translator, given or read_validation_set(config, translator.config.tag), args.min_chrf
-    )
-    if args.json:
-        fitted = {"file": str(folder.calibration), "calibration": calibration.model_dump(mode="json")}
-        print_json({"tmt": __version__, **fitted, "bins": [each._asdict() for each in bins]})
-        return
-    figures = calibration.held_out
-    print_text(
-        f"fitted to {calibration.n_translations:,} translations (step {calibration.step:,}, "
-        f"{calibration.decoding.method}); acceptable: sentence-level chrF of at least {calibration.min_chrf:g}",
-        f"on {figures.n_translations:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n",
-    )
-    rows = [
-        (
-            f"{each.low:.1f} to {each.high:.1f}",
-            f"{each.n_translations:,}",
-            f"{each.confidence:.3f}",
-            f"{each.acceptable:.3f}",
-        )
-        for each in bins
-    ]
-    print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
-    is_changed = translator.config != config.decoding or args.loading.checkpoint
-    print_text(
-        f"\nexpected calibration error: {figures.ece_before:.3f} before (exp of the mean token log-probability), "
-        f"{figures.ece_after:.3f} after",
-        f"{folder.calibration} is written; next: tmt translate {quote(str(folder.path))} --confidence"
-        f"{', with the same options' if is_changed else ''}",
     )

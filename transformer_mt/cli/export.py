@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -114,8 +113,8 @@ def write_weights_folder(
     """Write a run folder with one checkpoint, without training state: an atomic folder with its record and README.
 
     `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
-    describes the weights, and `steps` lists the training steps that they come from. Configuration, tokenizers and a
-    calibration with these weights are copied.
+    describes the weights, and `steps` lists the training steps that they come from. Configuration and
+    tokenizers are copied.
     """
     from transformer_mt.flows import configuration
     from transformer_mt.flows.run_overview import render_readme
@@ -139,22 +138,6 @@ def write_weights_folder(
         path = run.checkpoints / checkpoint.path.name
         checkpoints.save(CheckpointInfo(path, checkpoint.step, checkpoint.metric, checkpoint.scores), model, None)
         files.write_text(run.readme, readme)
-        _copy_calibration(source, checkpoint, run)
-
-
-def _copy_calibration(source: RunFolder, checkpoint: CheckpointInfo, run: RunFolder) -> None:
-    """Copy the calibration if it is that of the checkpoint, with the checksum of the new file of its weights."""
-    from pydantic import ValidationError
-
-    from transformer_mt.decoding.interface import shorten_weights_hash
-    from transformer_mt.tools.analysis.confidence import Calibration
-
-    with suppress(FileNotFoundError, ValidationError):
-        calibration = Calibration.model_validate_json(files.read_bytes(source.calibration))
-        if checkpoint.files and calibration.weights_hash == shorten_weights_hash(checkpoint):
-            weights_hash = shorten_weights_hash(run.find_checkpoint("last"))
-            calibration = calibration.model_copy(update={"weights_hash": weights_hash})
-            run.calibration.write_text(calibration.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 # --- the mean of checkpoints ------------------------------------------------------------------------------------------

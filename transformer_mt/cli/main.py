@@ -44,7 +44,7 @@ GROUPS = {
         "explain": "show how a sentence is translated, and why it may be bad",
     },
     "improve and measure": {
-        "evaluate": "compute BLEU, chrF and TER, compare systems, fit confidences",
+        "evaluate": "compute BLEU, chrF and TER, compare systems",
         "report": "write one HTML page about a run, or compare several on one page",
         "synthesize": "make training pairs from text in one language",
         "correct": "fine-tune a run on corrected translations",
@@ -54,14 +54,12 @@ GROUPS = {
 HIDDEN = {
     "config": "print every key of a configuration, or tokens",
     "completion": "print the shell code for tab completion",
-    "bisect": "find the setting that costs the score, by short trainings",
 }
 COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
-TRAINING_COMMANDS = {"train", "plan", "correct", "bisect"}
+TRAINING_COMMANDS = {"train", "plan", "correct"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
     "backtranslate": "tmt synthesize RUN --direction back",
-    "calibrate": "tmt evaluate RUN --calibrate",
     "compare": "tmt evaluate A B",
     "distill": "tmt synthesize RUN --direction forward",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",

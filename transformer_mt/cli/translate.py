@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from threading import Thread
@@ -53,9 +53,8 @@ from transformer_mt.flows.line_output import (
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
+    from transformer_mt.decoding.line_splitting import LineTranslator
     from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
-    from transformer_mt.tools.analysis.confidence import Calibration
     from transformer_mt.tools.markup.elements import MarkedText
     from transformer_mt.tools.markup.glossary import Glossary, TranslationMemory
     from transformer_mt.tools.robustness.guard import Guard
@@ -95,9 +94,6 @@ class LineOptions(OptionGroup):
         "text format: print log-probability and its mean per token before each translation, separated by tabs"
     )
     alignments: bool = flag("add the word alignment, from the cross-attention: 0-0 1-2 (source word - target word)")
-    confidence: bool = flag(
-        "add the probability that the translation is acceptable, before its text (needs tmt evaluate RUN --calibrate)"
-    )
     score_targets: Path | None = option(
         "do not translate: print the log-probability of line N of this file, including EOS, as the translation of line "
         "N of --input, and its mean per token; -inf for a blank line, or one that is longer than the model supports",
@@ -280,8 +276,6 @@ def _check_arguments(args: Translate) -> None:
         raise UserError("translate: --verbose lists what --guard finds; leave out one of --verbose and --no-guard")
     if args.lines.guard and args.sampling.sample:
         raise UserError("translate: --guard repairs no random samples; leave out one of --guard and --sample")
-    if args.lines.confidence and args.ensemble:
-        raise UserError("--confidence: a calibration is for the model of one run; leave out --ensemble")
     if args.lines.score_targets:
         groups = (args, args.lines, args.documents, args.markup, args.terminology, args.search, args.sampling)
         if given := [name for name in list_given_flags(*groups) if name not in SCORING_OPTIONS]:
@@ -333,9 +327,7 @@ def _find_torch_reason(args: Translate, document_format: DocumentFormat | None) 
         return f"{args.lines.input}: CTranslate2 cannot keep the markup of a document"
     if args.lines.score_targets:
         return "--score-targets: CTranslate2 does not compute it"
-    if args.lines.alignments:
-        return "--alignments: CTranslate2 has none"
-    return "--confidence: CTranslate2 has no calibration" if args.lines.confidence else ""
+    return "--alignments: CTranslate2 has none" if args.lines.alignments else ""
 
 
 def _make_line_translator(
@@ -378,17 +370,12 @@ class WindowTranslator:
         """`progress` is updated inside of a window."""
         self.args, self.provenance, self.translator, self.progress = args, provenance, translator, progress
         self.glossary: Glossary | None = None
-        self.calibration: Calibration | None = None  # None: without confidences
         self.has_warned = False  # of a text in another language
         self.n_terms, self.n_used_terms = 0, 0  # in the sources, and of those in the best translations
         if translator.config.glossary is not None:
             from transformer_mt.tools.markup.stages import read_glossary
 
             self.glossary = read_glossary(translator.config.glossary)
-        if args.lines.confidence:
-            from transformer_mt.tools.analysis.confidence import load_calibration
-
-            self.calibration = load_calibration(translator)
         self.line_translator, self.memory, self.guard = _make_line_translator(args, provenance, translator)
         self.format = Format(
             args.lines.format,
@@ -409,7 +396,6 @@ class WindowTranslator:
             "--format": self.format.kind,
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
-            "--confidence": str(self.calibration and self.calibration.digest()),
             "--glossary": str(self.glossary and self.glossary.digest),
             "--memory": str(self.memory and self.memory.digest),
             **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
@@ -429,7 +415,7 @@ class WindowTranslator:
         )
         output: list[str] = []
         for number, line, translation in zip(line_numbers, window, translated, strict=True):
-            n_best = self._add_confidences(translation).join()
+            n_best = translation.join()
             output += self.format.lines(number, line.src, n_best)
             self._count_terms(translation.source, n_best[0])
         return "".join(f"{line}\n" for line in output)
@@ -459,15 +445,6 @@ class WindowTranslator:
             return "".join("\t".join(score_columns(translation)) + "\n" for translation in scored)
         rows = zip(line_numbers, sources, scored, strict=True)
         return "".join(f"{line}\n" for row in rows for line in self.format.lines(*row[:2], [row[2]]))
-
-    def _add_confidences(self, line: TranslatedLine) -> TranslatedLine:
-        """Return a line whose translations have confidences, if they are wanted."""
-        if self.calibration is None:
-            return line
-        from transformer_mt.tools.analysis.confidence import add_confidences
-
-        sources = [surface.strip() for surface in line.chunk_surfaces]
-        return replace(line, translations=add_confidences(line.translations, sources, self.calibration))
 
     def _count_terms(self, source: MarkedText | str, best: Translation) -> None:
         if self.glossary is None or best.from_memory:

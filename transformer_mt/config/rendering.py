@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import yaml
@@ -75,9 +75,6 @@ RUN_KEYS = ("name", "runs_dir")
 """Keys that say where a run is, and not how it was trained."""
 
 
-_ABSENT = object()  # an entry that only the other configuration has
-
-
 class Difference(NamedTuple):
     """A key that has two values, which are plain (as in JSON). None is the value of an entry that does not exist."""
 
@@ -104,14 +101,6 @@ def list_differences(reference: Section, other: Section) -> list[Difference]:
 def list_changes(config: Section) -> list[Difference]:
     """Return the keys that differ from their default, as `list_differences` does. A required key has none: None."""
     return list(_compare((), _default_values(config), config.model_dump(mode="json")))
-
-
-def mix(reference: Section, other: Section, paths: Collection[tuple[str, ...]]) -> dict[str, Any]:
-    """Return the plain values of `reference`, with those of `other` for the given differences between both.
-
-    With all differences, the values are those of `other`, except `RUN_KEYS`.
-    """
-    return _mix((), reference.model_dump(mode="json"), other.model_dump(mode="json"), paths)
 
 
 def format_value(value: Any) -> str:
@@ -154,31 +143,6 @@ def _compare(path: tuple[str, ...], reference: Any, other: Any) -> Iterator[Diff
         yield Difference(path, common, order)
     for key in {**here, **there}:
         yield from _compare((*path, key), here.get(key), there.get(key))
-
-
-def _mix(path: tuple[str, ...], here: Any, there: Any, paths: Collection[tuple[str, ...]]) -> Any:
-    is_list = isinstance(here, list)
-    ours, theirs = (items_by_name(here), items_by_name(there)) if is_list else (here, there)
-    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
-        return there if path in paths else here
-    ours, theirs = cast(dict[str, Any], ours), cast(dict[str, Any], theirs)
-    items = {
-        key: _mix((*path, key), ours.get(key, _ABSENT), theirs.get(key, _ABSENT), paths) for key in {**ours, **theirs}
-    }
-    items = {key: value for key, value in items.items() if value is not _ABSENT}
-    if not is_list:
-        return items
-    orders = ([*theirs], [*ours]) if path in paths else ([*ours], [*theirs])
-    return [items[key] for key in _merge_orders(*orders) if key in items]
-
-
-def _merge_orders(first: list[str], second: list[str]) -> list[str]:
-    """Return `first` with the further items of `second`, each after the item that precedes it in `second`."""
-    merged = [*first]
-    for number, key in enumerate(second):
-        if key not in merged:
-            merged.insert(merged.index(second[number - 1]) + 1 if number else 0, key)
-    return merged
 
 
 def _default_values(section: Section) -> dict[str, Any]:

@@ -134,8 +134,7 @@ REMOVED = {
     "data.modifiers.glossary": "was removed: a glossary needs no training; delete this key",
     "decoding.glossary_mode": "was removed: each term of a glossary is in the translation; delete this key",
     "decoding.markup=symbols": '"symbols" was removed: use align',
-    "train.ledger": "was removed: `tmt check RUN --worst N` scores the training pairs with the finished model; delete "
-    "this key",
+    "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
     **dict.fromkeys(
         [
             *("data.modifiers.replace_numbers", "data.modifiers.replace_names", "data.modifiers.punctuation"),

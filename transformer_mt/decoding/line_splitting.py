@@ -323,7 +323,7 @@ class LineChunker:
             yield [n_best[min(rank, len(n_best) - 1)] for n_best in translations]
 
     def join_parts(self, source: Any, chunks: Sequence[Any], parts: Sequence[Translation]) -> Translation:
-        """Return the translation of a line from those of its chunks. Its confidence is the lowest of them."""
+        """Return the translation of a line from those of its chunks."""
         surfaces = [self.surface(chunk) for chunk in chunks]
         texts = restore_spaces(surfaces, [part.text for part in parts], self.tgt_lang)
         return Translation(
@@ -333,7 +333,6 @@ class LineChunker:
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
             alignment=join_alignments([part.alignment for part in parts], surfaces, texts),
-            confidence=min((part.confidence for part in parts if part.confidence is not None), default=None),
         )
 
     def adopt(self, text: str, source: Any) -> Translation | None:

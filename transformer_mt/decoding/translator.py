@@ -65,7 +65,6 @@ class Translation:
     token_scores: list[float]  # of each token, and of EOS if it was found
     finished: bool  # False: cut at the maximum length
     alignment: WordAlignment | None = None  # None unless it was requested
-    confidence: float | None = None  # probability that it is acceptable; None unless it was requested
     marked: Any = None  # set by a stage: the text with its protected elements; None if it has none
     from_memory: bool = False  # taken from a translation memory, without a score
 

@@ -189,11 +189,6 @@ class EvaluationSet:
             tags=None if self.tags is None else [self.tags[i] for i in rows],
         )
 
-    def without_blanks(self) -> EvaluationSet:
-        """Return the set without sentences that have a blank side."""
-        pairs = zip(self.sources, self.references, strict=True)
-        return self.select([i for i, (src, tgt) in enumerate(pairs) if src.strip() and tgt.strip()])
-
 
 BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs

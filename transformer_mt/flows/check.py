@@ -1,4 +1,4 @@
-"""Check the corpora of a configuration, write a repaired copy of them, and find training pairs with a high loss."""
+"""Check the corpora of a configuration, and write a repaired copy of them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from transformer_mt.config.rendering import render_yaml
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import (
-    encode_training,
     load_held_out,
     load_source,
     load_sources,
-    load_split,
     make_tokenizers,
 )
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
-from transformer_mt.tools.quality.high_loss_pairs import HighLossPair, find_high_loss_pairs
 from transformer_mt.tools.quality.repair import RepairReport, repair_sources
 from transformer_mt.tools.quality.score_filters import ScoreFilter
 
@@ -62,21 +56,3 @@ def repair_corpus(config: Config, folder: Path) -> RepairReport:
 
     load, held_out = partial(load_source, config), load_held_out(config)
     return repair_sources(config.data, folder, folder / f"{name}.yaml", render, load, held_out)
-
-
-def list_high_loss_pairs(config: Config, run: RunFolder, count: int) -> list[HighLossPair]:
-    """Score the training pairs of a run with its best checkpoint, and return those with the largest excess loss.
-
-    Raises `UserError` if the text has changed since the run was created.
-    """
-    from transformer_mt.decoding.translator import Translator
-
-    text = load_split(config, "train")
-    if text.fingerprint != run.read_metadata()["sha256"]["train"]:
-        raise UserError(
-            f"{run.path}: the text of data.train has changed since the run was created, so that the model was trained "
-            "on other lines;\nrestore it, or train again"
-        )
-    translator = Translator.load(run.path, make_stages=make_stages)
-    corpus = encode_training(config, text, translator.tokenizers)
-    return find_high_loss_pairs(corpus, config.data, translator.tokenizers, translator.engine.score, count)

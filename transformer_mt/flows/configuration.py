@@ -366,11 +366,6 @@ def _refuse_outside_data(config: Config, run: RunFolder, overridden: Collection[
             )
 
 
-def from_values(values: dict[str, Any], path: Path) -> Config:
-    """Validate plain values. A missing name is that of `path`. Raises `UserError` like `load`, without lines."""
-    return _validate(Tree(values), path, ())
-
-
 def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file: bool = False) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")

@@ -230,17 +230,6 @@ def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
     return [part.tag for part in list_validation_sources(config, corpus) for _ in range(part.first, part.end)]
 
 
-def read_validation_set(config: Config, tag: str | None) -> EvaluationSet:
-    """Return the validation pairs with this tag. Raises `UserError` if no pair has it."""
-    corpus = load_split(config, "validation")
-    parts = [part for part in list_validation_sources(config, corpus) if part.tag == tag]
-    rows = [i for part in parts for i in range(part.first, part.end)]
-    if not rows:
-        tags = sorted({source.tag for source in config.data.validation_sources if source.tag})
-        raise UserError(f"no validation pair has the tag {tag}; pass --tag, one of {', '.join(tags)}")
-    return EvaluationSet("validation", corpus.column("src"), corpus.column("tgt"), parts[0].scorer).select(rows)
-
-
 def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list[str]:
     """Translate the sources of a set with their tags, and report the progress."""
     sources, tags = evaluation_set.sources, evaluation_set.tags

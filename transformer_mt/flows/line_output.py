@@ -268,7 +268,7 @@ class Format:
     text: `n_best` lines, padded with empty lines. `scores` adds the log-probability and its mean per token before the
     text, and `alignments` adds the alignment after it, separated by tabs.
     tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
-    A confidence, if there is one, is the column before the text, and before it the origin with a translation memory.
+    With a translation memory, the origin is the column before the text.
     json: one object.
     """
 
@@ -289,8 +289,6 @@ class Format:
                 columns += score_columns(translation)
             if self.has_memory and self.kind == "tsv":
                 columns.append("memory" if translation.from_memory else "model")
-            if translation.confidence is not None:
-                columns.append(f"{translation.confidence:.4f}")
             columns.append(translation.text.replace("\t", " ") if columns or self.alignments else translation.text)
             if self.alignments:
                 columns.append(format_alignment(translation))
@@ -306,7 +304,6 @@ class Format:
                 "finished": translation.finished,
                 "tokens": translation.tokens,
                 "token_scores": translation.token_scores,
-                **({} if translation.confidence is None else {"confidence": translation.confidence}),
                 **({"memory": translation.from_memory} if self.has_memory else {}),
                 **({"alignment": format_alignment(translation)} if self.alignments else {}),
             }

@@ -9,7 +9,7 @@
       tensorboard/       the same metrics as events, and figures
       README.md          summary of the run, its scores, and commands to continue with
 
-`tmt report` adds the page report.html, and `tmt evaluate --calibrate` the file calibration.json.
+`tmt report` adds the page report.html.
 Translation on a CPU adds ctranslate2/ with converted checkpoints. A damaged checkpoint is kept as step-000500.damaged/.
 The process that trains the run holds the file .lock.
 """
@@ -247,7 +247,6 @@ class RunFolder:
     tensorboard = _Entry("tensorboard")
     checkpoints = _Entry("checkpoints")
     metadata = _Entry("run.json")
-    calibration = _Entry("calibration.json")
     readme = _Entry("README.md")
 
     @classmethod

@@ -14,7 +14,6 @@ from transformer_mt import Translator
 from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.analysis.confidence import Calibration, ConfidenceRegression, HeldOutFigures, load_calibration
 from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel, load_models
 
@@ -60,37 +59,6 @@ def test_the_same_problem_of_a_reload_is_logged_once(run_copy: Path, capsys: pyt
         file.write_text(damaged, encoding="utf-8")
         assert not model.reload()
         assert capsys.readouterr().err.count("not reloaded") == n_logged
-
-
-def test_a_damaged_calibration_is_logged(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ServedModel(run_copy, OPTIONS)
-    assert "confidence" not in capsys.readouterr().err
-    RunFolder(run_copy).calibration.write_text("{", encoding="utf-8")
-    assert model.reload()
-    assert "no confidence: " in (message := capsys.readouterr().err)
-    assert "calibration.json" in message
-
-
-def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_client: Any) -> None:
-    translator = Translator.load(run_copy, device="cpu", threads=1)
-    (run,) = translator.runs
-    calibration = Calibration(
-        step=run.step,
-        weights_hash=run.weights_hash,
-        decoding=translator.config,
-        min_chrf=50,
-        n_translations=10,
-        sources_hash="",
-        regression=ConfidenceRegression(usual_log_ratio=0, intercept=1, coefficients=(0.5, -0.5)),
-        held_out=HeldOutFigures(n_translations=1, acceptable=0, ece_before=0, ece_after=0),
-    )
-    RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
-    client: TestClient = make_client(models=[ServedModel(run_copy, OPTIONS)])
-    assert client.get("/models").json()[0]["calibrated"]
-    answer = client.post("/translate", json={**ONE, "confidence": True}).json()
-    ((best,),) = translator.n_best(["one two"])
-    confidence = load_calibration(translator).regression.confidence("one two", best)
-    assert answer["segments"][0]["confidence"] == pytest.approx(confidence, abs=1e-4)
 
 
 def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(

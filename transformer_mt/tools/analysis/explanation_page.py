@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
-from transformer_mt.decoding.translator import ModelProvenance, Translation, Translator
-from transformer_mt.errors import UserError
+from transformer_mt.decoding.translator import ModelProvenance, Translator
 from transformer_mt.system.log import format_probability, label_piece, make_visible
-from transformer_mt.tools.analysis.confidence import load_calibration
 from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction
 from transformer_mt.tools.languages.detection import find_other_language, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
@@ -22,7 +20,6 @@ CHARACTERS_PER_PIECE = 2.5  # of such a word, at most: a long compound of common
 CERTAIN = 0.5  # probability from which on a piece is no reason
 NO_EFFECT = -0.5  # change of the log-probability from which on the translation hardly needs a word
 SHORT_WORD = 3  # characters of a word in ASCII that many translations rightly leave out, such as an article
-ACCEPTABLE = 0.5  # confidence from which on it is no reason
 LONGEST_REPETITION = 4  # words
 
 
@@ -37,7 +34,6 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
         *_describe_repetition(explanation),
         *([] if explanation.finished else ["The translation was cut at the maximum length before it ended."]),
         *([" ".join(reference.description[1:])] if reference and reference.first_difference is not None else []),
-        *_describe_confidence(translator, explanation),
     ]
 
 
@@ -130,19 +126,6 @@ def _find_repetition(words: Sequence[str]) -> Sequence[str]:
             if any(bare[start : start + n]) and bare[start : start + n] == bare[start + n : start + 2 * n]:
                 return words[start : start + n]
     return []
-
-
-def _describe_confidence(translator: Translator, explanation: Explanation) -> Iterator[str]:
-    """State a low confidence, if the run has a calibration for these options."""
-    try:
-        calibration = load_calibration(translator)
-    except UserError:
-        return
-    scores = [prediction.log_prob for prediction in explanation.predictions]
-    translation = Translation(explanation.translation, sum(scores), [], scores, explanation.finished)
-    confidence = calibration.regression.confidence(explanation.source, translation)
-    if confidence < ACCEPTABLE:
-        yield f"The confidence is low: {confidence:.2f} is the probability that the translation is acceptable."
 
 
 def _name(words: Sequence[str]) -> str:

@@ -19,7 +19,6 @@ from transformer_mt.config.rendering import format_value, list_changes, list_dif
 from transformer_mt.config.section import Section
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.decoding.translator import Translation, Translator
-from transformer_mt.errors import UserError
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, mark_differences
@@ -31,12 +30,6 @@ from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
-from transformer_mt.tools.analysis.confidence import (
-    hash_sources,
-    judge_translations,
-    load_calibration,
-    measure_calibration,
-)
 from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
@@ -95,7 +88,7 @@ def render_report(
     missing parts.
     """
     outputs = [
-        _run_model(run, load(run.folder.path), [set_of_runs[i] for set_of_runs in sets], len(runs) == 1, notes.append)
+        _run_model(run, load(run.folder.path), [set_of_runs[i] for set_of_runs in sets], len(runs) == 1)
         for i, run in enumerate(runs)
     ]
     names = [run.name for run in runs]
@@ -302,16 +295,14 @@ class ModelOutput:
     """The scores of changed copies of the first test set."""
     attention: Sequence[Mapping[str, object]]
     """Title, rows, columns and weights of some sentences."""
-    reliability: Mapping[str, object] | None
-    """How well confidences agree with the share of acceptable translations."""
 
 
 def _run_model(
-    run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], with_details: bool, warn: Warn
+    run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], with_details: bool
 ) -> ModelOutput:
     """Translate test sets and behaviour tests.
 
-    The details of the first set are the attention of some sentences, and the reliability of confidences.
+    The details of the first set are the attention of some sentences.
     """
     translations: list[list[Translation]] = []
     seconds: list[float] = []
@@ -330,7 +321,6 @@ def _run_model(
         run.checkpoint.tests or _run_starter_tests(translator),
         _measure_robustness(translator, sets[0]) if sets else {},
         _show_attention(translator, sets[0]) if has_details else [],
-        _measure_reliability(run, translator, sets[0], translations[0], warn) if has_details else None,
     )
 
 
@@ -378,37 +368,6 @@ def _show_attention(translator: Translator, data: EvaluationSet) -> list[Mapping
             }
         )
     return tables
-
-
-def _measure_reliability(
-    run: ReportedRun, translator: Translator, data: EvaluationSet, translations: Sequence[Translation], warn: Warn
-) -> dict[str, object] | None:
-    """Compare the confidences of the translations of a set with their sentence-level chrF.
-
-    Pairs with a blank side are left out. Return None if there are no others, or if the run has no calibration; with a
-    warning if it has one that does not fit.
-    """
-    pairs = zip(data.sources, data.references, strict=True)
-    rows = [i for i, (source, reference) in enumerate(pairs) if source.strip() and reference.strip()]
-    if not rows or not run.folder.calibration.exists():
-        return None
-    try:
-        calibration = load_calibration(translator, data.tags)
-    except UserError as error:
-        warn(f"the reliability diagram is left out: {error}")
-        return None
-    judged = judge_translations([translations[i] for i in rows], data.select(rows), calibration.min_chrf)
-    figures, bins = measure_calibration(calibration.regression, judged)
-    values = {"mean confidence": [bin_.confidence for bin_ in bins], "acceptable": [bin_.acceptable for bin_ in bins]}
-    return {
-        "bins": bins,
-        "chart": draw_bars(
-            "Confidence and share of acceptable translations", [f"{bin_.low:.1f}" for bin_ in bins], values
-        ),
-        "error": figures.ece_after,
-        "min_chrf": calibration.min_chrf,
-        "is_fitted_to_set": calibration.sources_hash == hash_sources(data.sources),
-    }
 
 
 def _break_down(

@@ -17,7 +17,6 @@ from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.system.log import log
-from transformer_mt.tools.analysis.confidence import Calibration, load_calibration
 from transformer_mt.tools.documents.formats import adapt_translator
 from transformer_mt.tools.export.engine_choice import load_translator
 from transformer_mt.tools.markup.stages import make_stages
@@ -44,8 +43,6 @@ class LoadedModel:
     """Checkpoint with the checksum of its weights."""
     translators: Mapping[LanguagePair, LineTranslator]
     has_alignments: bool
-    calibrations: Mapping[LanguagePair, Calibration]
-    """Calibrations of confidences, of the language pairs that have one."""
 
     @property
     def max_alternatives(self) -> int:
@@ -120,8 +117,7 @@ class ServedModel:
             info = run.find_checkpoint(self.options.loading.get("checkpoint", "best"))
         except CorruptFileError as error:
             raise UserError(str(error)) from None
-        calibration = sha256(read_bytes(run.calibration)).hexdigest() if run.calibration.exists() else None
-        return f"{info.step} {sorted((name, file.sha256) for name, file in info.files.items())} {calibration}"
+        return f"{info.step} {sorted((name, file.sha256) for name, file in info.files.items())}"
 
 
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
@@ -151,17 +147,8 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
         translators[pair] = LineTranslator.make(
             tagged, provenance, options.split_sentences, review=Guard.make(provenance, tagged.config)
         )
-    calibrations: dict[LanguagePair, Calibration] = {}
-    problem: UserError | None = None
-    for pair, line_translator in translators.items() if RunFolder(path).calibration.exists() else ():
-        try:
-            calibrations[pair] = load_calibration(line_translator.text_translator)
-        except UserError as error:
-            problem = error
-    if problem and not calibrations:
-        log(f"tmt: translations have no confidence: {problem}")
     version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
-    return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments, calibrations=calibrations)
+    return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments)
 
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
@@ -182,7 +169,7 @@ def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
         translator, provenance, options.split_sentences, review=Guard.make(provenance, translator.config)
     )
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    return LoadedModel(version, {pair: line_translator}, has_alignments=False, calibrations={})
+    return LoadedModel(version, {pair: line_translator}, has_alignments=False)
 
 
 def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:

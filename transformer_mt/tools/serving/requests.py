@@ -141,7 +141,7 @@ class TranslateRequest(TextRequest):
     tag: str | None = Field(default=None, description="tag of the model, if one language pair has several")
     prefix: Text = Field(default="", description="the translation starts with this line; for a text of one line")
     alignment: bool = Field(default=False, description="add segments with the word alignment")
-    confidence: bool = Field(default=False, description="add segments with probabilities and confidences")
+    confidence: bool = Field(default=False, description="add segments with probabilities")
 
 
 class DetectRequest(TextRequest):
@@ -162,9 +162,6 @@ class TranslatedSegment(ApiModel):
     target: str = Field(description="translation, with the white space before it")
     alignment: list[tuple[int, int]] | None = Field(
         default=None, description="pairs of a source word and a target word, counted from 0 in the segment"
-    )
-    confidence: float | None = Field(
-        default=None, description="probability that the target is acceptable, for a run with a calibration"
     )
     probability: float | None = Field(default=None, description="geometric mean of the token probabilities")
     words: list[float] | None = Field(default=None, description="the same mean for each word of the target")
@@ -200,7 +197,6 @@ class ServedLanguagePair(ApiModel):
     model: str = Field(description="name of the folder")
     version: str = Field(description="checkpoint with a checksum")
     alignments: bool
-    calibrated: bool = Field(description="whether segments have a calibrated confidence")
     max_alternatives: int = Field(alias="maxAlternatives")
 
 

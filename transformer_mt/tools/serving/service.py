@@ -21,7 +21,6 @@ from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLin
 from transformer_mt.decoding.translator import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
-from transformer_mt.tools.analysis.confidence import Calibration
 from transformer_mt.tools.documents.document import Document, DocumentOptions
 from transformer_mt.tools.documents.formats import fill_document, make_lines, parse_document
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
@@ -56,7 +55,7 @@ T = TypeVar("T")
 
 
 def make_segments(
-    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, calibration: Calibration | None, *, confidence: bool
+    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, *, confidence: bool
 ) -> list[TranslatedSegment]:
     """Return each chunk of the lines of a text with details of its best translation."""
     segments: list[TranslatedSegment] = []
@@ -68,8 +67,6 @@ def make_segments(
             if confidence:
                 details["probability"] = _round_probability(translation.score_per_token)
                 details["words"] = compute_word_probabilities(tokenizer, translation)
-                if calibration is not None:
-                    details["confidence"] = round(calibration.regression.confidence(source.strip(), translation), 4)
             target = f"\n{target}" if number and not i else target
             segments.append(TranslatedSegment(source=source, target=target, alignment=translation.alignment, **details))
     return segments
@@ -226,7 +223,6 @@ class TranslationService:
                 model=model.path.resolve().name,
                 version=model.loaded.version,
                 alignments=model.loaded.has_alignments,
-                calibrated=pair in model.loaded.calibrations,
                 maxAlternatives=model.loaded.max_alternatives,
             )
             for pair, model in iterate_language_pairs(self.models)
@@ -378,8 +374,7 @@ class TranslationService:
             for source, text in zip(sources, lines, strict=True):
                 route = source.route
                 tokenizer = route.translator.text_translator.tokenizers.tgt
-                calibration = route.model.loaded.calibrations.get(route.language_pair)
-                segments.append(make_segments(text, tokenizer, calibration, confidence=request.confidence))
+                segments.append(make_segments(text, tokenizer, confidence=request.confidence))
         detected = [source.detected for source in sources if source.detected is not None]
         is_list = isinstance(request.q, list)
         return TranslateAnswer(
