@@ -42,7 +42,6 @@ from transformer_mt.model.cuda_graphs import Capture, CudaCapture
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import TrainStep
@@ -158,7 +157,7 @@ def make_step(session: Session, config: Config, model: Transformer, capture: Cap
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, torch.bfloat16),
-        loss=make_loss(config.loss),
+        loss=config.loss,
         clip_norm=config.optimizer.clip_norm,
         seed=1,
         machine=session.machine,

@@ -234,10 +234,10 @@ def make_translator(
     from transformer_mt.decoding.engine import TorchEngine
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.markup.stages import make_stages
-    from transformer_mt.training.loss import one_pass_loss
+    from transformer_mt.training.loss import compute_losses
     from transformer_mt.training.optimizers import make_optimizers
     from transformer_mt.training.schedule import inverse_sqrt
-    from transformer_mt.training.training_config import OptimizerConfig
+    from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)
@@ -248,7 +248,7 @@ def make_translator(
     for step, batch in enumerate(batches, start=1):
         optimizer.param_groups[0]["lr"] = inverse_sqrt(step, peak=0.01, warmup_steps=20)
         optimizer.zero_grad()
-        (one_pass_loss(model, batch, smoothing=0.1)["loss"] / batch.n_tgt).backward()
+        (compute_losses(model, batch, LossConfig())["loss"] / batch.n_tgt).backward()
         optimizer.step()
     optimizer.zero_grad()
 

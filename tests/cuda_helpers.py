@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from transformer_mt.system.device import Machine
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
 
@@ -48,7 +47,7 @@ def compute(model: Any, batch: Any, device: torch.device, precision: Any) -> lis
     """Return the sums of the loss and the gradients of a batch, on the CPU."""
     torch.manual_seed(7)
     machine = Machine(device, precision, 1)
-    result = loss_and_gradients(model, batch, machine=machine, loss=make_loss(LossConfig()))
+    result = loss_and_gradients(model, batch, machine=machine, loss=LossConfig())
     return [*(loss.cpu() for loss in result.losses.values()), *(gradient.cpu() for gradient in result.gradients)]
 
 

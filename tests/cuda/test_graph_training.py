@@ -20,7 +20,6 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, precision_dtype
 from transformer_mt.training import packed_batches
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import LossScale, TrainStep
@@ -59,7 +58,7 @@ def make_step(model: Transformer, precision: Any, capture: Capture | None) -> Tr
     return TrainStep(
         model,
         make_optimizers(OptimizerConfig(), model, precision_dtype(precision)),
-        loss=make_loss(LossConfig()),
+        loss=LossConfig(),
         clip_norm=1.0,
         seed=1,
         machine=Machine(CUDA, precision, 1),

@@ -18,7 +18,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, read_gpu_bytes, release_memory
 from transformer_mt.training import memory_estimate as memory
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
@@ -48,7 +47,7 @@ def make_stream(make_corpus, small_tokenizers) -> Callable[[int], BatchStream]:
 def try_batch(make_model: Callable[..., Transformer], small_tokenizers) -> Callable[[Batch], object]:
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     sizes = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
-    model, loss = make_model(d_model=32, **sizes).train().to(CUDA), make_loss(LossConfig())
+    model, loss = make_model(d_model=32, **sizes).train().to(CUDA), LossConfig()
     machine = Machine(CUDA, "bf16", 1)
 
     def try_batch(batch: Batch) -> object:

@@ -24,7 +24,6 @@ from transformer_mt.model.positions import INITIAL_LENGTH
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import PackedBatch, pack
 from transformer_mt.training.train_step import TrainStep
@@ -143,7 +142,7 @@ def make_train_step(model: Transformer, kind: Any = "adam", allocated: list[int]
     return TrainStep(
         model,
         make_optimizers(OptimizerConfig(kind=kind), model),
-        loss=make_loss(LossConfig()),
+        loss=LossConfig(),
         clip_norm=1.0,
         seed=1,
         machine=Machine(CUDA, "bf16", 1),

@@ -26,7 +26,7 @@ from transformer_mt.model.cpu_kernels import (
 )
 from transformer_mt.model.modules import RMSNorm, dropout, linear
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import make_loss, one_pass_loss
+from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
@@ -103,7 +103,7 @@ def test_kernels_equal_plain_torch_in_a_model(make_model: MakeModel, settings: d
 
     def loss_and_gradients() -> list[Tensor]:
         with torch.autocast("cpu", BF16, enabled=autocast):
-            loss = one_pass_loss(model, batch, smoothing=0.1)["loss"]
+            loss = compute_losses(model, batch, LossConfig())["loss"]
         return [loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
 
     found = loss_and_gradients()
@@ -353,11 +353,11 @@ def test_batches_of_many_shapes_share_product_shapes(
     make_model: MakeModel, consistency: Any, rows_per_chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows_per_chunk * 23 * 4)
-    model, loss, rows = make_model().train(), make_loss(LossConfig(consistency=consistency)), set[int]()
+    model, loss, rows = make_model().train(), LossConfig(consistency=consistency), set[int]()
     for sentences in range(30, 43):
         src, tgt = torch.randint(1, 23, (sentences, 15 + sentences % 2)), torch.randint(1, 23, (sentences, 31))
         batch = Batch(src, tgt, tgt, n_src=src.numel(), n_tgt=tgt.numel())
         with torch.autocast("cpu", BF16), MatmulShapes() as products:
-            loss(model, batch)["loss"].backward()
+            compute_losses(model, batch, loss)["loss"].backward()
         rows |= {size for shape in products.shapes for size in shape} - {16, 23, 32, 48}  # sizes of the weights
     assert len(rows) <= 16  # including the ends of chunks; without padding, sources and targets alone have 26

@@ -21,9 +21,9 @@ from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
 from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
-from transformer_mt.training.loss import one_pass_loss
+from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.optimizers import make_optimizers
-from transformer_mt.training.training_config import OptimizerConfig
+from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 MakeModel = Callable[..., Transformer]
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -230,7 +230,7 @@ def test_an_empty_source_does_not_affect_other_sentences(make_model: MakeModel, 
     src = SRC.clone()
     src[1] = PAD
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        losses = one_pass_loss(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), smoothing=0.1)
+        losses = compute_losses(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), LossConfig())
     losses["loss"].backward()
     assert losses["loss"].isfinite() and losses["nll"].isfinite()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
@@ -337,7 +337,7 @@ def take_steps(model: Transformer, count: int) -> None:
     n_tgt = int((tgt != model.tgt_pad).sum())
     for _ in range(count):
         optimizer.zero_grad()
-        one_pass_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), smoothing=0.1)["loss"].backward()
+        compute_losses(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), LossConfig())["loss"].backward()
         optimizer.step()
 
 

@@ -25,7 +25,8 @@ from transformer_mt.model.modules import FusedLinear, LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo
-from transformer_mt.training.loss import one_pass_loss
+from transformer_mt.training.loss import compute_losses
+from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
 PRESETS = sorted((Path(__file__).resolve().parents[2] / "configs" / "architectures").glob("*.yaml"))
@@ -91,7 +92,7 @@ def flat_gradient(model: Transformer, dtype: torch.dtype) -> torch.Tensor:
     """Return the loss and its gradient, with matrix products in `dtype` and always the same dropout."""
     torch.manual_seed(1)
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        loss = one_pass_loss(model, Batch(SRC, TGT, TGT, n_src=11, n_tgt=7), smoothing=0.1)["loss"]
+        loss = compute_losses(model, Batch(SRC, TGT, TGT, n_src=11, n_tgt=7), LossConfig())["loss"]
     gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
     return torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)])
 

@@ -14,24 +14,17 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model import cpu_kernels, modules
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training.loss import (
-    PassWeights,
-    consistency_loss,
-    cut_off,
-    label_smoothed_cross_entropy,
-    make_loss,
-    one_pass_loss,
-    two_pass_states,
-)
+from transformer_mt.training.loss import compute_losses, cut_off, loss, run_two_passes
 from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
 PADS = pytest.mark.parametrize("pad", [0, 13, V - 1], ids=["first", "middle", "last"])
-SIMCUT, R_DROP = PassWeights((1.0, 0.0), (3.0, 0.0)), PassWeights((0.5, 0.5), (1.25, 1.25))
-UNEVEN = PassWeights((0.7, 0.2), (0.4, 2.0))
-WEIGHTS = pytest.mark.parametrize("pass_weights", [SIMCUT, R_DROP, UNEVEN], ids=["simcut", "rdrop", "uneven"])
+Kind = Literal["simcut", "rdrop"]
+LOSSES = pytest.mark.parametrize("kind", ["simcut", "rdrop"])
+FACTORS = {"simcut": ((1.0, 0.0), (3.0, 0.0)), "rdrop": ((0.5, 0.5), (1.25, 1.25))}
+"""Factors of the cross-entropies of both passes, and of KL(1 || 2) and KL(2 || 1)."""
 
 
 class Sums(NamedTuple):
@@ -58,12 +51,12 @@ def make_problem(pad: int, scale: float = 1.0, vocab: int = V) -> Problem:
     return Problem(states.requires_grad_(), torch.randn(vocab, D, requires_grad=True), labels)
 
 
-def compute(problem: Problem, pad: int, pass_weights: PassWeights, smoothing: float = 0.1) -> Sums:
-    n_labels = int((problem.labels != pad).sum())
-    return Sums(*consistency_loss(*problem, pad, pass_weights, smoothing, n_labels))
+def compute(problem: Problem, pad: int, kind: Kind, smoothing: float = 0.1, alpha: float | None = None) -> Sums:
+    config = LossConfig(consistency=kind, consistency_weight=alpha, label_smoothing=smoothing)
+    return Sums(*loss(*problem, pad, config, int((problem.labels != pad).sum())).values())
 
 
-def oracle(problem: Problem, pad: int, pass_weights: PassWeights, smoothing: float = 0.1) -> Sums:
+def oracle(problem: Problem, pad: int, kind: Kind, smoothing: float = 0.1) -> Sums:
     """Compute the loss in double precision, on logits without the column of the pad symbol."""
     real = problem.labels != pad
     labels = problem.labels[real]
@@ -75,7 +68,7 @@ def oracle(problem: Problem, pad: int, pass_weights: PassWeights, smoothing: flo
     costs = [F.cross_entropy(part, labels, label_smoothing=smoothing, reduction="sum") for part in (one, other)]
     # F.kl_div(log q, log p) is KL(p || q)
     divergences = [F.kl_div(b, a, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
-    (first, second), (pull, push) = pass_weights
+    (first, second), (pull, push) = FACTORS[kind]
     added = pull * divergences[0] + push * divergences[1]
     nll = F.cross_entropy(one, labels, reduction="sum").detach()
     return Sums(first * costs[0] + second * costs[1] + added, nll, added)
@@ -89,11 +82,11 @@ def gradients(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
 
 
 @PADS
-@WEIGHTS
+@LOSSES
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_loss_and_gradient_equal_torch(pad: int, pass_weights: PassWeights, smoothing: float) -> None:
+def test_loss_and_gradient_equal_torch(pad: int, kind: Kind, smoothing: float) -> None:
     problem = make_problem(pad)
-    ours, theirs = compute(problem, pad, pass_weights, smoothing), oracle(problem, pad, pass_weights, smoothing)
+    ours, theirs = compute(problem, pad, kind, smoothing), oracle(problem, pad, kind, smoothing)
     for mine, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, wanted.float())
     assert ours.consistency > 1 and not ours.nll.requires_grad and not ours.consistency.requires_grad
@@ -101,13 +94,13 @@ def test_loss_and_gradient_equal_torch(pad: int, pass_weights: PassWeights, smoo
 
 
 @PADS
-@WEIGHTS
+@LOSSES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_close_to_fp32(pad: int, pass_weights: PassWeights, dtype: torch.dtype) -> None:
+def test_half_precision_is_close_to_fp32(pad: int, kind: Kind, dtype: torch.dtype) -> None:
     problem = make_problem(pad, scale=0.3)
     with torch.autocast("cpu", dtype):
-        ours = compute(problem, pad, pass_weights)
-    theirs = oracle(problem, pad, pass_weights)
+        ours = compute(problem, pad, kind)
+    theirs = oracle(problem, pad, kind)
     for mine, wanted in zip(ours, theirs, strict=True):
         assert mine.dtype == torch.float32
         assert mine.item() == pytest.approx(wanted.item(), rel=0.02)
@@ -116,28 +109,28 @@ def test_half_precision_is_close_to_fp32(pad: int, pass_weights: PassWeights, dt
         torch.testing.assert_close(mine, wanted, rtol=0.03, atol=0.03 * float(wanted.abs().max()))
 
 
-@WEIGHTS
+@LOSSES
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
-def test_chunk_size_changes_nothing(pass_weights: PassWeights, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_changes_nothing(kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
     problem = make_problem(13)
-    ours, theirs = compute(problem, 13, pass_weights), oracle(problem, 13, pass_weights)
+    ours, theirs = compute(problem, 13, kind), oracle(problem, 13, kind)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
     torch.testing.assert_close(
         gradients(3 * ours.total, problem), gradients(3 * theirs.total, problem), rtol=1e-4, atol=1e-5
     )
 
 
-@WEIGHTS
+@LOSSES
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
-def test_padded_rows_do_not_count(pass_weights: PassWeights, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_rows_do_not_count(kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
     monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
     problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
         monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)
         with torch.autocast("cpu", torch.bfloat16):
-            total, nll, consistency = compute(problem, 13, pass_weights)
+            total, nll, consistency = compute(problem, 13, kind)
         results.append((total.detach(), nll, consistency, *gradients(total, problem)))
     torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
 
@@ -148,23 +141,23 @@ def test_vocabulary_sizes(vocab: int, precision: str) -> None:
     """Smaller than a vector register, and larger than the block of a kernel."""
     problem = make_problem(0, 0.3, vocab)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = compute(problem, 0, R_DROP)
-    wanted, tolerance = oracle(problem, 0, R_DROP), 1e-4 if precision == "fp32" else 0.03
+        ours = compute(problem, 0, "rdrop")
+    wanted, tolerance = oracle(problem, 0, "rdrop"), 1e-4 if precision == "fp32" else 0.03
     assert ours.total.item() == pytest.approx(wanted.total.item(), rel=tolerance)
     for mine, theirs in zip(gradients(ours.total, problem), gradients(wanted.total, problem), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
-@WEIGHTS
+@LOSSES
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_shifted_logits_predict_the_same(pass_weights: PassWeights, precision: str) -> None:
+def test_shifted_logits_predict_the_same(kind: Kind, precision: str) -> None:
     """In bf16 too, adding a number to all logits of a pass changes nothing."""
     problem = make_problem(0, scale=0.3)
     problem.weight.data[:, 0] = 1.0
     problem.states.data[B:, :, 0] += 30.0
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = compute(problem, 0, pass_weights, 0.0)
-    wanted, tolerance = oracle(problem, 0, pass_weights, 0.0), 1e-4 if precision == "fp32" else 0.1
+        ours = compute(problem, 0, kind, 0.0)
+    wanted, tolerance = oracle(problem, 0, kind, 0.0), 1e-4 if precision == "fp32" else 0.1
     assert ours.consistency.item() == pytest.approx(wanted.consistency.item(), rel=tolerance)
     mine, theirs = gradients(ours.total, problem)[0], gradients(wanted.total, problem)[0]
     torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
@@ -176,83 +169,82 @@ def test_gradient_is_finite_if_passes_are_certain_of_different_words(precision: 
     states[0, 0, 5], states[1, 0, 7] = 1000.0, 1000.0
     problem = Problem(states.requires_grad_(), torch.eye(V, requires_grad=True), torch.tensor([[5]]))
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = compute(problem, 0, SIMCUT, 0.0)
+        ours = compute(problem, 0, "simcut", 0.0)
     slope = gradients(ours.total, problem)[0]
     assert ours.consistency.isfinite() and slope.isfinite().all()
     assert slope[1, 0, 5] == -3 and slope[1, 0, 7] == 3
 
 
 @PADS
-@WEIGHTS
-def test_pad_logit_has_no_influence_and_no_gradient(pad: int, pass_weights: PassWeights) -> None:
+@LOSSES
+def test_pad_logit_has_no_influence_and_no_gradient(pad: int, kind: Kind) -> None:
     """Trap 20."""
     problem = make_problem(pad)
-    before = compute(problem, pad, pass_weights)
+    before = compute(problem, pad, kind)
     slopes_before = gradients(before.total, problem)
     with torch.no_grad():
         problem.weight[pad] += 3.0
-    after = compute(problem, pad, pass_weights)
+    after = compute(problem, pad, kind)
     slopes_after = gradients(after.total, problem)
     torch.testing.assert_close((*after, *slopes_after), (*before, *slopes_before))
     assert torch.all(slopes_after[1][pad] == 0)
 
 
-@WEIGHTS
-def test_batch_of_padding_has_loss_0(pass_weights: PassWeights) -> None:
+@LOSSES
+def test_batch_of_padding_has_loss_0(kind: Kind) -> None:
     """Trap 19."""
     problem = make_problem(5)
     problem.labels.fill_(5)
-    ours = compute(problem, 5, pass_weights)
+    ours = compute(problem, 5, kind)
     assert not any(map(bool, ours))
     assert all(torch.all(slope == 0) for slope in gradients(ours.total, problem))
 
 
-@WEIGHTS
-def test_loss_of_a_batch_is_the_sum_over_its_sentences(pass_weights: PassWeights) -> None:
+@LOSSES
+def test_loss_of_a_batch_is_the_sum_over_its_sentences(kind: Kind) -> None:
     """Trap 23, with unequal numbers of labels."""
     problem = make_problem(0)
     problem.labels[1, 2:] = 0
     parts = [
-        compute(Problem(problem.states[[row, B + row]], problem.weight, problem.labels[row][None]), 0, pass_weights)
+        compute(Problem(problem.states[[row, B + row]], problem.weight, problem.labels[row][None]), 0, kind)
         for row in range(B)
     ]
-    whole = compute(problem, 0, pass_weights)
+    whole = compute(problem, 0, kind)
     for i, value in enumerate(whole):
         torch.testing.assert_close(sum(part[i] for part in parts), value)
     total = sum((part.total for part in parts), torch.zeros(()))
     torch.testing.assert_close(gradients(total, problem), gradients(whole.total, problem))
 
 
+def compute_first_pass(problem: Problem) -> Sums:
+    """Return the loss of the first pass alone."""
+    n_labels = int((problem.labels != 0).sum())
+    losses = loss(problem.states[:B], problem.weight, problem.labels, 0, LossConfig(), n_labels)
+    return Sums(losses["loss"], losses["nll"], torch.zeros(()))
+
+
+@LOSSES
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
-def test_equal_passes_have_the_loss_of_one_pass(alpha: float) -> None:
+def test_equal_passes_have_the_loss_of_one_pass(alpha: float, kind: Kind) -> None:
     """The gradients are equal as well."""
     problem = make_problem(0)
     problem.states.data[B:] = problem.states.data[:B]
-    n_labels = int((problem.labels != 0).sum())
-    loss, nll = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
-    one = Sums(loss, nll, torch.zeros_like(nll))
+    one, ours = compute_first_pass(problem), compute(problem, 0, kind, alpha=alpha)
     states_of_one, weight_of_one = gradients(one.total, problem)
-    for pass_weights in (PassWeights((1.0, 0.0), (alpha, 0.0)), PassWeights((0.5, 0.5), (alpha, alpha))):
-        ours = compute(problem, 0, pass_weights)
-        torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
-        states, weight = gradients(ours.total, problem)
-        torch.testing.assert_close(weight, weight_of_one)
-        torch.testing.assert_close(states[:B] + states[B:], states_of_one[:B])
+    torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
+    states, weight = gradients(ours.total, problem)
+    torch.testing.assert_close(weight, weight_of_one)
+    torch.testing.assert_close(states[:B] + states[B:], states_of_one[:B])
 
 
 def test_weight_0_ignores_the_second_pass() -> None:
     problem = make_problem(0)
-    n_labels = int((problem.labels != 0).sum())
-    loss, nll = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
-    one = Sums(loss, nll, torch.zeros_like(nll))
-    ours = compute(problem, 0, PassWeights((1.0, 0.0), (0.0, 0.0)))
+    one, ours = compute_first_pass(problem), compute(problem, 0, "simcut", alpha=0.0)
     torch.testing.assert_close(tuple(ours), tuple(one))
     torch.testing.assert_close(gradients(ours.total, problem), gradients(one.total, problem))
 
 
 # --- with a model -----------------------------------------------------------------------------------------------------
-
-LOSSES = pytest.mark.parametrize("kind", ["simcut", "rdrop"])
 
 
 def ragged(pads: tuple[int, int] = (0, 0)) -> Batch:
@@ -266,14 +258,14 @@ def ragged(pads: tuple[int, int] = (0, 0)) -> Batch:
 
 
 def compute_with_model(model: Transformer, batch: Batch, **settings: Any) -> tuple[Sums, tuple[Tensor, ...]]:
-    losses = make_loss(LossConfig.model_validate(settings))(model, batch)
-    loss = Sums(losses["loss"], losses["nll"], losses.get("consistency", torch.zeros(())))
-    return loss, torch.autograd.grad(loss.total, list(model.parameters()))
+    losses = compute_losses(model, batch, LossConfig.model_validate(settings))
+    sums = Sums(losses["loss"], losses["nll"], losses.get("consistency", torch.zeros(())))
+    return sums, torch.autograd.grad(sums.total, list(model.parameters()))
 
 
 @LOSSES
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
-def test_without_dropout_it_is_the_plain_loss(make_model: MakeModel, kind: str, tie_embeddings: str) -> None:
+def test_without_dropout_it_is_the_plain_loss(make_model: MakeModel, kind: Kind, tie_embeddings: str) -> None:
     """Values and gradients are equal, also of tied weights."""
     none = {"embedding": 0.0, "residual": 0.0}
     model, batch = make_model(tie_embeddings=tie_embeddings, dropout=none, rough=0.1).train(), ragged()
@@ -284,14 +276,13 @@ def test_without_dropout_it_is_the_plain_loss(make_model: MakeModel, kind: str, 
 
 
 @LOSSES
-def test_with_dropout_it_equals_autograd_through_both_passes(make_model: MakeModel, kind: str) -> None:
+def test_with_dropout_it_equals_autograd_through_both_passes(make_model: MakeModel, kind: Kind) -> None:
     model, batch = make_model(dropout={"residual": 0.3, "embedding": 0.3}, rough=0.1).train(), ragged()
     torch.manual_seed(7)
     ours, slopes_ours = compute_with_model(model, batch, consistency=kind)
     torch.manual_seed(7)
-    states = two_pass_states(model, batch, 0.05 if kind == "simcut" else 0.0)
-    pass_weights = SIMCUT if kind == "simcut" else R_DROP
-    wanted = oracle(Problem(states, model.output.weight, batch.labels), model.tgt_pad, pass_weights)
+    states = run_two_passes(model, batch, 0.05 if kind == "simcut" else 0.0)
+    wanted = oracle(Problem(states, model.output.weight, batch.labels), model.tgt_pad, kind)
     assert ours.consistency > 0.01
     torch.testing.assert_close(tuple(ours), tuple(part.float() for part in wanted), rtol=1e-4, atol=1e-4)
     slopes_wanted = torch.autograd.grad(wanted.total, list(model.parameters()))
@@ -307,7 +298,7 @@ def test_cut_off_token_has_a_position_but_no_embedding(
     gone = torch.tensor([7, 8, 9, 10])
     module = "transformer_mt.training.loss.cut_off"
     monkeypatch.setattr(module, lambda ids, kept, pad_id, rate: ids.masked_fill(torch.isin(ids, gone), pad_id))
-    whole, shortened = two_pass_states(model, batch, 0.05).chunk(2)
+    whole, shortened = run_two_passes(model, batch, 0.05).chunk(2)
     real = batch.labels != pads[1]
     torch.testing.assert_close(whole[real], model(batch.src, batch.tgt_in)[real])
     with torch.no_grad():
@@ -333,7 +324,7 @@ def test_source_end_and_target_start_are_never_cut_off(make_model: MakeModel, mo
     )
     batch = ragged()
     batch.src[-1] = 0  # nothing
-    two_pass_states(make_model(), batch, 0.05)
+    run_two_passes(make_model(), batch, 0.05)
     src, tgt_in = kept
     assert src.nonzero().tolist() == [[row, row] for row in range(7)]
     assert tgt_in.nonzero().tolist() == [[row, 0] for row in range(8)]
@@ -341,12 +332,12 @@ def test_source_end_and_target_start_are_never_cut_off(make_model: MakeModel, mo
 
 @LOSSES
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_seed_determines_the_result(make_model: MakeModel, kind: str, precision: Literal["fp32", "bf16"]) -> None:
+def test_seed_determines_the_result(make_model: MakeModel, kind: Kind, precision: Literal["fp32", "bf16"]) -> None:
     model, batch, machine = make_model().train(), ragged(), Machine(torch.device("cpu"), precision, 1)
-    loss, runs = make_loss(LossConfig.model_validate({"consistency": kind})), list[list[Tensor]]()
+    config, runs = LossConfig(consistency=kind), list[list[Tensor]]()
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        result = loss_and_gradients(model, batch, machine=machine, loss=loss)
+        result = loss_and_gradients(model, batch, machine=machine, loss=config)
         runs.append([*result.losses.values(), *result.gradients])
     assert all(map(torch.equal, runs[0], runs[1]))
     assert not all(map(torch.equal, runs[0], runs[2]))
@@ -359,10 +350,10 @@ def test_default_alpha_is_that_of_the_papers(make_model: MakeModel) -> None:
         for weight in (None, alpha, 2 * alpha):
             torch.manual_seed(3)
             settings = LossConfig.model_validate({"consistency": kind, "consistency_weight": weight})
-            added.append(make_loss(settings)(model, ragged())["consistency"])
+            added.append(compute_losses(model, ragged(), settings)["consistency"])
         assert added[0] == added[1]
         torch.testing.assert_close(added[2], 2 * added[0])
 
 
 def test_validation_loss_has_one_pass(make_model: MakeModel) -> None:
-    assert "consistency" not in one_pass_loss(make_model().train(), ragged(), 0.1)
+    assert "consistency" not in compute_losses(make_model().train(), ragged(), LossConfig())

@@ -16,7 +16,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model import cpu_kernels, modules
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training.loss import explicit_cross_entropy, label_smoothed_cross_entropy, make_loss, one_pass_loss
+from transformer_mt.training.loss import compute_losses, explicit_cross_entropy, loss
 from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
 
@@ -62,7 +62,8 @@ def gradients(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
 
 
 def chunked(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    return label_smoothed_cross_entropy(*problem, pad, smoothing, n_labels=int((problem.labels != pad).sum()))
+    losses = loss(*problem, pad, LossConfig(label_smoothing=smoothing), n_labels=int((problem.labels != pad).sum()))
+    return losses["loss"], losses["nll"]
 
 
 def explicit(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -203,8 +204,8 @@ def test_no_grad_computes_no_gradient() -> None:
 def test_target_distribution_of_each_label(pad: int, smoothing: float) -> None:
     """Trap 20. With an identity as weight, it is the softmax minus the gradient."""
     logits, labels = torch.randn(1, V, V, requires_grad=True), torch.arange(V)[None]
-    loss, _ = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing, V - 1)
-    (gradient,) = torch.autograd.grad(loss, logits)
+    losses = loss(logits, torch.eye(V), labels, pad, LossConfig(label_smoothing=smoothing), V - 1)
+    (gradient,) = torch.autograd.grad(losses["loss"], logits)
     without_pad = logits.detach().clone()
     without_pad[..., pad] = -math.inf
     masses = (without_pad.softmax(-1) - gradient)[0]
@@ -243,8 +244,9 @@ def test_batch_of_padding_has_loss_0(cross_entropy: CrossEntropy) -> None:
 def test_perfect_logits_have_loss_0() -> None:
     """Trap 22: no softmax is applied before the cross-entropy."""
     labels = torch.arange(1, V)[None]
-    loss, nll = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0, V - 1)
-    assert loss < 1e-4 and nll < 1e-4
+    logits = 50 * F.one_hot(labels, V).float()
+    losses = loss(logits, torch.eye(V), labels, 0, LossConfig(label_smoothing=0.0), V - 1)
+    assert losses["loss"] < 1e-4 and losses["nll"] < 1e-4
 
 
 # --- with a model -----------------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ def test_initial_loss_is_near_ln_v(make_model: MakeModel, tie_embeddings: str, n
     """Trap 22: ln V within 1."""
     model = make_model(d_model=64, vocab=(1000, 1000), tie_embeddings=tie_embeddings, norm_position=norm_position)
     batch = ragged(32, vocab=1000)
-    losses = one_pass_loss(model, batch, smoothing=0.1)
+    losses = compute_losses(model, batch, LossConfig())
     assert losses["nll"].item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
     assert losses["loss"].item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
 
@@ -279,7 +281,7 @@ def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int
     model = make_model(pad=pads, tie_embeddings="decoder", rough=0.1)
     batch = ragged(8, pads)
     batch.labels[0, 0], batch.src[0, 0] = pads
-    loss = one_pass_loss(model, batch, smoothing=0.1)["loss"]
+    loss = compute_losses(model, batch, LossConfig())["loss"]
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
     assert_near(loss, oracle(problem, pads[1], 0.1))
 
@@ -305,7 +307,7 @@ def test_gradients_do_not_synchronise(
     make_model: MakeModel, precision: Literal["fp32", "bf16"], consistency: Literal["none", "simcut", "rdrop"]
 ) -> None:
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
-    loss = make_loss(LossConfig(consistency=consistency))
+    loss = LossConfig(consistency=consistency)
     with NoSynchronisation():
         loss_and_gradients(model, batch, machine=machine, loss=loss)
 

@@ -23,7 +23,8 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory_estimate as memory
-from transformer_mt.training.loss import one_pass_loss
+from transformer_mt.training.loss import compute_losses
+from transformer_mt.training.training_config import LossConfig
 
 CPU = torch.device("cpu")
 MakeStream = Callable[[int], BatchStream]
@@ -140,7 +141,7 @@ def test_trials_change_no_weight_and_no_random_number(
         rng_state = torch.get_rng_state()
 
         def try_batch(batch: Batch) -> None:
-            torch.autograd.grad(one_pass_loss(model, batch, 0.1)["loss"], list(model.parameters()))
+            torch.autograd.grad(compute_losses(model, batch, LossConfig())["loss"], list(model.parameters()))
             assert not torch.equal(torch.get_rng_state(), rng_state), "dropout draws random numbers"
             if runs_out:
                 raise torch.OutOfMemoryError
@@ -152,7 +153,7 @@ def test_trials_change_no_weight_and_no_random_number(
         optimizer = torch.optim.Adam(model.parameters())
         for batch in make_stream(300).take(StreamPosition(), 3)[0]:
             optimizer.zero_grad()
-            one_pass_loss(model, batch, 0.1)["loss"].backward()
+            compute_losses(model, batch, LossConfig())["loss"].backward()
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 

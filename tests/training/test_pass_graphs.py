@@ -16,14 +16,12 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training import packed_batches
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import LossFunction, make_loss
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import PackedBatch, pack
-from transformer_mt.training.train_step import StepMetrics, TrainStep
+from transformer_mt.training.train_step import BatchLoss, StepMetrics, TrainStep
 from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 PAD, VOCABULARY = 0, 23
-LOSS = make_loss(LossConfig())
 
 
 def make_batch(n_pairs: int, length: int) -> PackedBatch:
@@ -42,14 +40,14 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Batch]]:
 
 @pytest.fixture
 def train(make_model: Callable[..., Transformer], steps: list[list[Batch]]) -> Callable[..., Any]:
-    def train(capture: Capture | None, loss: LossFunction = LOSS) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
+    def train(capture: Capture | None) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:
         stack = {"n_layers": 1}
         dropout = {"residual": 0.2, "word": 0.1}
         model = make_model(rough=0.1, encoder=stack, decoder=stack, n_heads=2, dropout=dropout).train()
         step = TrainStep(
             model,
             make_optimizers(OptimizerConfig(), model),
-            loss=loss,
+            loss=LossConfig(),
             clip_norm=1.0,
             seed=1,
             machine=Machine(torch.device("cpu"), "fp32", 1),
@@ -114,14 +112,17 @@ def test_training_continues_without_graphs_after_a_warning(
 
 
 def test_a_batch_that_does_not_fit_beside_the_graphs_is_split(
-    train: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    train: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail_for_long_sentences(model: Transformer, batch: Batch) -> dict[str, torch.Tensor]:
+    forward = BatchLoss.forward
+
+    def fail_for_long_sentences(self: BatchLoss, batch: Batch | None) -> dict[str, torch.Tensor]:
         if cast(PackedBatch, batch).packings.tgt.longest > 64 and cast(PackedBatch, batch).is_padded:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return LOSS(model, batch)
+        return forward(self, batch)
 
-    expected, found = (train(capture, fail_for_long_sentences) for capture in (None, record))
+    monkeypatch.setattr(BatchLoss, "forward", fail_for_long_sentences)
+    expected, found = (train(capture) for capture in (None, record))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert [int(metrics["n_splits"]) for metrics in found[0]] == [0, 0, 1]
     assert capsys.readouterr().err.count("without CUDA graphs, more slowly: out of memory") == 1

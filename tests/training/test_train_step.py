@@ -13,7 +13,7 @@ import torch
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import explicit_cross_entropy, make_loss
+from transformer_mt.training.loss import explicit_cross_entropy
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
 from transformer_mt.training.training_config import LossConfig, OptimizerConfig
@@ -37,7 +37,7 @@ def make_train_step(make_model, small_tokenizers, stream) -> Callable[..., Train
         model = make_model(vocab=(size, size), pad=(small_tokenizers.tgt.pad_id,) * 2, dropout=rates)
         optimizer = optimizer or torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-2, fused=True)
         defaults: dict[str, Any] = {
-            "loss": make_loss(LossConfig()),
+            "loss": LossConfig(),
             "clip_norm": 1.0,
             "seed": 1,
             "machine": CPU,
@@ -97,7 +97,7 @@ def loss(request, monkeypatch) -> Any:
         return ids.masked_fill((ids % 5 == 0) & ~spared, pad_id)
 
     monkeypatch.setattr("transformer_mt.training.loss.cut_off", cut)
-    return make_loss(LossConfig(consistency=request.param))
+    return LossConfig(consistency=request.param)
 
 
 def test_accumulated_micro_batches_equal_one_large_batch(small_tokenizers, stream, make_train_step, loss) -> None:

@@ -28,8 +28,9 @@ from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, Warn
 from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import one_pass_loss, perplexity
+from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
+from transformer_mt.training.training_config import LossConfig
 
 TEST_SEARCH_OPTIONS = {
     "beam",
@@ -73,7 +74,7 @@ class Validator:
         self.tokenizers = tokenizers
         self.decoding = config.decoding.for_validation(read_gpu_bytes(machine.device))
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
-        self.smoothing = config.loss.label_smoothing
+        self.loss = LossConfig(label_smoothing=config.loss.label_smoothing)  # without consistency of two passes
         self.tests = config.validation.expect
         self.test_search = config.decoding.model_dump(include=TEST_SEARCH_OPTIONS)
         self.test_tags = [test.tag or config.decoding.tag for test in self.tests]
@@ -167,7 +168,7 @@ class Validator:
         by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
-                found = one_pass_loss(model, batch.to(self.machine.device), self.smoothing)
+                found = compute_losses(model, batch.to(self.machine.device), self.loss)
             nll = found["nll"]
             sums += torch.stack([found["loss"], nll, torch.full_like(nll, batch.n_tgt)])
             by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])

@@ -29,7 +29,6 @@ from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate as memory
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, ScheduleConfig, make_schedule
@@ -348,11 +347,11 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
     if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
         copies += config.optimizer.values_per_weight + 1
     step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
-    loss, is_packed = make_loss(config.loss), can_pack(config.model, config.loss.consistency, machine.device)
+    is_packed = can_pack(config.model, config.loss.consistency, machine.device)
 
     def try_batch(batch: Batch) -> None:
         packed = pack([batch], model.src_pad, model.tgt_pad) if is_packed else batch
-        loss_and_gradients(model, packed, machine=machine, loss=loss)
+        loss_and_gradients(model, packed, machine=machine, loss=config.loss)
 
     return try_batch, machine.device, step_bytes
 

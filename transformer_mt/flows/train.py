@@ -54,7 +54,6 @@ from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
@@ -374,7 +373,7 @@ def make_train_step(
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.dtype),
-        loss=make_loss(config.loss),
+        loss=config.loss,
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,
         machine=machine,

@@ -12,8 +12,6 @@ vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -28,26 +26,52 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.packed_batches import PackedBatch
 from transformer_mt.training.training_config import LossConfig
 
-LossFunction = Callable[[Transformer, Batch], dict[str, Tensor]]
-"""Computes sums over the labels of a batch: `loss`, which has a gradient, `nll` in nats, and `consistency` if used."""
-
-SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha for small corpora
-
 TINY = torch.finfo(torch.float32).tiny
 """Smallest probability of a label. It limits the loss of a token to 87 nats."""
 
 
-def make_loss(config: LossConfig) -> LossFunction:
-    """Return the configured loss function."""
-    alpha, smoothing = config.consistency_weight, config.label_smoothing
-    if config.consistency == "simcut":
-        weights = PassWeights((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))
-        return partial(two_pass_loss, pass_weights=weights, smoothing=smoothing, cutoff=config.cutoff)
-    if config.consistency == "rdrop":
-        weight = (R_DROP_WEIGHT if alpha is None else alpha) / 4
-        weights = PassWeights((0.5, 0.5), (weight, weight))
-        return partial(two_pass_loss, pass_weights=weights, smoothing=smoothing, cutoff=0.0)
-    return partial(one_pass_loss, smoothing=smoothing)
+def compute_losses(model: Transformer, batch: Batch, config: LossConfig) -> dict[str, Tensor]:
+    """Run the model with teacher forcing. Return sums over the labels of a batch, see `loss`."""
+    n_labels: int | None = batch.n_tgt
+    if config.consistency != "none":
+        hidden = run_two_passes(model, batch, config.cutoff if config.consistency == "simcut" else 0.0)  # [2 B, T, D]
+    elif isinstance(batch, PackedBatch):
+        hidden = model(batch.src, batch.tgt_in, batch.packings)  # [1, T, D]
+        n_labels = None if batch.is_padded else n_labels
+    else:
+        hidden = model(batch.src, batch.tgt_in)  # [B, T, D]
+    return loss(hidden, model.output.weight, batch.labels, model.tgt_pad, config, n_labels)
+
+
+def loss(
+    hidden: Tensor, weight: Tensor, labels: Tensor, pad_id: int, config: LossConfig, n_labels: int | None
+) -> dict[str, Tensor]:
+    """Compute sums over the labels: `loss`, which has a gradient, `nll` in nats, and `consistency` if configured.
+
+    hidden [B, T, D], or the states of two passes [2 B, T, D]; weight [V, D] of the output projection; labels [B, T].
+    Padding is ignored. The caller counts `n_labels`, the labels that are not padding, to avoid a synchronisation. With
+    None, the logits of padding are computed too, so that sizes do not depend on their number. `nll` is that of the
+    first pass.
+    """
+    has_two_passes = config.consistency != "none"
+    states = hidden.reshape(2, -1, hidden.size(-1)).transpose(0, 1) if has_two_passes else hidden.flatten(0, 1)
+    labels = labels.flatten()  # [B * T], of states [B * T, D] or [B * T, 2, D]
+    if n_labels is None:
+        states = states.masked_fill((labels == pad_id)[:, None], 0.0)  # then padding adds no gradient
+    elif has_two_passes or len(labels) > n_labels:  # a packed batch has no padding
+        indices = non_pad_indices(labels, pad_id, n_labels)
+        states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, ...], [N]
+    dtype, is_padded, needs_grad = compute_dtype(states), n_labels is None, torch.is_grad_enabled()
+    with torch.autocast(states.device.type, enabled=False):
+        sums = cast(Tensor, _ChunkedLoss.apply(states, weight, labels, pad_id, config, is_padded, dtype, needs_grad))
+        # the term -e / K * sum(logits) of each pass: logits are linear in states and weight, and so is their sum
+        is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
+        logit_sum = states.sum(0) @ (is_class @ weight)  # [] or [2]
+    if has_two_passes:
+        first, second = weigh_passes(config).cross_entropy
+        logit_sum = first * logit_sum[0] + second * logit_sum[1]
+    losses = {"loss": sums[0] - config.label_smoothing / (len(weight) - 1) * logit_sum, "nll": sums[1].detach()}
+    return losses | ({"consistency": sums[2].detach()} if has_two_passes else {})
 
 
 def perplexity(nll: float) -> float:
@@ -55,54 +79,110 @@ def perplexity(nll: float) -> float:
     return float(torch.tensor(nll, dtype=torch.float64).exp())
 
 
+# --- chunks -----------------------------------------------------------------------------------------------------------
+
+VOCABULARY_MULTIPLE = 8
+"""On CUDA the number of logits is a multiple of this. Products of other widths took 6 times as long on an H100."""
+UNUSED_LOGIT = -1e4  # of padding: its probability is 0; finite, so that differences of logits are numbers
+FP16_LOGIT_FACTOR, FP16_STATE_FACTOR = 2.0**4, 2.0**-6
+"""Factors of the gradient of the logits and of the states in the products of the backward pass, which are divided by
+them again. In fp16 most gradients of logits, which are probabilities, would be too small, and the gradient of a
+frequent word, a sum over all its labels, too large."""
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight.
+
+    [N, D] or [N, 2, D], [V, D], [N] -> [sums], of which only the first has a gradient. Products with the weight have
+    the type `dtype`. Labels may be padding if `is_padded`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        pad_id: int,
+        config: LossConfig,
+        is_padded: bool,
+        dtype: torch.dtype,
+        needs_grad: bool,
+    ) -> Tensor:
+        n_passes = math.prod(states.shape[1:-1])
+        n_copies = 1 if n_passes == 1 else 3  # tensors of the size of the logits at once
+        rows = chunk_rows(states.device, n_copies * n_passes * len(weight) * torch.float32.itemsize)
+        states = pad_rows(states, dtype) if needs_padded_rows(states.device, dtype) else states.to(dtype)
+        logit_factor, state_factor = (FP16_LOGIT_FACTOR, FP16_STATE_FACTOR) if dtype == torch.float16 else (1.0, 1.0)
+        scaled_states = multiply(states, state_factor, dtype)
+        grad_states = torch.empty_like(states) if needs_grad else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
+        n_ids = len(weight)
+        weight = pad_vocabulary(weight.to(dtype))
+        sums: list[Tensor] = []
+        for start in range(0, max(1, len(labels)), rows):
+            chunk = slice(start, start + rows)
+            chunk_labels = labels[chunk]
+            logits = states[chunk] @ weight.T  # [n, ..., V], after `pad_rows` with more rows than labels
+            n_missing = len(logits) - len(chunk_labels)
+            logits[..., n_ids:] = UNUSED_LOGIT
+            logits[..., pad_id] = UNUSED_LOGIT
+            logits = logits[: len(chunk_labels)]
+            if n_passes == 1:
+                chunk_sums, gradient = cross_entropy(
+                    logits, chunk_labels, config.label_smoothing, pad_id if is_padded else None
+                )
+            else:
+                chunk_sums, gradient = two_pass_loss(logits, chunk_labels, config)
+            sums.append(chunk_sums)
+            if grad_states is not None and grad_weight is not None:
+                gradient = gradient.flatten(1)  # [n, ... * V]
+                gradient = F.pad(gradient, (0, 0, 0, n_missing)) if n_missing else gradient
+                grad_logits = multiply(gradient.view(-1, len(weight)), logit_factor, dtype)
+                torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
+                grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
+        ctx.save_for_backward(grad_states, grad_weight)
+        ctx.n_labels, ctx.logit_factor, ctx.state_factor = len(labels), logit_factor, state_factor
+        return torch.stack(sums).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        grad_states, grad_weight = ctx.saved_tensors
+        scale = grad_outputs[0][0]
+        states_scale = multiply(scale, 1 / ctx.logit_factor, scale.dtype)
+        weight_scale = multiply(scale, 1 / (ctx.logit_factor * ctx.state_factor), scale.dtype)
+        of_states = grad_states[: ctx.n_labels].float() * states_scale
+        return of_states, grad_weight * weight_scale, None, None, None, None, None, None
+
+
+def multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    """Return x * factor in `dtype`, in one pass over memory, or none if nothing changes."""
+    return x.to(dtype) if factor == 1 else torch.mul(x, factor, out=torch.empty_like(x, dtype=dtype))
+
+
+def pad_vocabulary(weight: Tensor) -> Tensor:
+    """Append zero rows on CUDA, up to a multiple of `VOCABULARY_MULTIPLE`. [V, D] -> [V', D]."""
+    n_missing = -len(weight) % VOCABULARY_MULTIPLE if weight.is_cuda else 0
+    return F.pad(weight, (0, 0, 0, n_missing)) if n_missing else weight
+
+
 # --- cross-entropy ----------------------------------------------------------------------------------------------------
 
 
-def one_pass_loss(model: Transformer, batch: Batch, smoothing: float) -> dict[str, Tensor]:
-    """Compute loss and negative log-likelihood of one batch, with teacher forcing."""
-    packings = batch.packings if isinstance(batch, PackedBatch) else None
-    states = model(batch.src, batch.tgt_in, packings)  # [B, T, D]
-    n_labels = None if isinstance(batch, PackedBatch) and batch.is_padded else batch.n_tgt
-    loss, nll = label_smoothed_cross_entropy(
-        states, model.output.weight, batch.labels, model.tgt_pad, smoothing, n_labels
-    )
-    return {"loss": loss, "nll": nll}
-
-
-def label_smoothed_cross_entropy(
-    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int | None
-) -> tuple[Tensor, Tensor]:
-    """Compute the loss and the negative log-likelihood of decoder states. Padding is ignored.
-
-    states [B, T, D], weight [V, D] of the output projection, labels [B, T]. The caller counts `n_labels`, the labels
-    that are not padding, to avoid a synchronisation. With None, the logits of padding are computed too, so that sizes
-    do not depend on their number.
-    """
-    states, labels = states.flatten(0, 1), labels.flatten()  # [B * T, D], [B * T]
-    chunk_loss = partial(chunk_cross_entropy, smoothing=smoothing)
-    if n_labels is None:
-        states = states.masked_fill((labels == pad_id)[:, None], 0.0)  # then padding adds no gradient
-        chunk_loss = partial(chunk_loss, ignored_id=pad_id)
-    elif len(labels) > n_labels:  # a packed batch has no padding
-        indices = non_pad_indices(labels, pad_id, n_labels)
-        states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, D], [N]
-    loss, nll = sum_over_chunks(states, weight, labels, pad_id, chunk_loss).unbind()
-    logit_sum = sum_of_logits(states, weight, pad_id)
-    return loss - smoothing / (len(weight) - 1) * logit_sum, nll.detach()
-
-
-def chunk_cross_entropy(
+def cross_entropy(
     logits: Tensor, labels: Tensor, smoothing: float, ignored_id: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2], [n, V].
 
-    The first is the smoothed loss without the term -e / K * sum(logits), which `sum_of_logits` computes. Also return
-    its gradient: softmax(logits) - (1 - e) on the label. On an H200, autograd on `log_softmax` took two to three times
-    as long, with twice the memory. The sums ignore the label `ignored_id`, but its gradient is not 0.
+    The first is the smoothed loss without the term -e / K * sum(logits), which `loss` adds. Also return its gradient:
+    softmax(logits) - (1 - e) on the label. On an H200, autograd on `log_softmax` took two to three times as long, with
+    twice the memory. The sums ignore the label `ignored_id`, but its gradient is not 0. fp32 logits are overwritten.
     """
     label_entries = torch.arange(len(labels), device=labels.device), labels
     label_logits = logits[label_entries].float()
-    probabilities = softmax_fp32(logits)
+    # other types than fp32 are converted without a copy of the logits
+    in_place = {"out": logits} if logits.dtype == torch.float32 else {"dtype": torch.float32}
+    probabilities = torch.softmax(logits, -1, **in_place)
     label_probabilities = probabilities[label_entries]
     nll = -label_probabilities.clamp(min=TINY).log()
     probabilities[label_entries] = label_probabilities - (1 - smoothing)
@@ -113,27 +193,10 @@ def chunk_cross_entropy(
     return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()]), probabilities
 
 
-def softmax_fp32(logits: Tensor) -> Tensor:
-    """Return the softmax in fp32, which overwrites fp32 logits."""
-    if logits.dtype == torch.float32:
-        return torch.softmax(logits, -1, out=logits)
-    return torch.softmax(logits, -1, dtype=torch.float32)  # converts without a copy of the logits
-
-
-def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
-    """Sum the logits over labels and classes without the pad symbol. [N, ..., D], [V, D] -> [...].
-
-    Logits are linear in states and weight, so their sum is that of the states times that of the weight.
-    """
-    with torch.autocast(states.device.type, enabled=False):
-        is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
-        return states.sum(0) @ (is_class @ weight)
-
-
 def explicit_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> tuple[Tensor, Tensor]:
     """Compute the loss and the negative log-likelihood step by step. Padding is ignored. [N, V], [N].
 
-    Training uses `label_smoothed_cross_entropy` instead, which gives the same values without holding all logits.
+    Training uses `loss` instead, which gives the same values without holding all logits.
     """
     is_class = torch.arange(logits.size(-1), device=logits.device) != pad_id  # [V]
     is_label = labels != pad_id
@@ -150,6 +213,8 @@ def explicit_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothin
 
 # --- consistency of two passes ----------------------------------------------------------------------------------------
 
+SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha for small corpora
+
 
 class PassWeights(NamedTuple):
     """Factors of the terms of the loss."""
@@ -158,18 +223,16 @@ class PassWeights(NamedTuple):
     divergence: tuple[float, float]  # KL(1 || 2) and KL(2 || 1)
 
 
-def two_pass_loss(
-    model: Transformer, batch: Batch, *, pass_weights: PassWeights, smoothing: float, cutoff: float
-) -> dict[str, Tensor]:
-    """Compute loss, negative log-likelihood of the first pass, and consistency loss of one batch."""
-    states = two_pass_states(model, batch, cutoff)
-    loss, nll, consistency = consistency_loss(
-        states, model.output.weight, batch.labels, model.tgt_pad, pass_weights, smoothing, batch.n_tgt
-    )
-    return {"loss": loss, "nll": nll, "consistency": consistency}
+def weigh_passes(config: LossConfig) -> PassWeights:
+    """Return the factors of SimCut or R-Drop."""
+    alpha = config.consistency_weight
+    if config.consistency == "simcut":
+        return PassWeights((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))
+    weight = (R_DROP_WEIGHT if alpha is None else alpha) / 4
+    return PassWeights((0.5, 0.5), (weight, weight))
 
 
-def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
+def run_two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
     """Return decoder states of a batch, followed by those of the same batch with tokens cut off. [2 B, T, D].
 
     As in the authors' code, the end of the source and the start of the target are never cut off. Attention masks ignore
@@ -193,42 +256,17 @@ def cut_off(ids: Tensor, is_kept: Tensor, pad_id: int, rate: float) -> Tensor:
     return ids.masked_fill(is_cut & ~is_kept, pad_id)
 
 
-def consistency_loss(
-    states: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    pad_id: int,
-    pass_weights: PassWeights,
-    smoothing: float,
-    n_labels: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute loss, negative log-likelihood of the first pass, and consistency loss of the states of two passes.
-
-    states [2 B, T, D]; see `label_smoothed_cross_entropy` for the other arguments.
-    """
-    indices = non_pad_indices(labels, pad_id, n_labels)
-    labels = labels.flatten().index_select(0, indices)  # [N]
-    states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, indices)  # [N, 2, D]
-    chunk_loss = partial(chunk_two_pass_loss, pass_weights=pass_weights, smoothing=smoothing)
-    total, nll, consistency = sum_over_chunks(states, weight, labels, pad_id, chunk_loss, n_copies=3).unbind()
-    first, second = sum_of_logits(states, weight, pad_id).unbind()
-    logit_sum = pass_weights.cross_entropy[0] * first + pass_weights.cross_entropy[1] * second
-    loss = total - smoothing / (len(weight) - 1) * logit_sum
-    return loss, nll.detach(), consistency.detach()
-
-
-def chunk_two_pass_loss(
-    logits: Tensor, labels: Tensor, pass_weights: PassWeights, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def two_pass_loss(logits: Tensor, labels: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
     """Return sums of loss, negative log-likelihood of the first pass, and consistency loss. [n, 2, V], [n] -> [3].
 
-    The loss lacks the term with the sum of logits, as in `chunk_cross_entropy`. Also return its gradient [n, 2, V].
+    The loss lacks the term with the sum of logits, as in `cross_entropy`. Also return its gradient [n, 2, V].
     Autograd took 1.4 times as long on an H200, with twice the memory.
 
     With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d), the gradients are
     dKL/dz = p (d - KL) and dKL/dz' = q - p, where z' are the logits of the other pass.
     """
-    (ce_1, ce_2), (kl_12, kl_21) = pass_weights
+    (ce_1, ce_2), (kl_12, kl_21) = weigh_passes(config)
+    smoothing = config.label_smoothing
     rows = torch.arange(len(labels), device=labels.device)
     label_logits = logits[rows, :, labels].float()  # [n, 2]
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
@@ -246,105 +284,3 @@ def chunk_two_pass_loss(
     consistency = (kl_12 * divergence_1 + kl_21 * divergence_2).sum()
     loss = ce_1 * smoothed[0] + ce_2 * smoothed[1] + consistency
     return torch.stack([loss, nll[:, 0].sum(), consistency]), gradient
-
-
-# --- chunks -----------------------------------------------------------------------------------------------------------
-
-VOCABULARY_MULTIPLE = 8
-"""On CUDA the number of logits is a multiple of this. Products of other widths took 6 times as long on an H100."""
-UNUSED_LOGIT = -1e4  # of padding: its probability is 0; finite, so that differences of logits are numbers
-
-ChunkLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Returns fp32 sums of logits [n, ..., V] and labels [n], and the gradient of the first sum. Overwrites the logits."""
-
-
-def sum_over_chunks(
-    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, chunk_loss: ChunkLoss, n_copies: int = 1
-) -> Tensor:
-    """Sum `chunk_loss` over all chunks. Only the first sum has a gradient. [N, ..., D], [V, D], [N] -> [sums].
-
-    Products with the weight have the dtype of the surrounding autocast. `n_copies` is the number of tensors of the size
-    of the logits that `chunk_loss` holds at once.
-    """
-    dtype, logits_per_label = compute_dtype(states), math.prod(states.shape[1:-1]) * len(weight)
-    rows = chunk_rows(states.device, n_copies * logits_per_label * torch.float32.itemsize)
-    with torch.autocast(states.device.type, enabled=False):
-        return cast(
-            Tensor,
-            _ChunkedSum.apply(states, weight, labels, pad_id, chunk_loss, rows, dtype, torch.is_grad_enabled()),
-        )
-
-
-class GradientFactors(NamedTuple):
-    """Powers of 2 that keep the products of the backward pass in the range of fp16. The results are divided by them."""
-
-    logits: float = 1.0  # of the gradient of the logits
-    states: float = 1.0  # of the states, in the product of both
-
-
-FP16_FACTORS = GradientFactors(2.0**4, 2.0**-6)
-"""In fp16 most gradients of logits, which are probabilities, would be too small, and the gradient of a frequent word, a
-sum over all its labels, too large."""
-
-
-def _multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
-    """Return x * factor in `dtype`, in one pass over memory, or none if nothing changes."""
-    return x.to(dtype) if factor == 1 else torch.mul(x, factor, out=torch.empty_like(x, dtype=dtype))
-
-
-class _ChunkedSum(torch.autograd.Function):
-    """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        pad_id: int,
-        chunk_loss: ChunkLoss,
-        rows: int,
-        dtype: torch.dtype,
-        needs_grad: bool,
-    ) -> Tensor:
-        states = pad_rows(states, dtype) if needs_padded_rows(states.device, dtype) else states.to(dtype)
-        factors = FP16_FACTORS if dtype == torch.float16 else GradientFactors()
-        scaled_states = _multiply(states, factors.states, dtype)
-        grad_states = torch.empty_like(states) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
-        n_ids = len(weight)
-        weight = pad_vocabulary(weight.to(dtype))
-        sums: list[Tensor] = []
-        for start in range(0, max(1, len(labels)), rows):
-            chunk = slice(start, start + rows)
-            chunk_labels = labels[chunk]
-            logits = states[chunk] @ weight.T  # [n, ..., V], after `pad_rows` with more rows than labels
-            n_missing = len(logits) - len(chunk_labels)
-            logits[..., n_ids:] = UNUSED_LOGIT
-            logits[..., pad_id] = UNUSED_LOGIT
-            chunk_sums, gradient = chunk_loss(logits[: len(chunk_labels)], chunk_labels)
-            sums.append(chunk_sums)
-            if grad_states is not None and grad_weight is not None:
-                gradient = gradient.flatten(1)  # [n, ... * V]
-                gradient = F.pad(gradient, (0, 0, 0, n_missing)) if n_missing else gradient
-                grad_logits = _multiply(gradient.view(-1, len(weight)), factors.logits, dtype)
-                torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-                grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
-        ctx.save_for_backward(grad_states, grad_weight)
-        ctx.n_labels, ctx.factors = len(labels), factors
-        return torch.stack(sums).sum(0)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        grad_states, grad_weight = ctx.saved_tensors
-        scale, factors = grad_outputs[0][0], ctx.factors
-        states_scale = _multiply(scale, 1 / factors.logits, scale.dtype)
-        weight_scale = _multiply(scale, 1 / (factors.logits * factors.states), scale.dtype)
-        of_states = grad_states[: ctx.n_labels].float() * states_scale
-        return of_states, grad_weight * weight_scale, None, None, None, None, None, None
-
-
-def pad_vocabulary(weight: Tensor) -> Tensor:
-    """Append zero rows on CUDA, up to a multiple of `VOCABULARY_MULTIPLE`. [V, D] -> [V', D]."""
-    n_missing = -len(weight) % VOCABULARY_MULTIPLE if weight.is_cuda else 0
-    return F.pad(weight, (0, 0, 0, n_missing)) if n_missing else weight

@@ -20,9 +20,10 @@ from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
-from transformer_mt.training.loss import LossFunction
+from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.optimizers import check_tensor
 from transformer_mt.training.pass_graphs import PassGraphs
+from transformer_mt.training.training_config import LossConfig
 
 StepMetrics = dict[str, Tensor]
 """Metrics of one step by name, still on the device. Reading them synchronises.
@@ -76,7 +77,7 @@ class LossScale:
 class BatchLoss(nn.Module):
     """Model and loss as one module, which `DistributedDataParallel` can wrap whether or not weights are tied."""
 
-    def __init__(self, model: Transformer, loss: LossFunction, machine: Machine) -> None:
+    def __init__(self, model: Transformer, loss: LossConfig, machine: Machine) -> None:
         super().__init__()
         self.model, self.loss, self.machine = model, loss, machine
         is_cast = machine.device.type == "cuda" and machine.precision != "fp32" and not model.is_compiled
@@ -87,7 +88,7 @@ class BatchLoss(nn.Module):
         if batch is None:
             return {"loss": torch.stack([parameter.flatten()[:0].sum() for parameter in self.parameters()]).sum()}
         with self.cast_weights(), self.machine.autocast():
-            return self.loss(self.model, batch.to(self.machine.device))
+            return compute_losses(self.model, batch.to(self.machine.device), self.loss)
 
 
 class TrainStep:
@@ -102,7 +103,7 @@ class TrainStep:
         model: Transformer,
         optimizers: Sequence[torch.optim.Optimizer],
         *,
-        loss: LossFunction,
+        loss: LossConfig,
         clip_norm: float | None,
         seed: int,
         machine: Machine,
@@ -280,7 +281,7 @@ class LossesAndGradients(NamedTuple):
     gradients: list[Tensor]
 
 
-def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: LossFunction) -> LossesAndGradients:
+def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: LossConfig) -> LossesAndGradients:
     """Compute losses and gradients of a batch without a `TrainStep`, and leave the model unchanged."""
     losses = BatchLoss(model, loss, machine)(batch)
     gradients = torch.autograd.grad(losses["loss"], list(model.parameters()), materialize_grads=True)
