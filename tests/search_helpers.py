@@ -1,4 +1,4 @@
-"""A toy step function for tests of the search."""
+"""A toy step function for tests of the search, and a random search for tests of the decoder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import cast
 
 import torch
 from torch import Tensor
+
+from transformer_mt.model.inference import InferenceModel
+from transformer_mt.model.transformer import Transformer
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
 """Prefixes of the translations of one sentence -> log-probabilities of the next token of each."""
@@ -56,3 +59,39 @@ def random_log_probs(sentence: int, ids: tuple[int, ...], vocab: int) -> tuple[f
     dice = random.Random(f"{sentence} {ids}")
     logits = torch.tensor([dice.gauss(0, 1.5) for _ in range(vocab)])
     return tuple(cast("list[float]", logits.log_softmax(0).tolist()))
+
+
+class RandomSearch:
+    """A search with random tokens and parents. It keeps the tokens of each hypothesis for comparison."""
+
+    def __init__(self, model: Transformer, src: Tensor) -> None:
+        self.model, self.decoder, self.src = model, InferenceModel(model), src
+        self.cache = self.decoder.start(src)
+        self.hypotheses = src.new_empty(len(src), 1, 0)  # [B, K, t]
+
+    def step(self) -> Tensor:
+        """Decode a random token for each hypothesis, and return its logits. [B, K, V]"""
+        tokens = torch.randint(1, 23, self.hypotheses.shape[:2]).to(self.src.device)
+        self.hypotheses = torch.cat([self.hypotheses, tokens[:, :, None]], dim=2)
+        return self.decoder.logits(self.decoder.step(tokens, self.cache))
+
+    def reorder(self, n_hypotheses: int) -> None:
+        """Let hypotheses continue random ones."""
+        parents = torch.randint(0, self.hypotheses.size(1), (len(self.src), n_hypotheses)).to(self.src.device)
+        self.hypotheses = self.hypotheses.gather(1, parents[:, :, None].expand(-1, -1, self.hypotheses.size(2)))
+        self.cache.reorder(parents)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sentences, in this order."""
+        self.src, self.hypotheses = self.src[rows], self.hypotheses[rows]
+        self.cache.select(rows)
+
+    def recompute(self) -> Tensor:
+        """Return the logits of a full forward pass over the prefix of each hypothesis. [B, K, V]"""
+        src = self.src.repeat_interleave(self.hypotheses.size(1), 0)
+        states = self.model(src, self.hypotheses.flatten(0, 1))[:, -1]
+        return self.model.logits(states).unflatten(0, self.hypotheses.shape[:2])
+
+    def assert_equals_forward_pass(self, tolerance: float = 1e-4) -> None:
+        """Take a step, and compare its logits with those of full forward passes."""
+        torch.testing.assert_close(self.step(), self.recompute(), atol=tolerance, rtol=tolerance)

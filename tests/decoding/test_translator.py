@@ -408,7 +408,8 @@ def test_threads_share_one_translator(make_translator: Callable[..., Translator]
 @pytest.mark.parametrize("kind", [SinusoidalPositions, Rotary])
 def test_position_table_replaced_by_another_thread(kind: Callable[..., Any]) -> None:
     """Another thread may install a shorter table; each call uses the table that it received."""
-    positions, x = kind(8, length=1), torch.randn((1, 600, 8) if kind is SinusoidalPositions else (1, 1, 600, 8))
+    positions = kind(8, length=1)
+    arguments = (torch.randn(1, 600, 8),) if kind is SinusoidalPositions else (None, 600)
     grow = positions.get
 
     def interrupted(length: int) -> torch.Tensor:
@@ -417,7 +418,7 @@ def test_position_table_replaced_by_another_thread(kind: Callable[..., Any]) -> 
         return found
 
     positions.get = interrupted
-    assert torch.equal(positions(x), kind(8, length=600)(x))
+    torch.testing.assert_close(positions(*arguments), kind(8, length=600)(*arguments), atol=0, rtol=0)
 
 
 # --- unchanged model --------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def test_causal_mask_shows_earlier_positions(length: int) -> None:
 def attention() -> MultiHeadAttention:
     """An attention in evaluation mode, with a dropout rate."""
     config = ModelConfig(d_model=D, n_heads=H, dropout=DropoutConfig(attention=0.5))
-    attention = MultiHeadAttention(config, is_self=True).eval()
+    attention = MultiHeadAttention(config).eval()
     nn.init.normal_(attention.queries_keys_values.bias)
     return attention
 
@@ -271,8 +271,8 @@ def test_grouped_query_attention_equals_multi_head_with_repeated_keys(path: Atte
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 def test_grouped_query_module_equals_multi_head_with_repeated_projections(n_kv_heads: int) -> None:
-    few = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, n_kv_heads=n_kv_heads), is_self=True)
-    many = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4), is_self=True)
+    few = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, n_kv_heads=n_kv_heads))
+    many = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4))
     for name in ("weight", "bias"):
         parts = getattr(few.queries_keys_values, name).detach().split(few.queries_keys_values.widths)
         repeated = [part.unflatten(0, (n_kv_heads, 8)).repeat_interleave(4 // n_kv_heads, 0) for part in parts[1:]]
@@ -284,7 +284,7 @@ def test_grouped_query_module_equals_multi_head_with_repeated_projections(n_kv_h
 
 def test_qk_norm_normalises_queries_and_keys_in_each_head() -> None:
     config = ModelConfig(d_model=32, n_heads=4, qk_norm=True, norm="rmsnorm")
-    queries, memory = MultiHeadAttention(config, is_self=True).project(7 * torch.randn(B, T, 32))
+    queries, memory = MultiHeadAttention(config).project(7 * torch.randn(B, T, 32))
     for heads in (queries, memory.keys):
         torch.testing.assert_close(heads.square().mean(-1), torch.ones(B, 4, T), atol=1e-4, rtol=0)
     assert not torch.allclose(memory.values.square().mean(-1), torch.ones(B, 4, T), atol=0.1)

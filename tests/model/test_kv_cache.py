@@ -1,18 +1,20 @@
-"""Cached decoding equals recomputing each hypothesis from its start: traps 1, 13 and 26."""
+"""Steps of decoding equal full forward passes over each prefix: traps 1, 13 and 26."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import plain_torch
-from torch import Tensor
+from search_helpers import RandomSearch
 
 from transformer_mt.model import cpu_kernels
-from transformer_mt.model.attention import KeysValues
+from transformer_mt.model.cpu_kernels import SHORT_KEYS
+from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.kv_cache import BLOCK
 from transformer_mt.model.modules import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
@@ -39,46 +41,37 @@ def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Transformer:
     return model
 
 
-class RandomSearch:
-    """A random search: a cache, and the tokens of each hypothesis for comparison."""
-
-    def __init__(self, model: Transformer, src: Tensor) -> None:
-        self.model, self.src, self.cache = model, src, model.start(src)
-        self.hypotheses = torch.empty(len(src), 1, 0, dtype=torch.long)  # [B, K, t]
-
-    def step(self) -> Tensor:
-        """Decode a random token for each hypothesis. [B, K, D]"""
-        tokens = torch.randint(1, 23, self.hypotheses.shape[:2])
-        self.hypotheses = torch.cat([self.hypotheses, tokens[:, :, None]], dim=2)
-        return self.model.step(tokens, self.cache)
-
-    def reorder(self, n_hypotheses: int) -> None:
-        parents = torch.randint(0, self.hypotheses.size(1), (len(self.src), n_hypotheses))
-        self.hypotheses = self.hypotheses.gather(1, parents[:, :, None].expand(-1, -1, self.hypotheses.size(2)))
-        self.cache.reorder(parents)
-
-    def select(self, rows: Tensor) -> None:
-        self.src, self.hypotheses = self.src[rows], self.hypotheses[rows]
-        self.cache.select(rows)
-
-    def recompute(self) -> Tensor:
-        """Recompute the last state of each hypothesis without a cache. [B, K, D]"""
-        src = self.src.repeat_interleave(self.hypotheses.size(1), 0)
-        return self.model(src, self.hypotheses.flatten(0, 1))[:, -1].unflatten(0, self.hypotheses.shape[:2])
+PACKED = pytest.mark.parametrize("packed_weights", [1, cpu_kernels.PACKED_WEIGHTS], ids=["packed", "plain"])
 
 
 @torch.inference_mode()
+@PACKED
 @pytest.mark.parametrize("n_hypotheses", [1, 3])
-def test_cached_states_equal_recomputed_states(model: Transformer, n_hypotheses: int) -> None:
+def test_steps_equal_forward_passes(
+    model: Transformer, n_hypotheses: int, packed_weights: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trap 26: over several blocks, while hypotheses are dropped, copied and reordered."""
+    monkeypatch.setattr(cpu_kernels, "PACKED_WEIGHTS", packed_weights)
     search = RandomSearch(model, SRC)
     for t in range(LENGTH):
-        states = search.step()
         if t < 4 or t % 7 == 0 or t in (BLOCK - 1, BLOCK):
-            torch.testing.assert_close(states, search.recompute(), atol=1e-4, rtol=1e-4)
+            search.assert_equals_forward_pass()
+        else:
+            search.step()
         search.reorder(n_hypotheses)
     if isinstance(positions := model.decoder.embedding.positions, SinusoidalPositions):
         assert len(positions.table) >= LENGTH
+
+
+@torch.inference_mode()
+def test_steps_with_long_sources_equal_forward_passes(make_model: MakeModel) -> None:
+    """PyTorch's fused attention encodes them."""
+    src = torch.randint(1, 23, (2, SHORT_KEYS + 9))
+    src[1, SHORT_KEYS - 5 :] = 0
+    search = RandomSearch(make_model(rough=0.2), src)
+    for _ in range(3):
+        search.assert_equals_forward_pass()
+        search.reorder(2)
 
 
 @torch.inference_mode()
@@ -92,39 +85,41 @@ def test_selected_sentences_keep_their_own_cache(make_model: MakeModel, rows: li
         search.reorder(3)
     search.select(torch.tensor(rows))
     for _ in range(3):
-        torch.testing.assert_close(search.step(), search.recompute(), atol=1e-4, rtol=1e-4)
+        search.assert_equals_forward_pass()
         search.reorder(3)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("slice_tokens", [1, 10, 15])
-def test_cache_of_a_batch_encoded_in_slices_equals_plain_torch(
+def test_steps_of_a_batch_encoded_in_slices_equal_forward_passes(
     model: Transformer, slice_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slices have other widths than the batch, also more than a block of slots less."""
     monkeypatch.setattr(cpu_kernels, "SLICE_TOKENS", slice_tokens)
     src = F.pad(SRC, (0, BLOCK))
     src[2] = torch.arange(1, src.size(1) + 1)
-    cache = model.start(src)
-    with plain_torch():
-        expected = model.start(src)
-    for tokens in ([1], [3], [4]):
-        step = torch.tensor([tokens] * len(src))
-        torch.testing.assert_close(model.step(step, cache), model.step(step, expected), atol=1e-4, rtol=1e-4)
+    search = RandomSearch(model, src)
+    for _ in range(3):
+        found = search.step()
+        with plain_torch():
+            torch.testing.assert_close(found, search.recompute(), atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
-def test_sources_without_tokens_give_finite_states(model: Transformer) -> None:
-    src = torch.full((2, 3), model.src_pad)
-    assert model.step(torch.tensor([[1], [1]]), model.start(src)).isfinite().all()
+def test_steps_of_sources_without_tokens_equal_forward_passes(model: Transformer) -> None:
+    search = RandomSearch(model, torch.stack([SRC[0], torch.full_like(SRC[0], model.src_pad)]))
+    for _ in range(3):
+        search.assert_equals_forward_pass()
+        search.reorder(2)
 
 
 @torch.inference_mode()
 def test_a_step_does_not_change_the_states_of_the_step_before(model: Transformer) -> None:
-    search = RandomSearch(model, SRC)
-    first = search.step()
+    decoder, tokens = InferenceModel(model), torch.full((len(SRC), 1), 3)
+    cache = decoder.start(SRC)
+    first = decoder.step(tokens, cache)
     copy = first.clone()
-    search.step()
+    decoder.step(tokens, cache)
     assert torch.equal(first, copy)
 
 
@@ -135,11 +130,11 @@ def test_a_hypothesis_sees_neither_other_hypotheses_nor_free_slots(make_model: M
     for _ in range(3):
         search.step()
         search.reorder(3)
-    for layer in search.cache.layers:
-        is_used = (search.cache.mask == 0).any(2)[:, :, :, None]  # [B, 1, C, 1]
-        for slots in cast(KeysValues, layer.slots):
-            slots.copy_(torch.where(is_used, slots, torch.full_like(slots, 1e4)))
-    torch.testing.assert_close(search.step(), search.recompute(), atol=1e-4, rtol=1e-4)
+    is_used = (search.cache.mask == 0).any(2)[:, :, :, None]  # [B, 1, C, 1]
+    for slots in itertools.chain(*search.cache.slots):
+        used = slots[:, :, : is_used.size(2)]
+        used.copy_(torch.where(is_used, used, torch.full_like(used, 1e4)))
+    search.assert_equals_forward_pass()
 
 
 # --- half precision ---------------------------------------------------------------------------------------------------
@@ -170,13 +165,19 @@ def test_converted_linears_are_close_to_fp32(make_model: MakeModel, tie_embeddin
 
 @torch.inference_mode()
 @DTYPES
+@PACKED
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_cached_states_equal_recomputed_states_in_half_precision(
-    make_model: MakeModel, settings: dict[str, Any], dtype: torch.dtype
+def test_steps_in_half_precision_equal_forward_passes(
+    make_model: MakeModel,
+    settings: dict[str, Any],
+    dtype: torch.dtype,
+    packed_weights: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cpu_kernels, "PACKED_WEIGHTS", packed_weights)
     model = make_model(rough=0.1, **settings)
     convert_linears(model, dtype)
     search = RandomSearch(model, SRC)
     for _ in range(4):
-        torch.testing.assert_close(search.step(), search.recompute(), atol=0.1, rtol=0.1)
+        search.assert_equals_forward_pass(tolerance=0.1)
         search.reorder(3)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import MultiHeadAttention, causal_mask
-from transformer_mt.model.kv_cache import BLOCK, LayerKVCache
 from transformer_mt.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -147,12 +146,10 @@ def zero_outputs(layer: nn.Module) -> None:
             nn.init.zeros_(last.bias)
 
 
-def run_decoder(layer: DecoderLayer, x: Tensor, cache: LayerKVCache | None = None) -> Tensor:
-    """Run a decoder layer; with a cache, `x` is one new position, and the mask hides free slots."""
-    states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
-    mask = causal_mask(x.size(1)) if cache is None else (torch.arange(BLOCK) <= cache.n_used)[None, None, None]
-    memory_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
-    return layer(x, mask, layer.cross_attention.project_keys_values(states), memory_mask, cache)
+def run_decoder(layer: DecoderLayer, x: Tensor) -> Tensor:
+    src_states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
+    src_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
+    return layer(x, causal_mask(x.size(1)), src_states, src_mask)
 
 
 def test_zero_sublayers_are_the_identity_with_pre_norm(x: Tensor) -> None:
@@ -174,16 +171,7 @@ def test_layers_do_not_modify_their_inputs(norm_position: str, x: Tensor) -> Non
     make_final_norm(settings)(x)
     run_encoder(x, norm_position=norm_position)
     run_decoder(DecoderLayer(settings), x)
-    run_decoder(DecoderLayer(settings), x, LayerKVCache())
     assert torch.equal(x, before)
-
-
-@NORMS
-@torch.inference_mode()
-def test_a_layer_with_a_cache_equals_one_pass(norm_position: str, x: Tensor) -> None:
-    layer, cache = DecoderLayer(config(norm_position=norm_position)), LayerKVCache()
-    steps = [run_decoder(layer, x[:, t : t + 1], cache) for t in range(L)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), run_decoder(layer, x))
 
 
 @pytest.mark.parametrize("name", ["residual", "attention", "activation"])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import MultiHeadAttention, padding_mask
+from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
@@ -284,7 +285,7 @@ def test_positions_that_grew_in_inference_mode_serve_training(make_model: MakeMo
     model = make_model()
     model.encoder.embedding.positions = SinusoidalPositions(16, length=2)
     with torch.inference_mode():
-        model.start(SRC)
+        model.encode(SRC)
     model.train()(SRC, TGT).sum().backward()
 
 
@@ -388,7 +389,8 @@ def test_the_model_does_not_modify_its_inputs(make_model: MakeModel) -> None:
     model.decoder(TGT, memory, mask)
     model.logits(states)
     with torch.inference_mode():
-        model.step(tokens, model.start(SRC))
+        decoder = InferenceModel(model)
+        decoder.step(tokens, decoder.start(SRC))
     assert all(map(torch.equal, inputs, before))
 
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
+from search_helpers import RandomSearch
 from torch import Tensor, nn
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import FusedLinear, LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
@@ -98,15 +98,16 @@ def flat_gradient(model: Transformer, dtype: torch.dtype) -> torch.Tensor:
 
 
 def check_model(model: Transformer, folder: Path) -> None:
-    """Check forward, backward, cached decoding, saving and loading; inputs are not modified."""
+    """Check forward, backward, step-by-step decoding, saving and loading; inputs are not modified."""
     before = SRC.clone(), TGT.clone()
     with torch.no_grad():
         whole = model.logits(model(SRC, TGT))
-        for decoder in (model, InferenceModel(model)):
-            cache = decoder.start(SRC)
-            for t in range(TGT.size(1)):
-                logits = decoder.logits(decoder.step(TGT[:, t, None], cache))[:, 0]
-                torch.testing.assert_close(logits, whole[:, t], atol=1e-4, rtol=1e-4)
+        search = RandomSearch(model, F.pad(SRC, (0, 0, 0, 1), value=PAD))  # the last source has no tokens
+        for t in range(5):
+            search.assert_equals_forward_pass()
+            search.reorder(3)
+            if t == 2:
+                search.select(torch.tensor([3, 0, 2]))
     alone = model.logits(model(SRC[1:2, :2], TGT[1:2, :3]))
     torch.testing.assert_close(alone[0], whole[1, :3], atol=1e-4, rtol=1e-4)
 

@@ -3,9 +3,9 @@
 With fewer key/value heads than query heads it is multi-query (Shazeer 2019) or grouped-query attention (Ainslie et al.
 2023): query head h uses key/value head h * G // H.
 
-`B` batch, `T` queries, `S` keys, `L` either, `D` model width, `H` query heads, `G` key/value heads, `E` = D / H head
-width. A mask broadcasts to [B, H, T, S]. A bool mask is True where attention is allowed; a float mask is added to the
-scores (kv_cache.py). A `PackedMask` stores offsets instead of a matrix (packing.py).
+`B` batch, `T` queries, `S` keys, `L` either, `D` model width, `H` query heads, `G` key/value heads, `R` = H / G, `E` =
+D / H head width. A mask is True where attention is allowed, and broadcasts to [B, H, T, S]. A `PackedMask` stores
+offsets instead of a matrix (packing.py). Inference adds a mask of floats to the scores.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from transformer_mt.model.cpu_kernels import (
     MASKED_SCORE,
+    SHORT_KEYS,
     explicit_attention_is_faster,
     masked_softmax_cpu,
     uses_cpu_kernels,
@@ -27,7 +28,7 @@ from transformer_mt.model.cuda_kernels import packed_attention
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import FusedLinear, Linear, dropout, make_norm
 from transformer_mt.model.packing import PackedMask
-from transformer_mt.model.positions import NoPositions, Positions, make_rotation
+from transformer_mt.model.positions import Rotation, rotate
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
@@ -58,57 +59,61 @@ class MultiHeadAttention(nn.Module):
     """Attention with its projections.
 
     Projections and attention are separate calls, because queries and keys have different origins. Self-attention
-    projects all three from one input (`project`). Cross-attention projects the queries from the target and the keys and
-    values from the encoder output, and a step-by-step decoder projects the latter only once per source.
+    projects all three from one input (`project`). Cross-attention projects the queries from the target, and the keys
+    and values from the encoder output.
+
+    Inference computes the projections itself, and then calls the same `split`, `prepare_queries` and `prepare_keys`.
     """
 
-    def __init__(self, config: ModelConfig, *, is_self: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         d_model, d_head = config.d_model, config.d_head
         self.n_heads, self.n_kv_heads, self.d_head = config.n_heads, config.kv_heads, d_head
-        self.dropout, self.has_norms = config.dropout.attention, config.qk_norm
+        self.dropout = config.dropout.attention
         self.queries_keys_values = FusedLinear(
             d_model, [d_model, *2 * [config.kv_heads * d_head]], config.attention_bias
         )
         self.output = Linear(d_model, d_model, config.attention_output_bias)
         self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
-        self.rotation = make_rotation(config) if is_self else NoPositions()
         self.attend: AttentionFunction = attend
 
-    def project(self, x: Tensor, positions: Positions | None = None) -> tuple[Tensor, KeysValues]:
-        """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E].
-
-        `positions` are the positions of the columns of `x`, see positions.py.
-        """
-        groups, heads = self.n_kv_heads, self._split_heads(self.queries_keys_values(x))  # [B, H + 2 G, L, E]
-        queries_keys, values = heads.split_with_sizes([self.n_heads + groups, groups], dim=1)
-        if self.has_norms:
-            queries, keys = queries_keys.split_with_sizes([self.n_heads, groups], dim=1)
-            normalized = [self.query_norm(queries), self.key_norm(keys)]
-            queries_keys = torch.cat(normalized, dim=1).to(values.dtype)  # [B, H + G, L, E]
-        rotated = self.rotation(queries_keys, positions)
-        queries, keys = rotated.split_with_sizes([self.n_heads, groups], dim=1)
-        return queries, KeysValues(keys, values)
+    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, KeysValues]:
+        """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]."""
+        return self.split(self.queries_keys_values(x), rotation)
 
     def project_queries(self, x: Tensor) -> Tensor:
         """Project only queries, of cross-attention. [B, T, D] -> [B, H, T, E]."""
         (queries,) = self.queries_keys_values.project(x, 0, 1)
-        heads = self._split_heads(queries)
-        return self.query_norm(heads).to(queries.dtype) if self.has_norms else heads
+        return self.prepare_queries(self.split_heads(queries))
 
     def project_keys_values(self, states: Tensor) -> KeysValues:
         """Project only keys and values, of cross-attention. [B, S, D] -> 2 x [B, G, S, E]."""
-        keys, values = map(self._split_heads, self.queries_keys_values.project(states, 1, 3))
-        return KeysValues(self.key_norm(keys).to(values.dtype) if self.has_norms else keys, values)
+        keys, values = map(self.split_heads, self.queries_keys_values.project(states, 1, 3))
+        return KeysValues(self.prepare_keys(keys), values)
 
     def forward(self, queries: Tensor, keys_values: KeysValues, mask: Mask) -> Tensor:
         """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]."""
         context = self.attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
         return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        return x.view(x.size(0), x.size(1), -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
+    def split(self, projected: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, KeysValues]:
+        """Split a projection into queries, keys and values. [B, L, (H + 2 G) E] -> [B, H, L, E], 2 x [B, G, L, E]."""
+        heads, groups = self.split_heads(projected), self.n_kv_heads  # [B, H + 2 G, L, E]
+        queries, keys, values = heads.split_with_sizes([self.n_heads, groups, groups], dim=1)
+        return self.prepare_queries(queries, rotation), KeysValues(self.prepare_keys(keys, rotation), values)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """Split the last dimension into heads. [B, L, H * E] -> [B, H, L, E]."""
+        return x.view(x.size(0), x.size(1), -1, self.d_head).transpose(1, 2)
+
+    def prepare_queries(self, queries: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """Normalise and rotate queries. [B, H, L, E] -> [B, H, L, E]."""
+        return rotate(self.query_norm(queries).to(queries.dtype), rotation)
+
+    def prepare_keys(self, keys: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """Normalise and rotate keys. [B, G, L, E] -> [B, G, L, E]."""
+        return rotate(self.key_norm(keys).to(keys.dtype), rotation)
 
 
 def attend(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float = 0.0) -> Tensor:
@@ -128,8 +133,8 @@ def attend(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: f
 def fused_attention(queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
     """Compute `attend` with PyTorch's fused kernel, which never holds all attention weights.
 
-    The CUDA kernel that accepts a mask does not support grouped queries. So the R = H / G query heads that share a
-    key/value head become one head with R * T queries.
+    The CUDA kernel that accepts a mask does not support grouped queries. So the R query heads that share a key/value
+    head become one head with R * T queries.
     """
     batch, groups = keys_values.keys.shape[:2]
     shape, is_grouped = queries.shape, groups < queries.size(1)
@@ -145,7 +150,7 @@ def explicit_attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute `attend` step by step; also return the weights before dropout. [B, H, T, E], [B, H, T, S].
 
-    The R = H / G query heads that share a key/value head become one head with R * T queries.
+    The R query heads that share a key/value head become one head with R * T queries.
     """
     keys, values = keys_values
     if keys.stride(2) != keys.size(3):  # products with strided keys and values take twice as long
@@ -159,12 +164,7 @@ def explicit_attention(
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Return softmax(scale * scores) over the last dimension in fp32, and 0 where `mask` is False.
-
-    A mask of floats is added to the scores. [B, H, T, S] -> [B, H, T, S]
-    """
-    if mask is not None and mask.is_floating_point():
-        return torch.add(mask, scores.float(), alpha=scale).softmax(-1)
+    """Return softmax(scale * scores) over the last dimension in fp32, and 0 where `mask` is False. [B, H, T, S]."""
     if uses_cpu_kernels(scores.device):
         return masked_softmax_cpu(scores, mask, scale)
     scores = scores.float() * scale
@@ -172,3 +172,31 @@ def masked_softmax(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         return scores.softmax(-1)
     # The fill value is finite, so a row that is masked completely is not NaN; the product sets it to 0.
     return scores.masked_fill(~mask, MASKED_SCORE).softmax(-1) * mask
+
+
+# --- inference --------------------------------------------------------------------------------------------------------
+
+
+def expand_mask(mask: Tensor, n_heads: int, n_kv_heads: int, length: int, dtype: torch.dtype) -> Tensor:
+    """Expand a mask of floats once for all layers, as `infer_attention` needs it. [B, 1, 1 or L, C] -> [B G, R L, C].
+
+    PyTorch's fused attention is faster on a GPU and for many keys of many queries, and gets the mask as it is.
+    """
+    batch, _, _, n_keys = mask.shape
+    if not mask.is_cpu or (dtype == torch.float32 and min(length, n_keys) > SHORT_KEYS):
+        return mask
+    return mask.expand(batch, n_heads, length, n_keys).reshape(batch * n_kv_heads, -1, n_keys)
+
+
+def infer_attention(queries: Tensor, keys_values: KeysValues, mask: Tensor) -> Tensor:
+    """Compute softmax(Q K^T / sqrt(E) + mask) V without gradient. [B, H, L, E], 2 x [B, G, C, E] -> [B, H, L, E]."""
+    if mask.dim() == 4:
+        return fused_attention(queries, keys_values, mask)
+    shape, scale = queries.shape, queries.size(3) ** -0.5
+    keys, values = keys_values.keys.flatten(0, 1).mT, keys_values.values.flatten(0, 1)  # [B G, E, C], [B G, C, E]
+    grouped = queries.reshape(mask.size(0), -1, shape[3])  # [B G, R L, E]
+    if grouped.dtype == torch.float32:
+        weights = torch.baddbmm(mask, grouped, keys, alpha=scale).softmax(-1)  # [B G, R L, C]
+    else:
+        weights = torch.add(mask, torch.bmm(grouped, keys).float(), alpha=scale).softmax(-1).to(values.dtype)
+    return torch.bmm(weights, values).view(shape)

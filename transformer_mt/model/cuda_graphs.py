@@ -146,17 +146,6 @@ class GraphModel:
                 del self._unused[0]
 
 
-class _Slots:
-    """Keys and values of one layer."""
-
-    def __init__(self, slots: Tensor, index: Tensor) -> None:
-        self.slots, self.index = slots, index
-
-    def append_stacked(self, new: Tensor) -> Tensor:
-        """Write keys and values at the current slots. [2, B, G, K, E] -> [2, B, G, C, E]."""
-        return self.slots.index_copy_(3, self.index, new)
-
-
 class StepGraph:
     """A captured step with its buffers."""
 
@@ -166,12 +155,14 @@ class StepGraph:
         n, n_hypotheses, source, n_slots = size
         heads, width = keys.size(1), keys.size(3)
         self.model, self.size, self._masked = model, size, masked_score(keys.dtype)
-        self.memory = [KeysValues(*keys.new_zeros(2, n, heads, source, width).unbind()) for _ in state.memory]
+        self.memory, self.slots = (
+            [KeysValues(*keys.new_zeros(2, n, heads, length, width)) for _ in state.memory]
+            for length in (source, n_slots)
+        )
         self.memory_mask, self.mask = keys.new_zeros(n, 1, 1, source), keys.new_zeros(n, 1, n_hypotheses, n_slots)
         self.tokens = torch.zeros(n, n_hypotheses, dtype=torch.long, device=keys.device)
         self.position, self._columns = self.tokens.new_zeros(1), torch.arange(n_hypotheses, device=keys.device)
         self._slot_index = self._columns.clone()
-        self.layers = [_Slots(keys.new_zeros(2, n, heads, n_slots, width), self._slot_index) for _ in state.memory]
         self._new_mask = self.mask.new_full((n, 1, n_hypotheses, n_hypotheses), self._masked)
         self._new_mask.diagonal(dim1=-2, dim2=-1).zero_()
         longest = n_slots // n_hypotheses + 1  # each position but the first has a slot per hypothesis
@@ -179,7 +170,7 @@ class StepGraph:
         self._tables: list[Tensor] = []
         self.states: Tensor | None = None  # [B, K, D]
         self._replay: Callable[[], None] | None = None
-        buffers = [*(x for layer in self.memory for x in layer), *(each.slots for each in self.layers), self.mask]
+        buffers = [self.mask, *(each for layer in (*self.memory, *self.slots) for each in layer)]
         self.n_bytes = sum(each.numel() * each.element_size() for each in buffers)
 
     def append_step(self, n_hypotheses: int) -> tuple[Packing, Tensor]:
@@ -187,20 +178,23 @@ class StepGraph:
         self.mask.index_copy_(3, self._slot_index, self._new_mask)
         return Packing(self.position, self.position, self._n_positions), self.mask
 
+    def append(self, layer: int, new: KeysValues) -> KeysValues:
+        """Write keys and values at the current slots. 2 x [B, G, K, E] -> 2 x [B, G, C, E]."""
+        slots = self.slots[layer]
+        return KeysValues(*(old.index_copy_(2, self._slot_index, each) for old, each in zip(slots, new, strict=True)))
+
     def load(self, state: KVCache) -> None:
         """Copy a state into the buffers, and replace its tensors by views of them."""
         n, n_used = len(state.mask), state.n_used
         for mask, old in ((self.memory_mask, state.memory_mask), (self.mask, state.mask[..., :n_used])):
             mask.fill_(self._masked)[:n, ..., : old.size(3)] = old
         state.memory_mask, state.mask = self.memory_mask[:n], self.mask[:n]
-        for i, layer in enumerate(self.memory):
-            for buffer, old in zip(layer, state.memory[i], strict=True):
-                buffer.zero_()[:n, :, : old.size(2)] = old
-            state.memory[i] = KeysValues(*(buffer[:n] for buffer in layer))
-        for layer, old_layer in zip(self.layers, state.layers, strict=True):
-            assert old_layer.slots is not None
-            layer.slots.zero_()[:, :n, :, :n_used] = old_layer.slots[:, :, :, :n_used]
-            old_layer.slots = layer.slots[:, :n]
+        for buffers, layers, end in ((self.memory, state.memory, None), (self.slots, state.slots, n_used)):
+            for i, layer in enumerate(buffers):
+                for buffer, old in zip(layer, layers[i], strict=True):
+                    used = old[:, :, :end]
+                    buffer.zero_()[:n, :, : used.size(2)] = used
+                layers[i] = KeysValues(*(buffer[:n] for buffer in layer))
         self._rewind(state)
 
     def step(self, tokens: Tensor, state: KVCache) -> Tensor:
@@ -209,8 +203,7 @@ class StepGraph:
         self.tokens[: len(tokens)] = tokens
         self._replay()
         state.position += 1
-        for each in (state, *state.layers):
-            each.n_used += tokens.size(1)
+        state.n_used += tokens.size(1)
         return self.states[: len(tokens)]
 
     def capture(self, tokens: Tensor, state: KVCache, capture: Capture) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import KeysValues, Mask, MultiHeadAttention
-from transformer_mt.model.kv_cache import LayerKVCache
+from transformer_mt.model.attention import Mask, MultiHeadAttention
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import Dropout, FusedLinear, Linear, make_norm
-from transformer_mt.model.positions import Positions
+from transformer_mt.model.positions import Rotation
 
 Sublayer = Callable[[Tensor], Tensor]
 """Self-attention, cross-attention or feed-forward. [B, L, D] -> [B, L, D]"""
@@ -113,17 +112,16 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config, is_self=True)
+        self.self_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList([make_residual(config) for _ in range(2)])
 
-    def forward(self, x: Tensor, mask: Mask, positions: Positions | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask, rotation: Rotation | None = None) -> Tensor:
         """Apply both sub-layers. [B, S, D] -> [B, S, D]."""
         attention_residual, feed_forward_residual = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
-            queries, keys_values = self.self_attention.project(h, positions)
-            return self.self_attention(queries, keys_values, mask)
+            return self.self_attention(*self.self_attention.project(h, rotation), mask)
 
         x = attention_residual(x, attend_to_self)
         return feed_forward_residual(x, self.feed_forward)
@@ -134,32 +132,23 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config, is_self=True)
-        self.cross_attention = MultiHeadAttention(config, is_self=False)
+        self.self_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList([make_residual(config) for _ in range(3)])
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Mask,
-        memory: KeysValues,
-        memory_mask: Mask,
-        cache: LayerKVCache | None = None,
-        positions: Positions | None = None,
+        self, x: Tensor, mask: Mask, src_states: Tensor, src_mask: Mask, rotation: Rotation | None = None
     ) -> Tensor:
-        """Apply the three sub-layers. [B, T, D] -> [B, T, D].
-
-        With a cache, `x` contains only the new positions, and `mask` covers all slots of the cache.
-        """
+        """Apply the three sub-layers. [B, T, D], [B, S, D] -> [B, T, D]."""
         self_residual, cross_residual, feed_forward_residual = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
-            queries, keys_values = self.self_attention.project(h, positions)
-            return self.self_attention(queries, cache.append(keys_values) if cache else keys_values, mask)
+            return self.self_attention(*self.self_attention.project(h, rotation), mask)
 
         def attend_to_source(h: Tensor) -> Tensor:
-            return self.cross_attention(self.cross_attention.project_queries(h), memory, memory_mask)
+            queries = self.cross_attention.project_queries(h)
+            return self.cross_attention(queries, self.cross_attention.project_keys_values(src_states), src_mask)
 
         x = self_residual(x, attend_to_self)
         x = cross_residual(x, attend_to_source)

@@ -20,6 +20,8 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.packing import Packing
 
 Positions = slice | Packing
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and signed sines of rotary positions. [L, E] or [1, E] each"""
 
 INITIAL_LENGTH = 512
 """Initial length of a computed table."""
@@ -83,14 +85,6 @@ def table_rows(positions: Positions | None, length: int) -> tuple[int, slice | T
     return positions.stop, positions
 
 
-class NoPositions(nn.Module):
-    """Identity, for models without positions."""
-
-    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
-        """Return `x`."""
-        return x
-
-
 # --- added to the embeddings ------------------------------------------------------------------------------------------
 
 
@@ -128,6 +122,14 @@ class LearnedPositions(nn.Module):
         return x + self.table[index]
 
 
+class NoPositions(nn.Module):
+    """Identity, for models without positions in their embeddings."""
+
+    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
+        """Return `x`."""
+        return x
+
+
 def make_positions(config: ModelConfig) -> nn.Module:
     """Build the module that adds positions to embeddings."""
     if config.positions == "sinusoidal":
@@ -143,20 +145,28 @@ def make_positions(config: ModelConfig) -> nn.Module:
 class Rotary(PositionTable):
     """Rotary positions: pairs of elements rotate by angles proportional to the position (Su et al. 2021).
 
-    The product of a query and a key then depends only on their distance.
+    The product of a query and a key then depends only on their distance. All layers share the rotation.
     """
 
     def __init__(self, width: int, length: int = INITIAL_LENGTH) -> None:
         super().__init__(rotary_table, width, length)
 
-    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
-        """Rotate queries and keys. [B, H, L, E] -> [B, H, L, E]."""
-        end, index = table_rows(positions, x.size(2))
-        cos, sin = self.get(end)[:, index].to(x.dtype).unbind()  # [L, E] each
-        partners = x.roll(self.width // 2, dims=-1)  # the other element of each pair
-        return x * cos + partners * sin
+    def forward(self, positions: Positions | None, length: int) -> Rotation:
+        """Return the rotation of `length` columns at these positions."""
+        end, index = table_rows(positions, length)
+        cos, sin = self.get(end)[:, index].unbind()
+        return cos, sin
 
 
-def make_rotation(config: ModelConfig) -> nn.Module:
-    """Build the module that rotates the queries and keys of self-attention."""
-    return Rotary(config.d_head) if config.positions == "rotary" else NoPositions()
+def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:
+    """Rotate queries or keys. [B, H, L, E] -> [B, H, L, E]."""
+    if rotation is None:
+        return x
+    cos, sin = (each.to(x.dtype) for each in rotation)
+    partners = x.roll(x.size(-1) // 2, dims=-1)  # the other element of each pair
+    return x * cos + partners * sin
+
+
+def make_rotary(config: ModelConfig) -> Rotary | None:
+    """Build the rotary positions of a stack, if it has any."""
+    return Rotary(config.d_head) if config.positions == "rotary" else None

@@ -1,7 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017).
 
-`B` batch, `S` source length, `T` target length, `L` either, `K` hypotheses per sentence, `D` model width, `H` heads,
-`V` vocabulary.
+`B` batch, `S` source length, `T` target length, `L` either, `D` model width, `H` heads, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -9,19 +8,19 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar, cast
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, Mask, causal_mask, explicit_attention, padding_mask
-from transformer_mt.model.cpu_kernels import slice_sources
-from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.modules import Dropout, Linear, initialise, make_norm
 from transformer_mt.model.packing import PackedMask, Packing, PackingPair
-from transformer_mt.model.positions import Positions, make_positions
+from transformer_mt.model.positions import Positions, Rotation, make_positions, make_rotary
 
 
 class Vocabulary(Protocol):
@@ -80,7 +79,7 @@ class Stack(nn.Module):
         self, config: ModelConfig, n_layers: int, make_layer: Callable[[ModelConfig], nn.Module], embedding: Embedding
     ) -> None:
         super().__init__()
-        self.embedding = embedding
+        self.embedding, self.rotary = embedding, make_rotary(config)
         self.word_dropout, self.layer_drop = config.dropout.word, config.layer_drop
         self.dropout = Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList([make_layer(config) for _ in range(n_layers)])
@@ -98,6 +97,10 @@ class Stack(nn.Module):
             dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
             ids = ids.masked_fill(dropped, self.embedding.pad_id)
         return self.dropout(self.embedding(ids, positions))
+
+    def make_rotation(self, positions: Positions | None, length: int) -> Rotation | None:
+        """Return the rotation of queries and keys at these positions, if the model has rotary positions."""
+        return None if self.rotary is None else self.rotary(positions, length)
 
     def active_layers(self) -> Iterator[nn.Module]:
         """Yield the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
@@ -117,9 +120,9 @@ class Encoder(Stack):
 
     def forward(self, src: Tensor, mask: Mask, packing: Packing | None = None) -> Tensor:
         """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
-        x = self.embed(src, packing)
+        x, rotation = self.embed(src, packing), self.make_rotation(packing, src.size(1))
         for layer in self.active_layers():
-            x = layer(x, mask, packing)
+            x = layer(x, mask, rotation)
         return self.norm(x)
 
 
@@ -129,29 +132,15 @@ class Decoder(Stack):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__(config.for_stack(config.decoder), config.decoder.n_layers, DecoderLayer, embedding)
 
-    def project_memory(self, src_states: Tensor) -> list[KeysValues]:
-        """Project the encoder states to keys and values for each layer's cross-attention. [B, S, D]."""
-        layers = cast("list[DecoderLayer]", list(self.layers))
-        return [layer.cross_attention.project_keys_values(src_states) for layer in layers]
-
-    def forward(self, tgt_in: Tensor, src_states: Tensor, memory_mask: Mask, packing: Packing | None = None) -> Tensor:
+    def forward(self, tgt_in: Tensor, src_states: Tensor, src_mask: Mask, packing: Packing | None = None) -> Tensor:
         """Decode all positions at once (teacher forcing). [B, T], [B, S, D] -> [B, T, D].
 
         The causal mask also hides padding from real tokens, because padding is on the right.
         """
-        x = self.embed(tgt_in, packing)
+        x, rotation = self.embed(tgt_in, packing), self.make_rotation(packing, tgt_in.size(1))
         mask = PackedMask(packing, packing, True) if packing else causal_mask(tgt_in.size(1), tgt_in.device)
-        for layer in cast("Iterator[DecoderLayer]", self.active_layers()):
-            memory = layer.cross_attention.project_keys_values(src_states)
-            x = layer(x, mask, memory, memory_mask, positions=packing)
-        return self.norm(x)
-
-    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Decode the next position of each hypothesis. [B, K] -> [B, K, D]."""
-        position, mask = cache.append_step(tokens.size(1))
-        x = self.embed(tokens, position)
-        for layer, memory, layer_cache in zip(self.layers, cache.memory, cache.layers, strict=True):
-            x = layer(x, mask, memory, cache.memory_mask, layer_cache, position)
+        for layer in self.active_layers():
+            x = layer(x, mask, src_states, src_mask, rotation)
         return self.norm(x)
 
 
@@ -207,20 +196,8 @@ class Transformer(nn.Module):
         logits.select(-1, self.tgt_pad).fill_(-math.inf)
         return logits
 
-    def start(self, src: Tensor) -> KVCache:
-        """Encode the source and return the cache for step-by-step decoding. [B, S]."""
-        encoded = map(self.encode, slice_sources(src, self.src_pad))
-        return KVCache.cat([KVCache(self.decoder.project_memory(states), mask) for states, mask in encoded])
-
-    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Append a token to each hypothesis in the cache, and return its decoder state. [B, K] -> [B, K, D]."""
-        return self.decoder.step(tokens, cache)
-
 
 # --- attention weights ------------------------------------------------------------------------------------------------
-
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
-StackT = TypeVar("StackT", bound=Stack)
 
 
 class AttentionWeights(NamedTuple):
@@ -231,48 +208,39 @@ class AttentionWeights(NamedTuple):
     cross: list[Tensor]  # [B, H, T, S] each
 
 
-@torch.no_grad()
 def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
     """Compute all attention weights of one forward pass of a model in evaluation mode. [B, S], [B, T]."""
-    encoder, encoder_weights = _record(model.encoder, "self_attention")
-    decoder, decoder_weights = _record(model.decoder, "self_attention")
-    decoder, cross_weights = _record(decoder, "cross_attention")
-    _copy_with(model, encoder=encoder, decoder=decoder)(src, tgt_in)
-    return AttentionWeights(encoder_weights, decoder_weights, cross_weights)
+    encoder, decoder = ("encoder", "self_attention"), ("decoder", "self_attention")
+    return AttentionWeights(*_record(model, src, tgt_in, encoder, decoder, ("decoder", "cross_attention")))
 
 
-@torch.no_grad()
 def cross_attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> list[Tensor]:
     """Compute only `AttentionWeights.cross`, which takes less time. [B, S], [B, T] -> n_layers x [B, H, T, S]."""
-    decoder, weights = _record(model.decoder, "cross_attention")
-    _copy_with(model, decoder=decoder)(src, tgt_in)
+    (weights,) = _record(model, src, tgt_in, ("decoder", "cross_attention"))
     return weights
 
 
-def _record(stack: StackT, attention: str) -> tuple[StackT, list[Tensor]]:
-    """Return a copy of a stack that records one kind of attention, and the list that gets the weights of each layer.
+@torch.no_grad()
+def _record(model: Transformer, src: Tensor, tgt_in: Tensor, *kinds: tuple[str, str]) -> list[list[Tensor]]:
+    """Return the weights of each layer for each kind of attention, given as its stack and its name in the layer.
 
-    The copy shares everything else with the original, which other threads may use.
+    The pass runs on a copy of the modules, which shares the tensors, because other threads may use the model.
     """
-    assert not stack.training
-    weights: list[Tensor] = []
-
-    def attend_and_record(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float) -> Tensor:
-        assert not isinstance(mask, PackedMask)
-        context, found = explicit_attention(queries, keys_values, mask, dropout_rate)
-        weights.append(found)
-        return context
-
-    def record(layer: nn.Module) -> nn.Module:
-        twin = copy.copy(getattr(layer, attention))
-        twin.attend = attend_and_record
-        return _copy_with(layer, **{attention: twin})
-
-    return _copy_with(stack, layers=nn.ModuleList(map(record, stack.layers))), weights
+    assert not model.training
+    twin = copy.deepcopy(model, {id(each): each for each in chain(model.parameters(), model.buffers())})
+    weights: list[list[Tensor]] = []
+    for stack, attention in kinds:
+        weights.append([])
+        for layer in cast(Stack, getattr(twin, stack)).layers:
+            getattr(layer, attention).attend = partial(_attend_and_record, weights[-1])
+    twin(src, tgt_in)
+    return weights
 
 
-def _copy_with(module: ModuleT, **children: nn.Module) -> ModuleT:
-    """Return a copy of a module that shares everything but some children."""
-    twin = copy.copy(module)
-    vars(twin)["_modules"] = {**vars(module)["_modules"], **children}
-    return twin
+def _attend_and_record(
+    weights: list[Tensor], queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float
+) -> Tensor:
+    assert not isinstance(mask, PackedMask)
+    context, found = explicit_attention(queries, keys_values, mask, dropout_rate)
+    weights.append(found)
+    return context
