@@ -230,7 +230,7 @@ def test_unreadable_files_do_not_hide_other_runs(make: Callable[[Path], None], h
     assert "run " in listed
     for command, name, *text in (
         ("translate", "run0", "one"),
-        ("translate", "run4", "one"),
+        ("translate", "run3", "one"),
         ("config", "run1/config.yaml"),
     ):
         assert tmt(command, hostile.parent / name, *text).returncode == 2
