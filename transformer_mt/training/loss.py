@@ -180,9 +180,10 @@ def cross_entropy(
     """
     label_entries = torch.arange(len(labels), device=labels.device), labels
     label_logits = logits[label_entries].float()
-    # other types than fp32 are converted without a copy of the logits
-    in_place = {"out": logits} if logits.dtype == torch.float32 else {"dtype": torch.float32}
-    probabilities = torch.softmax(logits, -1, **in_place)
+    if logits.dtype == torch.float32:
+        probabilities = torch.softmax(logits, -1, out=logits)
+    else:  # converts without a copy of the logits
+        probabilities = torch.softmax(logits, -1, dtype=torch.float32)
     label_probabilities = probabilities[label_entries]
     nll = -label_probabilities.clamp(min=TINY).log()
     probabilities[label_entries] = label_probabilities - (1 - smoothing)
