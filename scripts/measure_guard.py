@@ -19,9 +19,9 @@ from pathlib import Path
 
 import sacrebleu
 from trainings import run_script
+from transformer_mt.decoding.line_splitting import LineTranslator
 
 from transformer_mt.data.text_files import has_letters, read_aligned_files
-from transformer_mt.decoding.line_splitting import LineTranslator
 from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.tools.export.engine_choice import load_translator
 from transformer_mt.tools.robustness.guard import Guard, ignore_faults

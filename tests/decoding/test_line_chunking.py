@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from transformer_mt.decoding.line_splitting import LineChunker, TranslatedLine, iterate_word_offsets
 
 from transformer_mt.decoding.interface import WordAlignment
-from transformer_mt.decoding.line_splitting import LineChunker, TranslatedLine, iterate_word_offsets
 from transformer_mt.decoding.translator import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.letter_case import to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
@@ -21,7 +22,6 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import (
     CaseStage,
     Translation,

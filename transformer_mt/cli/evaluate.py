@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt import __version__
 from transformer_mt.choices import EngineName, TextKind
@@ -24,25 +20,17 @@ from transformer_mt.cli.options import (
     ensemble_option,
     json_flag,
     language,
-    load_translator,
     number,
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
-from transformer_mt.data.text_files import find_structure, read_aligned_files
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_input import Line
-from transformer_mt.flows.line_output import check_output, open_output
-from transformer_mt.system.log import log
+from transformer_mt.flows.line_output import check_output
+from transformer_mt.flows.translation import load_translator
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.behaviour_tests import BehaviourResult
-    from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
-    from transformer_mt.evaluation.degenerate import Sample
-    from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, MetricComparison, Scorer, Texts
-    from transformer_mt.evaluation.robustness import RobustnessScore
-    from transformer_mt.flows.configuration import Config
-    from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.flows.scoring import Comparison, Evaluation, FileScoring
 
 N_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine"}
@@ -63,11 +51,11 @@ class TextKindOptions(OptionGroup):
         "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
     )
 
-    def make_scorer(self) -> Scorer:
-        """Return the scorer of files."""
-        from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
+    def make_scoring(self) -> FileScoring:
+        """Return how files are scored."""
+        from transformer_mt.flows.scoring import FileScoring
 
-        return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
+        return FileScoring(self.tgt_lang, self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,17 +104,28 @@ class Evaluate(Command):
         _check_arguments(self)
         if len(self.systems) == 1:
             _evaluate(self)
-        else:
-            comparison = _compare(self)
-            if self.json:
-                print_json({"tmt": __version__, **asdict(comparison)})
-            else:
-                comparison.show()
+            return
+        from transformer_mt.flows.scoring import compare
 
-    def load_translator(self, run: Path) -> Translator:
+        assert self.ref  # checked
+        comparison = compare(
+            self.systems,
+            self.src,
+            self.ref,
+            self.loading.checkpoint or "best",
+            self.load,
+            self.text_kind.make_scoring(),
+            N_SHOWN if self.show is None else self.show,
+        )
+        if self.json:
+            print_json({"tmt": __version__, **asdict(comparison)})
+        else:
+            _show_comparison(comparison)
+
+    def load(self, run: Path) -> Translator:
         """Load the model of a run, or the ensemble, with the options of the search."""
         overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
-        return load_translator(run, self.loading, overrides, ensemble=self.ensemble, chooses_engine=True)
+        return load_translator(run, self.loading.make_load_options(ensemble=self.ensemble), **overrides)
 
 
 def _check_arguments(args: Evaluate) -> None:
@@ -171,16 +170,29 @@ def _check_arguments(args: Evaluate) -> None:
 def _evaluate(args: Evaluate) -> None:
     """Score a run or a file, and run the behaviour tests."""
     from transformer_mt.evaluation.behaviour_tests import check_translations, load_behaviour_tests
+    from transformer_mt.flows.scoring import RunEvaluation, evaluate_file
 
     tests = load_behaviour_tests(args.expect) if args.expect else ()
     (path,) = args.systems
-    translator = args.load_translator(path) if path.is_dir() else None
-    header, evaluations = _evaluate_run(args, translator) if translator else _evaluate_file(args, path)
-    sets: dict[str, Any] = {}
+    translator = args.load(path) if path.is_dir() else None
+    if translator:
+        header, evaluations = RunEvaluation(
+            (args.src, args.ref) if args.src and args.ref else None,
+            args.set,
+            args.search.tag,
+            args.output,
+            args.robustness,
+            needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show)),
+        ).evaluate(translator)
+        header["checkpoint"] = args.loading.checkpoint or "best"
+    else:
+        assert args.ref  # checked
+        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scoring())
+    sets: dict[str, object] = {}
     for evaluation in evaluations:
         sets[evaluation.name] = evaluation.to_json()
         if not args.json:
-            evaluation.show(args.show or 0)
+            _show_evaluation(evaluation, args.show or 0)
     results: list[BehaviourResult] = []
     if translator and tests:
         tags = [test.tag or translator.config.tag for test in tests]
@@ -196,189 +208,31 @@ def _evaluate(args: Evaluate) -> None:
         sys.exit(1)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The scores of one test set. Only a run sets the last three fields."""
+def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
+    """Print the first translations, then a table of the scores."""
+    for sample in evaluation.samples[:n_samples]:
+        print_text(*sample.lines(), "")
+    seconds = "" if evaluation.seconds is None else f"{evaluation.seconds:.1f} s"
+    details = ", ".join(filter(None, (f"{evaluation.pairs:,} pairs", evaluation.method, seconds)))
+    print_text(f"{evaluation.name} ({details})")
+    rows: list[tuple[str, ...]] = []
+    for name, score in evaluation.scores.items():
+        interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else "-"
+        rows.append((name, f"{score.value:.2f}", interval, score.signature))
+    print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
+    _explain_missing_ter(evaluation.scores)
+    if evaluation.robustness:
+        from transformer_mt.evaluation.robustness import HEADER
 
-    name: str
-    pairs: int
-    scores: dict[str, IntervalScore]
-    samples: Sequence[Sample] = ()
-    method: str = ""
-    seconds: float | None = None
-    """Time to translate the test set."""
-    robustness: Sequence[RobustnessScore] = ()
-
-    def show(self, n_samples: int) -> None:
-        """Print the first translations, then a table of the scores."""
-        for sample in self.samples[:n_samples]:
-            print_text(*sample.lines(), "")
-        seconds = "" if self.seconds is None else f"{self.seconds:.1f} s"
-        print_text(f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})")
-        rows: list[tuple[str, ...]] = []
-        for name, score in self.scores.items():
-            interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else "-"
-            rows.append((name, f"{score.value:.2f}", interval, score.signature))
-        print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
-        if "TER" not in self.scores:
-            from transformer_mt.evaluation.metrics import NO_TER
-
-            print(NO_TER)
-        if self.robustness:
-            from transformer_mt.evaluation.robustness import HEADER
-
-            robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in self.robustness]
-            print_table(HEADER, robustness, numbers=(1, 2, 3, 4))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
-        metrics = {name.lower(): asdict(score) for name, score in self.scores.items()}
-        robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
-        return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
+        robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in evaluation.robustness]
+        print_table(HEADER, robustness, numbers=(1, 2, 3, 4))
 
 
-def _evaluate_file(args: Evaluate, path: Path) -> tuple[dict[str, Any], list[Evaluation]]:
-    """Score a file of translations. Return a header for JSON, and the scores."""
-    from transformer_mt.evaluation.metrics import score_with_intervals
+def _explain_missing_ter(metrics: Collection[str]) -> None:
+    if "TER" not in metrics:
+        from transformer_mt.evaluation.metrics import NO_TER
 
-    assert args.ref  # checked
-    scorer = args.text_kind.make_scorer()
-    hypotheses, references = _read_texts(path, args.ref)
-    _warn_of_suspicious_files(args, {path: hypotheses}, references)
-    scores = score_with_intervals(hypotheses, references, scorer)
-    header = {"hypotheses": str(path), "tgt_lang": args.text_kind.tgt_lang, "text": scorer.text}
-    return header, [Evaluation(str(args.ref), len(references), scores)]
-
-
-def _evaluate_run(args: Evaluate, translator: Translator) -> tuple[dict[str, Any], Iterator[Evaluation]]:
-    """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
-    from transformer_mt.evaluation.metrics import Scorer
-    from transformer_mt.flows import configuration
-
-    run = translator.runs[0].folder
-    config = configuration.load_run(run)
-    scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
-    test_sets = _read_test_sets(args, run, config, scorer)
-    first, *others = translator.runs
-    header = {
-        "run": str(run.path),
-        "checkpoint": args.loading.checkpoint or "best",
-        "step": first.step,
-        "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
-        "search": translator.config.method,
-        "decoding": translator.config.model_dump(mode="json"),
-        "engine": translator.engine.name,
-        "precision": translator.precision,
-        "tgt_lang": scorer.tgt_lang,
-        "text": scorer.text,
-    }
-    return header, (_evaluate_test_set(args, test_set, translator) for test_set in test_sets)
-
-
-def _read_test_sets(args: Evaluate, run: RunFolder, config: Config, scorer: Scorer) -> list[EvaluationSet]:
-    """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
-    from transformer_mt.flows.evaluation import make_evaluation_set
-    from transformer_mt.flows.prepare import load_split
-
-    if given := _read_files(args, config, scorer):
-        return [given]
-    corpora = {name: load_split(config, name) for name in _choose_test_sets(args, config)}
-    saved_fingerprints = run.read_metadata()["sha256"]
-    for name, corpus in corpora.items():
-        if saved_fingerprints.get(name, corpus.fingerprint) != corpus.fingerprint:
-            warnings.warn(
-                f"evaluate: the text of {name} has changed since {run.path} was trained; its scores are not comparable",
-                stacklevel=1,
-            )
-    test_sets = [make_evaluation_set(config, name, corpus) for name, corpus in corpora.items()]
-    return test_sets if args.search.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
-
-
-def _read_files(args: Evaluate, config: Config, scorer: Scorer) -> EvaluationSet | None:
-    """Read --src and --ref, if they are given. Warn if they are in other languages than the run."""
-    from transformer_mt.evaluation.metrics import EvaluationSet
-    from transformer_mt.tools.languages.detection import are_exchanged, find_other_language
-
-    if not args.src or not args.ref:
-        return None
-    sources, references = _read_texts(args.src, args.ref)
-    data = config.data
-    languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
-    if not others:
-        if are_exchanged(languages, sources, references):
-            log("tmt: warning: --src and --ref seem to be exchanged")
-            return EvaluationSet(str(args.src), sources, references, scorer)
-        sides = (args.src, sources, "from"), (args.ref, references, "into")
-        for (path, texts, side), language in zip(sides, languages, strict=True):
-            if other := find_other_language(texts, language):
-                log(f"tmt: warning: {path}: the text seems to be in {other}, and the run translates {side} {language}")
-    return EvaluationSet(str(args.src), sources, references, scorer)
-
-
-def _read_texts(*paths: Path) -> list[list[str]]:
-    """Read files with as many lines. Raises `UserError` for a table or a document, whose lines are not sentences."""
-    for path in paths:
-        if kind := find_structure(path):
-            raise UserError(f"{path}: looks like {kind.upper()}; write one sentence a line into a file of its own")
-    return read_aligned_files(*paths)
-
-
-def _warn_of_suspicious_files(args: Evaluate, systems: Mapping[Path, Texts], references: Texts) -> None:
-    """Warn if translations equal the references, or if BLEU needs --tgt-lang to choose the tokenizer."""
-    from transformer_mt.evaluation.metrics import resolve_bleu_tokenizer
-    from transformer_mt.tools.languages.detection import detect_language
-
-    for path, texts in systems.items():
-        if [*texts] == [*references]:
-            log(f"tmt: warning: {path}: all lines equal those of {args.ref}")
-    if len(systems) == len(args.systems) and not args.text_kind.tgt_lang:
-        language = detect_language(references) or ""
-        if (tokenizer := resolve_bleu_tokenizer("auto", language)) != "13a":
-            log(
-                f"tmt: warning: {args.ref} seems to be in {language}: pass --tgt-lang {language} ({tokenizer} for BLEU)"
-            )
-
-
-def _choose_test_sets(args: Evaluate, config: Config) -> list[str]:
-    """Return the names of the test sets of the run to score. There may be none if there are behaviour tests."""
-    if not config.data.test:
-        unused = [f"--{name}" for name in ("set", "output", "show") if getattr(args, name) is not None]
-        if args.expect and not unused:
-            return []
-        reason = f", so {unused[0]} has no effect" if unused else ""
-        raise UserError(f"evaluate: this run has no test sets (data.test){reason}; give --src and --ref")
-    if args.set is not None and args.set not in config.data.test:
-        raise UserError(f"evaluate: --set {args.set}: the test sets of this run are {', '.join(config.data.test)}")
-    names = list(config.data.test) if args.set is None else [args.set]
-    if args.output and len(names) > 1:
-        raise UserError(
-            f"evaluate: --output needs a single test set; choose one with --set (this run has {', '.join(names)})"
-        )
-    for source in (config.data.test[name] for name in names):
-        check_output(args.output, *map(Path, source.files))
-    return names
-
-
-def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Translator) -> Evaluation:
-    from transformer_mt.evaluation.degenerate import Sample
-    from transformer_mt.evaluation.metrics import score_with_intervals
-    from transformer_mt.evaluation.robustness import measure_robustness
-    from transformer_mt.flows.evaluation import translate_set
-    from transformer_mt.tools.robustness.guard import translate_guarded
-
-    sources, references = test_set.sources, test_set.references
-    with open_output(args.output) if args.output else nullcontext() as file:
-        start = time.perf_counter()
-        hypotheses = translate_set(translator, test_set)
-        seconds = time.perf_counter() - start
-        if file:
-            file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-    scores = score_with_intervals(hypotheses, references, test_set.scorer)
-    samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
-    steps = " + ".join(f"{run.step:,}" for run in translator.runs)
-    method = f"{translator.config.method}, step {steps}"
-    robustness = [*measure_robustness(test_set, partial(translate_guarded, translator))] if args.robustness else []
-    return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, robustness)
+        print(NO_TER)
 
 
 # --- several systems --------------------------------------------------------------------------------------------------
@@ -386,103 +240,43 @@ def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Tran
 SCORE = "{:.2f}"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The results of all comparisons. Systems are named by letters, in their order."""
-
-    systems: Mapping[str, str]
-    pairs: int
-    unit: str  # that lengths count: words or characters
-    metrics: Mapping[str, MetricComparison]
-    lengths: Sequence[LengthBucket]
-    frequencies: Sequence[FrequencyBucket]
-    sentences: Sequence[SentenceComparison]
-
-    def show(self) -> None:
-        """Print all results."""
-        from transformer_mt.evaluation.metrics import NO_TER
-
-        for letter, name in self.systems.items():
-            print_text(f"{letter}  {name}")
-        print_text(
-            f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation"
-        )
-        header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
-        print_table(header, list(self._score_rows()), numbers=range(2, len(header)))
-        for name, comparison in self.metrics.items():
-            print_text(f"{name:<6}  {comparison.signature}")
-        if "TER" not in self.metrics:
-            print(NO_TER)
-        letters = list(self.systems)
-        print_text(f"\nby {self.unit} of the reference")
-        head = [self.unit, "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
+def _show_comparison(comparison: Comparison) -> None:
+    """Print all results."""
+    for letter, name in comparison.systems.items():
+        print_text(f"{letter}  {name}")
+    pairs = f"{comparison.pairs:,} pairs"
+    print_text(f"\n{pairs}; p of the difference to A, by paired bootstrap and approximate randomisation")
+    header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
+    print_table(header, list(_score_rows(comparison)), numbers=range(2, len(header)))
+    for name, metric in comparison.metrics.items():
+        print_text(f"{name:<6}  {metric.signature}")
+    _explain_missing_ter(comparison.metrics)
+    letters, unit = list(comparison.systems), comparison.unit
+    print_text(f"\nby {unit} of the reference")
+    head = [unit, "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
+    rows = [
+        [bucket.words, f"{bucket.pairs:,}", *map(SCORE.format, [*bucket.bleu, *bucket.chrf])]
+        for bucket in comparison.lengths
+    ]
+    print_table(head, rows, numbers=range(1, len(head)))
+    if comparison.frequencies:
+        print_text(f"\nF1 of {unit}, by their frequency in the training text")
         rows = [
-            [bucket.words, f"{bucket.pairs:,}", *map(SCORE.format, [*bucket.bleu, *bucket.chrf])]
-            for bucket in self.lengths
+            [bucket.frequency, f"{bucket.words:,}", *map(SCORE.format, bucket.f1)] for bucket in comparison.frequencies
         ]
-        print_table(head, rows, numbers=range(1, len(head)))
-        if self.frequencies:
-            print_text(f"\nF1 of {self.unit}, by their frequency in the training text")
-            rows = [
-                [bucket.frequency, f"{bucket.words:,}", *map(SCORE.format, bucket.f1)] for bucket in self.frequencies
-            ]
-            print_table(["times", self.unit, *letters], rows, numbers=range(1, len(letters) + 2))
-        for sentence in self.sentences:
-            print_text(f"\nline {sentence.line}")
-            if sentence.source is not None:
-                print_text(f"  source     {sentence.source}")
-            print_text(f"  reference  {sentence.reference}")
-            for letter, text, chrf in zip(letters, sentence.translations, sentence.chrf, strict=True):
-                print_text(f"  {letter} {chrf:8.2f}  {text}")
-
-    def _score_rows(self) -> Iterator[list[str]]:
-        for metric, comparison in self.metrics.items():
-            for letter, system in zip(self.systems, comparison.systems, strict=True):
-                difference = "" if system.difference is None else f"{system.difference:+.2f}"
-                p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
-                yield [metric if letter == "A" else "", letter, f"{system.score:.2f}", difference, *p_values]
+        print_table(["times", unit, *letters], rows, numbers=range(1, len(letters) + 2))
+    for sentence in comparison.sentences:
+        print_text(f"\nline {sentence.line}")
+        if sentence.source is not None:
+            print_text(f"  source     {sentence.source}")
+        print_text(f"  reference  {sentence.reference}")
+        for letter, text, chrf in zip(letters, sentence.translations, sentence.chrf, strict=True):
+            print_text(f"  {letter} {chrf:8.2f}  {text}")
 
 
-def _compare(args: Evaluate) -> Comparison:
-    """Translate with the runs, and compare all translations."""
-    from transformer_mt.evaluation import breakdown
-    from transformer_mt.evaluation.metrics import EvaluationSet, compare_systems
-    from transformer_mt.flows import configuration
-    from transformer_mt.flows.evaluation import make_shared_scorer, read_training_targets, translate_set
-    from transformer_mt.runs.folder import RunFolder
-
-    assert args.ref  # checked
-    opened = [RunFolder.open(path) for path in args.systems if path.is_dir()]
-    configs = {run: configuration.load_run(run) for run in opened}
-    for run in configs:
-        run.find_checkpoint(args.loading.checkpoint or "best")  # report a missing checkpoint before a run translates
-    scorer = make_shared_scorer(configs) if configs else args.text_kind.make_scorer()
-    runs = {run.path for run in configs}
-    paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
-    texts = dict(zip(paths, _read_texts(*paths), strict=True))
-    references, sources = texts[args.ref], texts[args.src] if args.src else None
-    _warn_of_suspicious_files(args, {path: texts[path] for path in args.systems if path in texts}, references)
-    hypotheses: list[Texts] = []
-    names: list[str] = []
-    for path in args.systems:
-        if path in runs:
-            translator = args.load_translator(path)
-            hypotheses.append(translate_set(translator, EvaluationSet(str(path), sources or [], references, scorer)))
-            names.append(f"{path} ({translator.config.method}, step {translator.runs[0].step:,})")
-        else:
-            hypotheses.append(texts[path])
-            names.append(str(path))
-    training_text = None
-    if configs:
-        training_text = read_training_targets(*next(iter(configs.items())), partial(warnings.warn, stacklevel=1))
-    return Comparison(
-        dict(zip(ascii_uppercase, names, strict=False)),
-        len(references),
-        scorer.unit,
-        compare_systems(hypotheses, references, scorer),
-        breakdown.score_by_length(hypotheses, references, scorer),
-        breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
-        breakdown.find_most_different(
-            hypotheses, sources, references, scorer, N_SHOWN if args.show is None else args.show
-        ),
-    )
+def _score_rows(comparison: Comparison) -> Iterator[list[str]]:
+    for metric, compared in comparison.metrics.items():
+        for letter, system in zip(comparison.systems, compared.systems, strict=True):
+            difference = "" if system.difference is None else f"{system.difference:+.2f}"
+            p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
+            yield [metric if letter == "A" else "", letter, f"{system.score:.2f}", difference, *p_values]

@@ -18,13 +18,13 @@ from transformer_mt.cli.options import (
     SearchOptions,
     collect_overrides,
     json_flag,
-    load_translator,
     run_argument,
 )
 from transformer_mt.cli.table import align, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_input import decode_argument
 from transformer_mt.flows.line_output import check_output
+from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.files import atomic_file, write_text
 from transformer_mt.system.log import format_probability, label_piece, log, make_visible
 
@@ -80,7 +80,8 @@ class Explain(Command):
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
         overrides = {**collect_overrides(self.search, n_best=1), "sample": False}  # sampling has no beams
-        translator = load_translator(self.run, self.loading, overrides)
+        options = self.loading.make_load_options()
+        translator = load_translator(self.run, options, **{**overrides, "engine": "torch"})
         explanation = explain(translator, text, reference)
         reasons = find_likely_reasons(translator, explanation)
         if self.json:

@@ -17,6 +17,7 @@ from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.flows import line_input
+from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.system import files
 
 if TYPE_CHECKING:
@@ -92,9 +93,8 @@ def check_output_is_new(output: Path) -> None:
 
 def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
     info = source.find_checkpoint(checkpoint)
-    from transformer_mt.decoding.translator import Translator
-
-    model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
+    options = LoadOptions(str(info.step), "cpu", precision="fp32", owns_process=True)
+    model = load_translator(source.path, options, engine="torch").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
     _describe_weights(output, f"the weights of {source.path}, step {info.step:,}")
 
@@ -236,12 +236,12 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
 
     config = configuration.load_run(source)
     _check_supported(source, config)
-    from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.export import ctranslate2_export
 
     ctranslate2_export.check_quantization(quantization)
 
-    translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
+    options = LoadOptions(checkpoint, "cpu", precision="fp32", owns_process=True)
+    translator = load_translator(source.path, options, engine="torch")
     texts = list(read_lines(src)) if src else _read_validation_sources(config)
     comparison = ctranslate2_export.write_folder(translator, output, quantization, texts)
     step, size = translator.runs[0].step, files.format_bytes(files.measure_folder(output))

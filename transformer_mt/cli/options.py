@@ -6,27 +6,25 @@ The module of all configuration sections is imported inside functions, because `
 from __future__ import annotations
 
 import argparse
-import gc
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from transformer_mt.choices import EngineName, Precision, SplitWhen
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
+from transformer_mt.flows.translation import LoadOptions
 
 if TYPE_CHECKING:
     from transformer_mt.data.data_config import DataConfig
-    from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-    from transformer_mt.decoding.decoding_config import DecodingConfig
-    from transformer_mt.decoding.translator import TextStage, Translator
     from transformer_mt.flows.configuration import Config
     from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.tools.robustness.guard import FaultReport
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 
@@ -223,6 +221,27 @@ class LoadingOptions(OptionGroup):
         "precision of matrix products: fp32, bf16, fp16, or auto (default): the fastest one"
     )
 
+    def make_load_options(
+        self,
+        *,
+        ensemble: Sequence[Path] = (),
+        few_texts: bool = False,
+        split: SplitWhen = "auto",
+        faults: FaultReport | None = None,
+    ) -> LoadOptions:
+        """Return how a model is loaded in the process of a command."""
+        return LoadOptions(
+            self.checkpoint or "best",
+            self.device or "auto",
+            self.threads or "auto",
+            self.precision or "auto",
+            ensemble,
+            few_texts,
+            split,
+            faults,
+            owns_process=True,
+        )
+
 
 class MaxLength(NamedTuple):
     """Maximum tokens of a translation: factor * source tokens + offset."""
@@ -290,56 +309,8 @@ class SamplingOptions(OptionGroup):
             raise UserError(f"{command}: sampling has no beam; leave out --beam or --sample")
 
 
-def collect_overrides(*groups: OptionGroup, **others: Any) -> dict[str, Any]:
+def collect_overrides(*groups: OptionGroup, **others: object) -> dict[str, object]:
     """Return the given options of some groups, and others that are not None, as keys of section `decoding`."""
     given = collect_given(*groups) | {key: value for key, value in others.items() if value is not None}
-    max_length: MaxLength | None = given.pop("max_length", None)
-    return given | (max_length._asdict() if max_length else {})
-
-
-def _make_text_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:
-    """Return the stages that section `decoding` asks for. The first call imports their modules."""
-    from transformer_mt.tools.markup.stages import make_stages
-
-    return make_stages(config, tokenizers)
-
-
-def load_translator(
-    run: Path,
-    loading: LoadingOptions,
-    decoding: Mapping[str, Any],
-    *,
-    ensemble: Sequence[Path] = (),
-    few_texts: bool = False,
-    chooses_engine: bool = False,
-    torch_reason: str = "",
-    scores: bool = False,
-) -> Translator:
-    """Load the model of a run, and of the runs of `ensemble`, with overrides of section `decoding`.
-
-    PyTorch computes unless the command `chooses_engine`. See `Translator.load` and `engine_choice.load_translator` for
-    the other parameters.
-    """
-    from transformer_mt.decoding.decoding_config import DecodingConfig
-    from transformer_mt.runs.folder import RunFolder
-
-    folders = [RunFolder.open(path) for path in (run, *ensemble)]  # mistakes are reported before torch is imported
-    config = folders[0].read_section("decoding", DecodingConfig).with_options({**decoding})
-    if "length_penalty_exponent" in decoding and config.n_beams == 1:
-        raise UserError("decoding.length_penalty_exponent: ranks hypotheses, and there is only one: raise --beam")
-    for folder in folders:
-        folder.find_checkpoint(loading.checkpoint or "best")
-    gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
-    try:
-        from transformer_mt.decoding.translator import Translator
-
-        options: dict[str, Any] = {"ensemble": ensemble, "few_texts": few_texts, "make_stages": _make_text_stages}
-        options |= {**collect_given(loading), **decoding}
-        if not chooses_engine or config.engine == "torch":
-            return Translator.load(run, **options)
-        from transformer_mt.tools.export import engine_choice
-
-        return engine_choice.load_translator(run, **options, scores=scores, torch_reason=torch_reason)
-    finally:
-        gc.freeze()
-        gc.enable()
+    max_length = given.pop("max_length", None)
+    return given | (max_length._asdict() if isinstance(max_length, MaxLength) else {})

@@ -7,13 +7,14 @@ import logging
 import signal
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from transformer_mt.choices import EngineName, SplitWhen
-from transformer_mt.cli.command import Command, OptionGroup, collect_given, flag, group, option, positional
+from transformer_mt.cli.command import Command, OptionGroup, flag, group, option, positional
 from transformer_mt.cli.options import (
     LoadingOptions,
     SearchOptions,
@@ -24,6 +25,7 @@ from transformer_mt.cli.options import (
     split_sentences_option,
 )
 from transformer_mt.errors import UserError
+from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
@@ -178,14 +180,10 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
 
     for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
         warnings.simplefilter("ignore", category)
-    models = load_models(
-        args.models,
-        ModelOptions(
-            collect_given(args.loading),
-            collect_overrides(args.search, n_best=1, engine=args.engine, guard=args.guard),
-            args.split_sentences,
-        ),
-    )
+    overrides = collect_overrides(args.search, n_best=1, engine=args.engine, guard=args.guard)
+    options = args.loading.make_load_options(split=args.split_sentences)
+    load = partial(load_translator, options=options, **overrides)
+    models = load_models(args.models, ModelOptions(load, options.checkpoint))
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")
     return TranslationService(

@@ -33,7 +33,6 @@ from transformer_mt.cli.options import (
     ensemble_option,
     errors_option,
     json_flag,
-    load_translator,
     number,
     run_argument,
 )
@@ -42,6 +41,7 @@ from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_input import Line
 from transformer_mt.flows.line_output import Settings, find_part, make_part_path, process_lines
+from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
@@ -257,25 +257,24 @@ def _check_languages(args: Synthesize, run: RunFolder) -> Direction:
 
 def _load(args: Synthesize) -> tuple[CandidateMaker, Settings]:
     """Load the models. Return also the settings that affect the pairs."""
-    from transformer_mt.decoding.translator import ModelProvenance
     from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker
 
-    overrides = collect_overrides(args.search, args.sampling, n_best=1, engine=args.engine)
-    translator = load_translator(args.run, args.loading, overrides, ensemble=args.ensemble, chooses_engine=True)
+    overrides = collect_overrides(args.search, args.sampling, n_best=1, engine=args.engine, guard=False)
+    options = args.loading.make_load_options(ensemble=args.ensemble, split="never")
+    translator = load_translator(args.run, options, **overrides)
     args.sampling.check(args.search, "synthesize", translator.config.sample)
-    provenance = ModelProvenance.of_translator(translator)
-    max_tokens = min(provenance.longest_source, translator.max_source_tokens)
+    max_tokens = translator.max_segment_tokens
     settings = {
         "tmt synthesize": __version__,
         "--direction": args.direction,
-        **provenance.identity,
+        **translator.provenance().identity,
         "longest source": str(max_tokens),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
     }
     back, min_chrf = None, MIN_CHRF if args.back.min_chrf is None else args.back.min_chrf
     if args.back.round_trip is not None:
         back = _load_back(args, args.back.round_trip)
-        settings["--round-trip"] = " ".join(ModelProvenance.of_translator(back).identity.values())
+        settings["--round-trip"] = " ".join(back.provenance().identity.values())
         settings |= {"--round-trip-tag": str(back.config.tag), "--min-chrf": f"{min_chrf:g}"}
     return CandidateMaker(translator, max_tokens, back, min_chrf), settings
 
@@ -284,8 +283,8 @@ def _load_back(args: Synthesize, run: Path) -> Translator:
     """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
     tag, batch_tokens = args.back.round_trip_tag, args.search.batch_tokens
     options = collect_overrides(tag=tag, batch_tokens=batch_tokens, engine=args.engine)
-    options |= {"beam": 1, "n_best": 1, "sample": False}
-    return load_translator(run, replace(args.loading, checkpoint="best"), options, chooses_engine=True)
+    options |= {"beam": 1, "n_best": 1, "sample": False, "guard": False}
+    return load_translator(run, replace(args.loading, checkpoint="best").make_load_options(split="never"), **options)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import regex
@@ -75,7 +76,7 @@ class DecodingConfig(Section):
     glossary: Annotated[str | None, MAY_CHANGE] = None
     """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
     guard: Annotated[bool, MAY_CHANGE] = True
-    """repair translations with visible faults, such as loops and lost numbers, in tmt translate and serve"""
+    """repair translations with visible faults, such as loops and lost numbers"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """maximum of padded source tokens times beam per batch; in training at most 4,096, on a GPU 1 per 2 MB if more"""
 
@@ -128,7 +129,7 @@ class DecodingConfig(Section):
         """Hypotheses per sentence that are extended at each step."""
         return self.n_best if self.sample else self.beam
 
-    def with_options(self, options: dict[str, Any]) -> DecodingConfig:
+    def with_options(self, options: Mapping[str, object]) -> DecodingConfig:
         """Return a copy with other values for some keys. `protect` and `protect_patterns` imply `markup: auto`.
 
         Raises `UserError` for an unknown key or an invalid value.
@@ -144,12 +145,9 @@ class DecodingConfig(Section):
                 f"decoding.{key}: {describe_error(first, [*DecodingConfig.model_fields], f'decoding.{key}')}"
             ) from None
 
-    def output_options(self) -> dict[str, Any]:
-        """Return all options that affect the translations of texts, as JSON values.
-
-        `Engine.name` is the resolved engine. The guard reviews the lines of two commands only.
-        """
-        return self.model_dump(mode="json", exclude={"batch_tokens", "engine", "guard"})
+    def output_options(self) -> dict[str, object]:
+        """Return all options that affect the translations of texts, as JSON values. `Engine.name` is the engine."""
+        return self.model_dump(mode="json", exclude={"batch_tokens", "engine"})
 
     def for_validation(self, gpu_bytes: int = 0) -> DecodingConfig:
         """Return the options of validation: greedy search with the same length limits."""

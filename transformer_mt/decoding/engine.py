@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any, cast, get_args
+from typing import Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -76,6 +76,22 @@ class EnsembleCache:
             cache.select(rows)
 
 
+class StepDecoder(Protocol):
+    """A model that decodes step by step, with caches that it made itself."""
+
+    def start(self, src: Tensor) -> DecoderCache:
+        """Encode the sources [B, S] and return the cache for `step`."""
+        ...
+
+    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        """Append the newest tokens to the cache and return the decoder states. [B, K] -> [B, K, D]."""
+        ...
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits of the next tokens. [..., D] -> [..., V]."""
+        ...
+
+
 class TorchEngine:
     """One or more models on one device and in one precision."""
 
@@ -95,8 +111,8 @@ class TorchEngine:
         limits = (model.config.max_sequence_length for model in self.models)
         return min((limit for limit in limits if limit is not None), default=sys.maxsize)
 
-    def without_scores(self) -> TorchEngine:
-        """Return this engine, because the search needs the scores."""
+    def as_torch(self) -> TorchEngine:
+        """Return this engine."""
         return self
 
     def start(self, src: Tensor) -> EnsembleCache:
@@ -124,13 +140,16 @@ class TorchEngine:
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
+        *,
+        scores: bool = True,
         on_candidates: Callable[[Candidates], object] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
-        translation fulfils the constraint of its source (beam search only). `on_candidates` is called at each position.
+        translation fulfils the constraint of its source (beam search only). The hypotheses always have scores.
+        `on_candidates` is called at each position.
         """
         device, tokenizer = self.device, self.tokenizers.tgt
         prefixes = prefixes or [[] for _ in sources]
@@ -307,12 +326,25 @@ def load_models(folders: Sequence[RunFolder], checkpoint: str) -> list[tuple[Loa
     return found
 
 
-def make_inference_model(model: Transformer) -> Any:
+def load_engine(
+    folders: Sequence[RunFolder], checkpoint: str, device: torch.device, precision: ResolvedPrecision
+) -> tuple[TorchEngine, list[LoadedRun]]:
+    """Load the checkpoint best, last, or of a step of one or more runs as an engine.
+
+    Raises `UserError` if it cannot be read, or the runs do not fit together.
+    """
+    loaded = load_models(folders, checkpoint)
+    models = [prepare_for_inference(model.to(device), precision) for _, model in loaded]
+    runs = [run for run, _ in loaded]
+    return TorchEngine(models, runs[0].tokenizers), runs
+
+
+def make_inference_model(model: Transformer) -> StepDecoder:
     """Return the `InferenceModel` of a model in evaluation mode, on CUDA within a `GraphModel`."""
     inference_model, device = InferenceModel(model), model.output.weight.device
     if device.type != "cuda":
-        return inference_model
-    return GraphModel(inference_model, read_gpu_bytes(device), CudaCapture(device))
+        return cast(StepDecoder, inference_model)
+    return cast(StepDecoder, GraphModel(inference_model, read_gpu_bytes(device), CudaCapture(device)))
 
 
 def prepare_for_inference(model: Transformer, precision: ResolvedPrecision) -> Transformer:

@@ -6,9 +6,10 @@ Importing it does not import torch, because an engine may not need it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -18,6 +19,9 @@ from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, RunRecord, Trai
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from transformer_mt.decoding.engine import TorchEngine
+    from transformer_mt.decoding.search import ConstraintProcessor
 
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
@@ -50,6 +54,54 @@ def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
 
 
 @dataclass(frozen=True)
+class ModelProvenance:
+    """Identity of a loaded model, and facts about its training data."""
+
+    identity: dict[str, str]
+    """Names and checksums. Partial output is resumed only by a model with the same identity."""
+    src_lang: str
+    tgt_lang: str
+    max_length: int
+    """Longest training sequence in tokens, including EOS."""
+    lengths: TrainingLengths | None = None
+    """Lengths of the training sources; None if they were not recorded."""
+    src_langs: tuple[str, ...] = ()
+    """All source languages, if there are several."""
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[LoadedRun], tag: str | None, engine: str, precision: str) -> ModelProvenance:
+        """Describe loaded checkpoints, an engine and its precision. The languages are those of the tag."""
+        data = runs[0].data
+        is_tag_missing = tag is None and data.needs_tag  # the translation will be refused
+        src_lang, tgt_lang = (data.src_lang, data.tgt_lang) if is_tag_missing else data.languages_of(tag)
+        identity = {
+            "--engine": engine,
+            "run": ", ".join(run.folder.path.resolve().name for run in runs),
+            "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in runs), precision]),
+        }
+        lengths = min((run.lengths for run in runs if run.lengths), key=lambda one: one.tokens.p999, default=None)
+        src_langs = data.source_languages_of(tag)
+        return cls(
+            identity,
+            src_lang,
+            tgt_lang,
+            min(run.data.max_length for run in runs),
+            lengths,
+            src_langs if len(src_langs) > 1 else (),
+        )
+
+    @property
+    def longest_source(self) -> int:
+        """Length of a source, in tokens, that the training pairs rarely exceed."""
+        longest = self.max_length - 1  # without EOS
+        return longest if self.lengths is None else min(longest, self.lengths.tokens.p999)
+
+
+UNKNOWN_MODEL = ModelProvenance({}, "", "", max_length=sys.maxsize)
+"""Of a model in memory, such as one in training."""
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """A translation as ids, without control symbols."""
 
@@ -76,8 +128,8 @@ class Constraint(Protocol):
         """Return whether a translation fulfils the constraint."""
         ...
 
-    def make_processor(self, constraints: Any, max_lengths: Tensor, eos: int) -> Any:
-        """Return the `ConstraintProcessor` for a batch of sentences, each with a constraint of this type."""
+    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> ConstraintProcessor:
+        """Return the processor for a batch of sentences, each with a constraint of this type."""
         ...
 
 
@@ -104,8 +156,8 @@ class Engine(Protocol):
         """Length of the longest sequence that it can read."""
         ...
 
-    def without_scores(self) -> Engine:
-        """Return an engine with the same model that omits the scores of translations if this is faster."""
+    def as_torch(self) -> TorchEngine:
+        """Return the same model in PyTorch. Raises `UserError` if there is none."""
         ...
 
     def search(
@@ -116,8 +168,10 @@ class Engine(Protocol):
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
+        *,
+        scores: bool = True,
     ) -> list[list[Hypothesis]]:
-        """Translate one batch."""
+        """Translate one batch. Without `scores`, an engine may omit those of the hypotheses, if this is faster."""
         ...
 
     def score(

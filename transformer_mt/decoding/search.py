@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -271,7 +271,7 @@ class BeamState:
             [hypothesis(i, k) for k in range(self.n_beams) if exists[i, k]] or [nothing] for i in range(len(lengths))
         ]
 
-    def _stack_back_pointers(self) -> Iterator[NDArray[Any]]:
+    def _stack_back_pointers(self) -> Iterator[NDArray[np.generic]]:
         """Yield tokens, parents and log-probabilities of all positions and sentences. [T, n, K] each."""
         positions = np.repeat(np.arange(self.position), [len(each.sentences) for each in self._back_pointers])
         sentences, *fields = (torch.cat(each).cpu().numpy() for each in zip(*self._back_pointers, strict=True))

@@ -1,31 +1,43 @@
-"""The translator of a run folder: tokenizers, an engine that searches, and stages that change the texts.
+"""The translator: lines of text go through tokenizers, stages and an engine, and come back as translations.
 
-A text goes through the stages and the tokenizer to the engine, in batches of similar length, and its translation back.
+    line -> segments -> stages -> tokens -> engine -> hypotheses -> stages -> translations -> review -> line
+
+A line that is long for the model is divided into parts. The parts of all lines are searched in batches of similar
+length. Which features apply beyond the search, such as the review, is a value, `Features`.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
-from transformer_mt.data import letter_case
+from transformer_mt.choices import SplitWhen
 from transformer_mt.data.batches import batch_by_length
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.case_stage import CaseStage
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, IsCancelled, LoadedRun, WordAlignment
+from transformer_mt.decoding.interface import (
+    UNKNOWN_MODEL,
+    Constraint,
+    Engine,
+    Hypothesis,
+    IsCancelled,
+    LoadedRun,
+    ModelProvenance,
+    WordAlignment,
+)
+from transformer_mt.decoding.line_division import LineDivider
+from transformer_mt.decoding.review import Job, ReviewPolicy, SearchOptions, find_faults, review
+from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
+from transformer_mt.decoding.text_stages import MakeStages, PreparedText, TextStage
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.records import TrainingLengths
-from transformer_mt.system.device import ResolvedPrecision, configure_process, resolve_machine
+from transformer_mt.system.device import ResolvedPrecision
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
@@ -33,13 +45,12 @@ if TYPE_CHECKING:
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
-_WORD = re.compile(r"\S+")
 REPLACEMENT = "\ufffd"  # what a byte that is no part of valid UTF-8 decodes to
 NOT_SEARCHED = Hypothesis([], [], finished=True)  # of a text without letters, which is not searched but copied
-CHUNK_STRIDE = 1 << 32
-"""Difference of the line numbers of consecutive chunks of a line, above any line number.
+PART_STRIDE = 1 << 32
+"""Difference of the line numbers of consecutive parts of a line, above any line number.
 
-So chunks of a line have different random samples.
+So parts of a line have different random samples.
 """
 
 
@@ -56,179 +67,23 @@ class UnscoredPairWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Translation:
-    """One translation of a text."""
+class Features:
+    """What a translator does beyond the search. By default it does nothing."""
 
-    text: str
-    score: float  # natural logarithm of its probability
-    tokens: list[str]
-    token_scores: list[float]  # of each token, and of EOS if it was found
-    finished: bool  # False: cut at the maximum length
-    alignment: WordAlignment | None = None  # None unless it was requested
-    marked: Any = None  # set by a stage: the text with its protected elements; None if it has none
-    from_memory: bool = False  # taken from a translation memory, without a score
-
-    @property
-    def score_per_token(self) -> float:
-        """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
-        return self.score / max(1, len(self.token_scores))
-
-
-class TextStage:
-    """Changes texts before their translation, and the translations. It is created for one set of options.
-
-    The state is what a stage knows about one text. The default methods change nothing, and the state is the text.
-    """
-
-    alignment_refusal = ""  # the message for a request of alignments that the stage needs itself
-
-    def prepare(self, text: Any) -> tuple[Any, Any]:
-        """Return the text for the next stage, or for the model after the last one, and the state."""
-        return text, text
-
-    def prepare_prefix(self, prefix: str, state: Any) -> str:
-        """Return the prefix of a translation."""
-        return prefix
-
-    def needs_alignment(self, state: Any) -> bool:
-        """Return whether `finish` needs the word alignment of the translations."""
-        return False
-
-    def constraint(self, state: Any, n_tokens: int, line_number: int) -> Constraint | None:
-        """Return what each translation must contain, in at most `n_tokens` tokens; None: nothing."""
-        return None
-
-    def finish(self, translation: Translation, state: Any) -> Translation:
-        """Return the final translation of a text."""
-        return translation
-
-    def wrap_chunker(self, chunker: Any) -> Any:
-        """Return a chunker of lines, which may know more about the lines than a given one."""
-        return chunker
-
-
-@dataclass
-class CaseState:
-    """How to restore the case of a text."""
-
-    restore: Callable[[str, str], str] | None = None
-    """Restores the case of the whole text."""
-    capitals: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Lower-cased source words by their index. Their translations are written in capitals."""
-    prefix: str = ""
-    """Prefix of the translation, which stays as it is."""
-
-
-class CaseStage(TextStage):
-    """Translates text in capitals or title case in sentence case, and writes its translation in that case.
-
-    Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
-    has no fewer tokens in sentence case, such as "USA", may be known, and does not change. In a text with some words in
-    capitals, the translations of these words are found by word alignment. Without it, only names that stay the same
-    become capitals again.
-    """
-
-    def __init__(self, tokenizers: TokenizerPair, src_lang: str, tgt_lang: str, *, has_alignments: bool = True) -> None:
-        self.tokenizers, self.src_lang, self.tgt_lang = tokenizers, src_lang, tgt_lang
-        self.has_alignments = has_alignments
-
-    def prepare(self, text: str) -> tuple[str, CaseState]:
-        """Change words in capitals or title case to sentence case."""
-        restore = letter_case.find_case(text)
-        if restore is not None:
-            changed = letter_case.to_sentence_case(text, self.src_lang)
-            ids, changed_ids = self.tokenizers.src.encode([text, changed])
-            if len(changed_ids) < len(ids):
-                return changed, CaseState(restore)
-        elif capitals := letter_case.find_capital_words(text):
-            words = text.split()
-            changed = [*words]
-            for i in capitals:
-                changed[i] = self._find_known_form(words[i], is_first=i == 0)
-            if changed != words:
-                return " ".join(changed), CaseState(capitals={i: words[i].lower() for i in capitals})
-        return text, CaseState()
-
-    def wrap_chunker(self, chunker: Any) -> Any:
-        """Let it count the tokens of a text in the case in which the model reads it."""
-
-        def count_tokens(texts: Sequence[str]) -> list[int]:
-            return chunker.count_tokens([self.prepare(text)[0] for text in texts])
-
-        return replace(chunker, count_tokens=count_tokens)
-
-    def _find_known_form(self, word: str, *, is_first: bool) -> str:
-        """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
-        lower = letter_case.to_lower_case(word, self.src_lang)
-        title = letter_case.to_title_case(lower, self.src_lang)
-        forms = [word, title, lower] if is_first else [word, lower, title]
-        counts = map(len, self.tokenizers.src.encode(forms))
-        return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
-
-    def needs_alignment(self, state: CaseState) -> bool:
-        """Return whether the text has some words in capitals, and they can be aligned."""
-        return self.has_alignments and bool(state.capitals)
-
-    def prepare_prefix(self, prefix: str, state: CaseState) -> str:
-        """Return the prefix of a translation, in sentence case if it has the case of the text."""
-        if state.restore is not None and state.restore(prefix, self.tgt_lang) == prefix:
-            return letter_case.to_sentence_case(prefix, self.tgt_lang)
-        state.prefix = prefix
-        return prefix
-
-    def finish(self, translation: Translation, state: CaseState) -> Translation:
-        """Restore the case of the text."""
-        if state.capitals and not state.prefix:
-            targets = {target for source, target in translation.alignment or () if source in state.capitals}
-            if translation.alignment is None:
-                names = {*state.capitals.values()}
-                targets = {i for i, word in enumerate(translation.text.split()) if word.lower() in names}
-            numbers = count()
-            text = _WORD.sub(
-                lambda match: (
-                    letter_case.to_upper_case(match[0], self.tgt_lang) if next(numbers) in targets else match[0]
-                ),
-                translation.text,
-            )
-            return replace(translation, text=text)
-        if state.restore is None:
-            return translation
-        n_kept = len(state.prefix)
-        restored = state.restore(translation.text[n_kept:], self.tgt_lang)
-        return replace(translation, text=translation.text[:n_kept] + restored)
-
-
-MakeStages = Callable[[DecodingConfig, TokenizerPair], Sequence[TextStage]]
-"""Returns the stages for some options, in the order in which texts go through them."""
-
-
-@dataclass(frozen=True)
-class _PreparedText:
-    """A text for the model, and the states of the stages that it went through."""
-
-    sentence: str
-    states: list[tuple[TextStage, Any]]
-
-    @classmethod
-    def make(cls, text: Any, stages: Sequence[TextStage]) -> _PreparedText:
-        """Send a text through the stages."""
-        states: list[tuple[TextStage, Any]] = []
-        for stage in stages:
-            text, state = stage.prepare(text)
-            states.append((stage, state))
-        return cls(text, states)
-
-    def prefix(self, prefix: str) -> str:
-        """Send the prefix of a translation through the stages."""
-        for stage, state in self.states:
-            prefix = stage.prepare_prefix(prefix, state)
-        return prefix
+    split: SplitWhen = "never"
+    """Which lines are divided."""
+    make_stages: MakeStages | None = None
+    """Makes the stages for options that need some, such as a glossary."""
+    make_policy: Callable[[ModelProvenance, DecodingConfig], ReviewPolicy | None] | None = None
+    """Makes the policy that reviews translations, if the options ask for one."""
+    look_up: Callable[[str], str | None] | None = None
+    """Returns the known translation of a line, which the model then does not translate; None: unknown."""
 
 
 class Translator:
     """A model, or an ensemble, with its tokenizers. Several threads may use one translator at the same time.
 
-    >>> Translator.load("runs/quickstart").translate(["The old dog sleeps."])
+    >>> load_translator("runs/quickstart").translate(["The old dog sleeps."])
     ['Der alte Hund schläft.']
     """
 
@@ -238,11 +93,13 @@ class Translator:
         tokenizers: TokenizerPair,
         config: DecodingConfig,
         runs: Sequence[LoadedRun] = (),
-        make_stages: MakeStages | None = None,
+        features: Features | None = None,
+        model_provenance: ModelProvenance = UNKNOWN_MODEL,
     ) -> None:
-        """Translate with an engine whose models were loaded from `runs`."""
+        """Translate with an engine whose models were loaded from `runs`, or have the given provenance."""
         self.engine, self.tokenizers, self.config = engine, tokenizers, config
-        self.runs, self.make_stages = runs, make_stages
+        self.runs, self.features = runs, features or Features()
+        self._model_provenance = model_provenance
 
     @classmethod
     def from_model(
@@ -255,51 +112,7 @@ class Translator:
             TorchEngine([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers), tokenizers, config
         )
 
-    @classmethod
-    def load(
-        cls,
-        run: str | Path,
-        checkpoint: str = "best",
-        device: str = "auto",
-        threads: int | str = "auto",
-        precision: str = "auto",
-        *,
-        ensemble: str | Path | Sequence[str | Path] = (),
-        few_texts: bool = False,
-        make_stages: MakeStages | None = None,
-        **options: Any,
-    ) -> Translator:
-        """Load a checkpoint of a run folder with PyTorch. The training data is not needed.
-
-        Args:
-            run: The run folder.
-            checkpoint: best, last, or the number of a step.
-            device: auto, cpu, cuda, cuda:N or mps.
-            threads: CPU threads, or auto.
-            precision: Of the matrix products: fp32, bf16, fp16, or auto (the fastest one).
-            ensemble: Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings
-                apply.
-            few_texts: Whether precision auto is fp32 on a CPU, whose bf16 products are faster only in batches.
-            make_stages: Makes the stages for options that need some, such as a glossary.
-            **options: Keys of the section `decoding`, as for `translate`.
-
-        Raises:
-            UserError: If a checkpoint cannot be read, the runs do not fit together, or `engine` is ctranslate2.
-        """
-        if options.get("engine") == "ctranslate2":
-            raise UserError("engine: ctranslate2: pass it to transformer_mt.tools.export.engine_choice.load_translator")
-        from transformer_mt.decoding.engine import TorchEngine, load_models, prepare_for_inference
-
-        others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
-        folders = [RunFolder.open(path) for path in (run, *others)]
-        config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
-        machine = resolve_machine(device, precision, threads, few_texts=few_texts)
-        configure_process(machine)
-        loaded = load_models(folders, checkpoint)
-        models = [prepare_for_inference(model.to(machine.device), machine.precision) for _, model in loaded]
-        runs = [run for run, _ in loaded]
-        tokenizers = runs[0].tokenizers
-        return cls(TorchEngine(models, tokenizers), tokenizers, config, runs, make_stages)
+    # --- what it consists of --------------------------------------------------------------------------------------
 
     @property
     def model(self) -> Transformer:
@@ -311,12 +124,8 @@ class Translator:
 
     @property
     def torch_engine(self) -> TorchEngine:
-        """The engine, if it is one of PyTorch. Raises `UserError` for another one."""
-        from transformer_mt.decoding.engine import TorchEngine
-
-        if not isinstance(self.engine, TorchEngine):
-            raise UserError("the engine is not PyTorch; load the run with engine: torch")
-        return self.engine
+        """The engine in PyTorch. Raises `UserError` if there is none."""
+        return self.engine.as_torch()
 
     @property
     def precision(self) -> str:
@@ -328,39 +137,60 @@ class Translator:
         """Length of the longest sequence that the model can read."""
         return self.engine.max_positions
 
+    def provenance(self, tag: str | None = None) -> ModelProvenance:
+        """Describe the model and its training data. The languages are those of a tag, by default of `decoding.tag`."""
+        if not self.runs:
+            return self._model_provenance
+        return ModelProvenance.of_runs(self.runs, tag or self.config.tag, self.engine.name, self.precision)
+
     @cached_property
     def stages(self) -> Sequence[TextStage]:
-        """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing."""
-        return [*self._make_caller_stages(), *self._make_case_stages()]
+        """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing.
 
-    def _make_case_stages(self) -> Sequence[TextStage]:
-        """Return the stage that restores letter case. It comes last, because it changes the text for the model."""
-        if not self.config.restore_case:
-            return []
-        languages = (self.runs[0].data.src_lang, self.runs[0].data.tgt_lang) if self.runs else ("", "")
-        return [CaseStage(self.tokenizers, *languages, has_alignments=self.engine.has_alignments)]
+        The stage of letter case comes last, because it changes the text for the model.
+        """
+        stages: list[TextStage] = []
+        if self.config.needs_stages:
+            if self.features.make_stages is None:
+                key = "glossary" if self.config.markup == "none" else "markup"
+                raise UserError(f"decoding.{key}: needs text stages; load the run with load_translator")
+            stages += self.features.make_stages(self.config, self.tokenizers)
+        if self.config.restore_case:
+            provenance, has_alignments = self.provenance(), self.engine.has_alignments
+            languages = provenance.src_lang, provenance.tgt_lang
+            stages.append(CaseStage(self.tokenizers.src, *languages, has_alignments=has_alignments))
+        return stages
 
-    def _make_caller_stages(self) -> Sequence[TextStage]:
-        if not self.config.needs_stages:
-            return ()
-        if self.make_stages is None:
-            raise UserError(
-                f"decoding.{'glossary' if self.config.markup == 'none' else 'markup'}: needs text stages; from Python, "
-                "pass make_stages to Translator.load, as docs/api.md says"
-            )
-        return self.make_stages(self.config, self.tokenizers)
-
-    def with_options(self, options: dict[str, Any]) -> Self:
+    def with_options(self, options: Mapping[str, object]) -> Self:
         """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
         twin = copy.copy(self)
         twin.config = self.config.with_options(options)
         vars(twin).pop("stages", None)
         return twin
 
+    def with_features(self, features: Features) -> Self:
+        """Return a translator with other features that shares the model."""
+        twin = copy.copy(self)
+        twin.features = features
+        vars(twin).pop("stages", None)
+        return twin
+
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
     @property
     def max_source_tokens(self) -> int:
         """Maximum tokens of a source, without EOS, BOS and the tag."""
         return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
+
+    @property
+    def max_segment_tokens(self) -> int:
+        """Maximum tokens of a source that the model can read, and that the training pairs rarely exceed."""
+        return min(self.provenance().longest_source, self.max_source_tokens)
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of texts, in the form in which the model reads them."""
+        sentences = [PreparedText.make(PlainText(text), self.stages).sentence for text in texts]
+        return [len(ids) for ids in self.tokenizers.src.encode(sentences)]
 
     def encode(
         self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
@@ -392,6 +222,8 @@ class Translator:
             raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
         return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
 
+    # --- lines ------------------------------------------------------------------------------------------------------
+
     def translate(
         self,
         texts: Sequence[str],
@@ -400,60 +232,108 @@ class Translator:
         *,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
-        **options: Any,
+        **options: object,
     ) -> list[str]:
         """Return one translation per text, in order: "" if the text is blank, also after normalisation.
 
         Each translation starts with its prefix, if prefixes are given. `line_numbers` are for warnings and for random
         sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text longer than
-        `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`. `on_batch` is called after
-        each batch with the number of translated texts.
+        `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`, unless it is divided.
+        `on_batch` is called after each batch with the approximate number of translated texts.
         """
-        if options or self.config.n_best != 1:  # otherwise their validation would take 5 % of a small model's time
-            options = {**options, "n_best": 1}
-        n_best_lists = self.n_best(texts, prefixes, line_numbers, tags=tags, on_batch=on_batch, **options)
+        needs_options = options or self.config.n_best != 1  # their validation takes 5 % of a small model's time
+        translator = self.with_options({**options, "n_best": 1}) if needs_options else self
+        n_best_lists = translator.n_best(texts, prefixes, line_numbers, scores=False, tags=tags, on_batch=on_batch)
         return [best.text for best, *_ in n_best_lists]
 
     def n_best(
         self,
-        texts: Sequence[Any],
+        texts: Sequence[str | Segment],
         prefixes: Sequence[str] | None = None,
         line_numbers: Sequence[int] | None = None,
         *,
         alignments: bool = False,
+        scores: bool = True,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
         is_cancelled: IsCancelled | None = None,
-        **options: Any,
+        **options: object,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
         Those of a beam search have different texts. There may be fewer than `n_best`, because hypotheses with the same
         text are merged. A text without letters is its own translation, unless it has a prefix or a glossary term.
+        Without `scores` an engine may omit them, if this is faster.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `is_cancelled` takes the index of a text. Once
         it is true, the translations of this text are not needed, and its search ends soon.
         """
         if options:
-            twin = self.with_options(options)
-            return twin.n_best(
+            return self.with_options(options).n_best(
                 texts,
                 prefixes,
                 line_numbers,
                 alignments=alignments,
+                scores=scores,
                 tags=tags,
                 on_batch=on_batch,
                 is_cancelled=is_cancelled,
             )
         check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
-        prepared = [_PreparedText.make(text, self.stages) for text in texts]
+        self.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
+        chosen = [self.config.tag] * len(texts) if tags is None else tags
+        search = _LineSearch(self, line_numbers, prefixes, chosen, alignments, scores, is_cancelled)
+        return search.translate([self.read(text) for text in texts], on_batch)
+
+    def read(self, text: str | Segment) -> Segment:
+        """Return a line as the segment that the stages know, with its protected elements."""
+        segment = PlainText(text) if isinstance(text, str) else text
+        for stage in self.stages:
+            segment = stage.read(segment)
+        return segment
+
+    def make_divider(self, tag: str | None) -> LineDivider:
+        """Return what divides lines with a tag.
+
+        Parts are at most as long as the training pairs, and fit the model. Longer sentences are split into parts of a
+        usual length, because the model knows few of the greatest length. A part has several sentences only if at least
+        every twentieth source of the training had as many.
+        """
+        provenance = self.provenance(tag)
+        limit, lengths = min(provenance.longest_source, self.max_source_tokens), provenance.lengths
+        return LineDivider(
+            provenance.src_lang,
+            self.count_tokens,
+            limit,
+            self.features.split,
+            1 if lengths is None else lengths.sentences.p95,
+            None if lengths is None else min(limit, lengths.tokens.p95),
+        )
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def search_segments(
+        self,
+        segments: Sequence[Segment],
+        line_numbers: Sequence[int],
+        prefixes: Sequence[str] | None = None,
+        *,
+        alignments: bool = False,
+        scores: bool = True,
+        tags: Sequence[str | None] | None = None,
+        on_batch: OnBatch | None = None,
+        is_cancelled: IsCancelled | None = None,
+    ) -> list[list[Translation]]:
+        """Return the n-best translations of segments that stages have read. They are not divided."""
+        prepared = [PreparedText.make(segment, self.stages) for segment in segments]
         sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
         prefix_ids = None
         if prefixes is not None:  # trailing white space belongs to the token of the next word
             pairs = zip(prepared, prefixes, strict=True)
-            prefix_ids = self._encode_prefixes([each.prefix(prefix.rstrip()) for each, prefix in pairs], line_numbers)
-        hypotheses = self._search(prepared, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
+            texts = [each.prepare_prefix(prefix.rstrip()) for each, prefix in pairs]
+            prefix_ids = self._encode_prefixes(texts, line_numbers)
+        hypotheses = self._search(prepared, sources, line_numbers, prefix_ids, scores, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
 
@@ -471,23 +351,13 @@ class Translator:
                 )
         return encoded
 
-    def _make_constraints(
-        self, prepared: Sequence[_PreparedText], line_numbers: Sequence[int], prefixes: list[list[int]] | None
-    ) -> list[Constraint | None]:
-        """Return what each translation must contain. At most one stage constrains a text."""
-        constraints: list[Constraint | None] = []
-        for i, each in enumerate(prepared):
-            n_tokens = self.max_positions - 1 - (0 if prefixes is None else len(prefixes[i]))
-            found = (stage.constraint(state, n_tokens, line_numbers[i]) for stage, state in each.states)
-            constraints.append(next((one for one in found if one is not None), None))
-        return constraints
-
     def _search(
         self,
-        prepared: Sequence[_PreparedText],
+        prepared: Sequence[PreparedText],
         sources: list[list[int]],
         line_numbers: Sequence[int],
         prefixes: list[list[int]] | None,
+        scores: bool,
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
@@ -496,7 +366,10 @@ class Translator:
         A source whose translations lack a term is translated again, with its terms.
         """
         hypotheses = [[NOT_SEARCHED] for _ in prepared]
-        constraints = self._make_constraints(prepared, line_numbers, prefixes)
+        constraints: list[Constraint | None] = []
+        for i, each in enumerate(prepared):
+            n_tokens = self.max_positions - 1 - (0 if prefixes is None else len(prefixes[i]))
+            constraints.append(each.constraint(n_tokens, line_numbers[i]))
         lengths = {
             i: len(sources[i])
             for i, each in enumerate(prepared)
@@ -521,6 +394,7 @@ class Translator:
                     None if prefixes is None else [prefixes[i] for i in batch],
                     None if is_cancelled is None else lambda row, batch=batch: is_cancelled(batch[row]),
                     [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
+                    scores=scores,
                 )
                 for i, n_best in zip(batch, n_best_lists, strict=True):
                     hypotheses[i] = choose_n_best(n_best, self.config, self.tokenizers)
@@ -539,7 +413,7 @@ class Translator:
 
     def _align(
         self,
-        prepared: Sequence[_PreparedText],
+        prepared: Sequence[PreparedText],
         sources: list[list[int]],
         hypotheses: list[list[Hypothesis]],
         is_requested: bool,
@@ -547,10 +421,10 @@ class Translator:
         """Return the word alignments of the hypotheses of the texts that need them, by their index."""
         rows: list[int] = []
         for i, each in enumerate(prepared):
-            needing = next((stage for stage, state in each.states if stage.needs_alignment(state)), None)
-            if is_requested and needing is not None and needing.alignment_refusal:
-                raise UserError(needing.alignment_refusal)
-            if is_requested or needing is not None:
+            user = each.find_alignment_user()
+            if is_requested and user is not None and user.alignment_refusal:
+                raise UserError(user.alignment_refusal)
+            if is_requested or user is not None:
                 rows.append(i)
         if not rows:
             return {}
@@ -561,7 +435,7 @@ class Translator:
 
     def _finish(
         self,
-        prepared: Sequence[_PreparedText],
+        prepared: Sequence[PreparedText],
         sources: Sequence[Sequence[int]],
         hypotheses: Sequence[Sequence[Hypothesis]],
         aligned: Mapping[int, Sequence[WordAlignment]],
@@ -581,15 +455,13 @@ class Translator:
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 elif REPLACEMENT in text:
                     text, alignment = leave_out_invalid_bytes(text, alignment)
-                text = text.replace("\n", " ")
+                content = PlainText(text.replace("\n", " "))
                 score, log_probs, finished = hypothesis.score, hypothesis.log_probs, hypothesis.finished
-                translation = Translation(text, score, tokens, log_probs, finished, alignment)
-                for stage, state in reversed(each.states):
-                    translation = stage.finish(translation, state)
-                if not keeps_alignments and translation.alignment is not None:
-                    translation = replace(translation, alignment=None)
-                n_best_lists[-1].append(translation)
+                translation = each.finish(Translation(content, score, tokens, log_probs, finished, alignment))
+                n_best_lists[-1].append(translation if keeps_alignments else without_alignment(translation))
         return n_best_lists
+
+    # --- scores of given translations -------------------------------------------------------------------------------
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], line_numbers: Sequence[int] | None = None
@@ -625,15 +497,168 @@ class Translator:
 
     def _scored_target(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
         """Return a given target with its log-probabilities; None and NaN become a score of minus infinity."""
-        tokens = self.tokenizers.tgt.tokens(ids)
+        content, tokens = PlainText(text), self.tokenizers.tgt.tokens(ids)
         if log_probs is None or math.isnan(sum(log_probs)):
-            return Translation(text, -math.inf, tokens, [], finished=True)
-        return Translation(text, sum(log_probs), tokens, log_probs, finished=True)
+            return Translation(content, -math.inf, tokens, [], finished=True)
+        return Translation(content, sum(log_probs), tokens, log_probs, finished=True)
+
+
+@dataclass(frozen=True)
+class _LineSearch:
+    """One call of `Translator.n_best`: lines are divided, searched, reviewed and joined."""
+
+    translator: Translator
+    line_numbers: Sequence[int]
+    prefixes: Sequence[str] | None
+    tags: Sequence[str | None]
+    alignments: bool
+    scores: bool
+    is_cancelled: IsCancelled | None
+
+    @cached_property
+    def provenances(self) -> Mapping[str | None, ModelProvenance]:
+        """The provenance of the model for each tag, with its languages."""
+        return {tag: self.translator.provenance(tag) for tag in dict.fromkeys(self.tags)}
+
+    def translate(self, lines: Sequence[Segment], on_batch: OnBatch | None) -> list[list[Translation]]:
+        """Return the n-best translations of lines."""
+        part_lists = self._divide(lines)
+        known = self._look_up(lines)
+        rows = [(i, part) for i, parts in enumerate(part_lists) if i not in known for part in parts]
+        index = {i: 0 for i, _ in rows}  # of the next part of a line
+        numbers: list[int] = []
+        for i, _ in rows:
+            numbers.append(self.line_numbers[i] + index[i] * PART_STRIDE)
+            index[i] += 1
+
+        def report(done: int) -> None:
+            if on_batch is not None:
+                on_batch(done * len(lines) // len(rows))
+
+        found = self._search(
+            self.translator,
+            [(i, part.strip() if len(part_lists[i]) > 1 else part) for i, part in rows],
+            numbers,
+            report,
+        )
+        found = self._review(rows, found)
+        by_line: dict[int, list[list[Translation]]] = {}
+        for (i, _), n_best in zip(rows, found, strict=True):
+            by_line.setdefault(i, []).append(n_best)
+        return [
+            join_n_best(line, [line], [[known[i]]], "")
+            if i in known
+            else join_n_best(line, part_lists[i], by_line[i], self.provenances[self.tags[i]].tgt_lang)
+            for i, line in enumerate(lines)
+        ]
+
+    def _has_prefix(self, line: int) -> bool:
+        return self.prefixes is not None and bool(self.prefixes[line].strip())
+
+    def _group_by_tag(self, lines: Sequence[int]) -> dict[str | None, list[int]]:
+        groups: dict[str | None, list[int]] = {}
+        for i in lines:
+            groups.setdefault(self.tags[i], []).append(i)
+        return groups
+
+    def _divide(self, lines: Sequence[Segment]) -> list[Sequence[Segment]]:
+        """Return the parts of each line. A line with a prefix is whole, because the prefix could not be divided."""
+        part_lists: list[Sequence[Segment]] = [[line.strip_enclosing()] for line in lines]
+        if self.translator.features.split == "never":
+            return part_lists
+        for tag, rows in self._group_by_tag([i for i in range(len(lines)) if not self._has_prefix(i)]).items():
+            divided = self.translator.make_divider(tag).divide([lines[i] for i in rows])
+            for i, parts in zip(rows, divided, strict=True):
+                part_lists[i] = parts
+        return part_lists
+
+    def _look_up(self, lines: Sequence[Segment]) -> dict[int, Translation]:
+        """Return the known translations that fit their lines."""
+        if (look_up := self.translator.features.look_up) is None:
+            return {}
+        known: dict[int, Translation] = {}
+        for i, line in enumerate(lines):
+            text = None if self._has_prefix(i) else look_up(line.surface)
+            given = None if text is None else make_given(line, self.translator.read(text), from_memory=True)
+            if given is not None:
+                known[i] = given
+        return known
+
+    def _search(
+        self,
+        translator: Translator,
+        segments: Sequence[tuple[int, Segment]],
+        numbers: Sequence[int],
+        on_batch: OnBatch | None = None,
+        *,
+        with_prefixes: bool = True,
+    ) -> list[list[Translation]]:
+        """Translate segments, each with the index of its line."""
+        lines = [i for i, _ in segments]
+        has_prefixes = with_prefixes and any(map(self._has_prefix, lines))
+        is_cancelled = self.is_cancelled
+        return translator.search_segments(
+            [segment for _, segment in segments],
+            numbers,
+            [self.prefixes[i] for i in lines] if has_prefixes and self.prefixes is not None else None,
+            alignments=self.alignments,
+            scores=self.scores,
+            tags=[self.tags[i] for i in lines],
+            on_batch=on_batch,
+            is_cancelled=None if is_cancelled is None else lambda row: is_cancelled(lines[row]),
+        )
+
+    def _review(
+        self, rows: Sequence[tuple[int, Segment]], n_best_lists: list[list[Translation]]
+    ) -> list[list[Translation]]:
+        """Return the n-best lists, with a better translation in the first place where the review found one."""
+        translator, config = self.translator, self.translator.config
+        if (make_policy := translator.features.make_policy) is None:
+            return n_best_lists
+        reviewed = [*n_best_lists]
+        reviewable = {
+            i for i, _ in rows if not self._has_prefix(i) and not (self.is_cancelled and self.is_cancelled(i))
+        }
+        for tag, lines in self._group_by_tag(sorted(reviewable)).items():
+            provenance = self.provenances[tag]
+            if (policy := make_policy(provenance, config)) is None:
+                continue
+            chosen, jobs = {*lines}, dict[int, Job]()
+            for row, (i, segment) in enumerate(rows):
+                if i in chosen and (faults := find_faults(policy, segment, n_best_lists[row][0])):
+                    jobs[row] = Job(i, segment, n_best_lists[row][0], faults)
+            before = {row: job.faults for row, job in jobs.items()}
+            review([*jobs.values()], policy, config, self._search_again, translator.count_tokens, provenance.tgt_lang)
+            for row, job in jobs.items():
+                best = job.best if self.alignments else without_alignment(job.best)
+                others = (each for each in n_best_lists[row] if each.text != best.text)
+                reviewed[row] = [best, *others][: len(n_best_lists[row])]
+            for i in dict.fromkeys(job.line for job in jobs.values()):
+                of_line = [row for row, job in jobs.items() if job.line == i]
+                policy.report(
+                    self.line_numbers[i],
+                    [fault for row in of_line for fault in before[row]],
+                    [fault for row in of_line for fault in jobs[row].faults],
+                )
+        return reviewed
+
+    def _search_again(self, segments: Sequence[tuple[int, Segment]], options: SearchOptions) -> list[list[Translation]]:
+        return self._search(
+            self.translator.with_options(options),
+            [(i, segment.strip()) for i, segment in segments],
+            [self.line_numbers[i] for i, _ in segments],
+            with_prefixes=False,
+        )
+
+
+def without_alignment(translation: Translation) -> Translation:
+    """Return a translation without its word alignment."""
+    return translation if translation.alignment is None else replace(translation, alignment=None)
 
 
 def name_line(line_number: int) -> str:
-    """Return the name of a line in messages, which is the same for all its chunks."""
-    return f"line {line_number % CHUNK_STRIDE}"
+    """Return the name of a line in messages, which is the same for all its parts."""
+    return f"line {line_number % PART_STRIDE}"
 
 
 def check_lists(**arguments: object) -> None:
@@ -647,7 +672,7 @@ def check_lists(**arguments: object) -> None:
         if not isinstance(texts, Collection) or isinstance(texts, str | Mapping | Set):
             raise UserError(f"{name} is of type {type(cast(object, texts)).__name__}: give a list of texts")
         for i, text in enumerate(cast(Collection[object], texts)):
-            if not isinstance(text, str) and not (name == "texts" and hasattr(text, "surface")):
+            if not isinstance(text, str) and not (name == "texts" and isinstance(text, Segment)):
                 raise UserError(f"{name}[{i}] is of type {type(text).__name__}: give a text")
         lengths[name] = len(cast(Collection[object], texts))
     if len({*lengths.values()}) > 1:
@@ -681,47 +706,3 @@ def leave_out_invalid_bytes(text: str, alignment: WordAlignment | None) -> tuple
     if alignment is not None:
         alignment = [(src, kept[tgt]) for src, tgt in alignment if tgt in kept]
     return " ".join(word for word in words if word), alignment
-
-
-@dataclass(frozen=True)
-class ModelProvenance:
-    """Identity of a loaded model, and facts about its training data."""
-
-    identity: dict[str, str]
-    """Names and checksums. Partial output is resumed only by a model with the same identity."""
-    src_lang: str
-    tgt_lang: str
-    max_length: int
-    """Longest training sequence in tokens, including EOS."""
-    lengths: TrainingLengths | None = None
-    """Lengths of the training sources; None if they were not recorded."""
-    src_langs: tuple[str, ...] = ()
-    """All source languages, if there are several."""
-
-    @classmethod
-    def of_translator(cls, translator: Translator) -> ModelProvenance:
-        """Describe the loaded checkpoints and the precision of the matrix products. The languages are of the tag."""
-        runs, data, tag = translator.runs, translator.runs[0].data, translator.config.tag
-        is_tag_missing = tag is None and data.needs_tag  # the translation will be refused
-        src_lang, tgt_lang = (data.src_lang, data.tgt_lang) if is_tag_missing else data.languages_of(tag)
-        identity = {
-            "--engine": translator.engine.name,
-            "run": ", ".join(run.folder.path.resolve().name for run in runs),
-            "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in runs), translator.precision]),
-        }
-        lengths = min((run.lengths for run in runs if run.lengths), key=lambda one: one.tokens.p999, default=None)
-        src_langs = data.source_languages_of(tag)
-        return cls(
-            identity,
-            src_lang,
-            tgt_lang,
-            min(run.data.max_length for run in runs),
-            lengths,
-            src_langs if len(src_langs) > 1 else (),
-        )
-
-    @property
-    def longest_source(self) -> int:
-        """Length of a source, in tokens, that the training pairs rarely exceed."""
-        longest = self.max_length - 1  # without EOS
-        return longest if self.lengths is None else min(longest, self.lengths.tokens.p999)

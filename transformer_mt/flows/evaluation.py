@@ -238,6 +238,12 @@ def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list
         return translator.translate(sources, tags=tags, on_batch=progress.update)
 
 
+def describe_system(translator: Translator) -> str:
+    """Return the search, the steps of the checkpoints, and the engine."""
+    steps = " + ".join(f"{run.step:,}" for run in translator.runs)
+    return f"{translator.config.method}, step {steps}, {translator.engine.name}"
+
+
 def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:
     """Return the scorer of runs. Raises `UserError` unless all runs are scored in the same way."""
     scorers = {run.path: Scorer.from_config(config.scoring, config.data.tgt_lang) for run, config in configs.items()}

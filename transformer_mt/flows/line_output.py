@@ -28,7 +28,7 @@ from transformer_mt.system.files import write_text
 from transformer_mt.system.log import ProgressReport, log
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Translation
+    from transformer_mt.decoding.segments import Translation
 
 OutputKind = Literal["text", "tsv", "json"]
 Settings = dict[str, str]
@@ -277,6 +277,11 @@ class Format:
     scores: bool = False
     alignments: bool = False
     has_memory: bool = False  # some translations may be from a translation memory
+
+    @property
+    def has_scores(self) -> bool:
+        """Return whether scores are written."""
+        return self.scores or self.kind != "text"
 
     def lines(self, number: int, source: str, translations: Sequence[Translation]) -> list[str]:
         """Return the output lines for line `number` of the input. `translations` are sorted, the best first."""

@@ -27,7 +27,7 @@ from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers
-from transformer_mt.decoding.line_splitting import split_sentences
+from transformer_mt.decoding.sentence_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.warm_start import load_tokenizers

@@ -17,11 +17,10 @@ from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.evaluation import Validator, make_evaluation_set, translate_set
+from transformer_mt.flows.evaluation import Validator, describe_system, make_evaluation_set, translate_set
 from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, measure_lengths, prepare_data
 from transformer_mt.flows.resolve import (
     can_pack,
@@ -35,6 +34,7 @@ from transformer_mt.flows.resolve import (
     resolve_packing,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_readme
+from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
 from transformer_mt.model.cuda_graphs import CudaCapture
 from transformer_mt.model.transformer import Transformer
@@ -436,25 +436,14 @@ def score_test_sets(
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
     if not test_sets:
         return {}
-    stages: dict[str, Any] = {}
-    if config.decoding.needs_stages:
-        from transformer_mt.tools.markup.stages import make_stages
-
-        stages = {"make_stages": make_stages}
-    translator = Translator.load(
-        run.path,
-        str(step),
-        config.device,
-        machine.threads,
-        machine.precision,
-        batch_tokens=config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device)),
-        **stages,
-    )
+    batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
+    options = LoadOptions(str(step), config.device, machine.threads)
+    translator = load_translator(run.path, options, batch_tokens=batch_tokens, n_best=1)
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():
         test_set = make_evaluation_set(config, name, corpus)
         scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
-        title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
+        title = f"{name} ({len(corpus):,} pairs, {describe_system(translator)})"
         log_rank0("\n".join([title, *scores.lines()]))
         result[name] = asdict(scores)
     return result

@@ -101,14 +101,18 @@ def precision_dtype(precision: ResolvedPrecision) -> torch.dtype:
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
-def resolve_machine(device: str, precision: str, threads: str | int, *, few_texts: bool = False) -> Machine:
+def resolve_machine(
+    device: str, precision: str, threads: str | int, *, few_texts: bool = False, owns_process: bool = True
+) -> Machine:
     """Resolve `auto` on this machine. The only change is the configuration of CUDA's allocator, see below.
 
-    For `few_texts`, precision auto is fp32 on a CPU: its bf16 products are faster only in batches.
+    For `few_texts`, precision auto is fp32 on a CPU: its bf16 products are faster only in batches. Without
+    `owns_process`, the process is not ours to configure, and nothing changes.
     Raises `UserError` for a device that is missing, and for values that cannot be read.
     """
     chosen = _resolve_device(_read_or_fail("device", _read_device, device))
-    if chosen.type == "cuda" and not any(map(os.environ.get, ALLOCATOR_VARIABLES)):  # before bf16 initialises CUDA
+    is_configured = any(map(os.environ.get, ALLOCATOR_VARIABLES))
+    if chosen.type == "cuda" and owns_process and not is_configured:  # before bf16 initialises CUDA
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # batches of all shapes fragment fixed segments
     n_threads = resolve_threads(threads)
     if precision not in get_args(Precision):

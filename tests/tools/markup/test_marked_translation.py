@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 from transformer_mt.decoding.translator import ModelProvenance, Translation
 from transformer_mt.runs.records import Percentiles, TrainingLengths
 from transformer_mt.tools.robustness.guard import Guard, ignore_faults

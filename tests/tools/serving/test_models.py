@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_succeeded
 from starlette.testclient import TestClient
+from transformer_mt.decoding.line_splitting import split_sentences
 
 from transformer_mt import Translator
-from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
-from transformer_mt.decoding.translator import ModelProvenance, Translator
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction
 from transformer_mt.tools.languages.detection import find_other_language, language_name
@@ -40,7 +40,7 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
 def _describe_language(translator: Translator, text: str) -> Iterator[str]:
     """Name another language that the text is certainly written in."""
     if translator.runs:
-        provenance = ModelProvenance.of_translator(translator)
+        provenance = translator.provenance()
         expected = provenance.src_lang
         if not provenance.src_langs and (other := find_other_language([text], expected)):
             yield f"The text looks like {language_name(other)}, and the model translates {language_name(expected)}."

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from statistics import median
@@ -18,7 +17,8 @@ from transformer_mt import __version__
 from transformer_mt.config.rendering import format_value, list_changes, list_differences
 from transformer_mt.config.section import Section
 from transformer_mt.data.data_config import DataConfig, Source
-from transformer_mt.decoding.translator import Translation, Translator
+from transformer_mt.decoding.segments import Translation
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, mark_differences
@@ -33,7 +33,6 @@ from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_ran
 from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
-from transformer_mt.tools.robustness.guard import translate_guarded
 
 Row = tuple[str, list[str]]
 """A fact or a key, with its value in each run."""
@@ -330,7 +329,7 @@ def _measure_robustness(translator: Translator, data: EvaluationSet) -> dict[str
     labels = ("BLEU {}", "{} of unchanged text", "inserted text kept in {}")
     return {
         score.name: ", ".join(label.format(cell) for label, cell in zip(labels, score.cells(), strict=True) if cell)
-        for score in measure_robustness(first, partial(translate_guarded, translator))
+        for score in measure_robustness(first, lambda data: translator.translate(data.sources, tags=data.tags))
     }
 
 

@@ -122,7 +122,7 @@ class Document:
         changed = {
             segment: translation
             for segment, translation in zip(self.segments, translations, strict=True)
-            if translation.surface != segment.source.surface and translation.text_only.strip()
+            if translation.surface != segment.source.surface and translation.text.strip()
         }
 
         def substitute(

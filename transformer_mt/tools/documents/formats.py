@@ -1,21 +1,21 @@
-"""Formats of documents, by the suffix of a file or by name, and the translation of a document.
-
-The stages are imported inside the functions, because they import torch, and a file of lines may need neither.
-"""
+"""Formats of documents, by the suffix of a file or by name, and the translation of a document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_mt.choices import DocumentFormat
 from transformer_mt.data.text_files import find_structure, remove_compressed_suffix
-from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
+from transformer_mt.decoding.segments import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.tools.documents.document import BOM, Document, DocumentError, DocumentOptions, decode
-from transformer_mt.tools.markup.elements import MarkedText
+from transformer_mt.tools.markup.elements import MarkedText, to_marked_text
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translator
 
 FORMATS: Mapping[DocumentFormat, Sequence[str]] = {
     "ass": (".ass", ".ssa"),
@@ -90,28 +90,20 @@ def parse_document(text: str, document_format: DocumentFormat, options: Document
     return replace(document, byte_order_mark=text[: len(text) - len(body)])
 
 
-def adapt_translator(line_translator: LineTranslator) -> LineTranslator:
+def protect_elements(translator: Translator) -> Translator:
     """Return a translator that protects elements."""
-    from transformer_mt.tools.markup.stages import make_stages
-
-    translator = line_translator.text_translator
-    if translator.config.markup == "none":
-        translator = copy(translator.with_options({"markup": "auto"}))
-        translator.make_stages = make_stages
-    return LineTranslator.wrap(translator, line_translator.chunker, line_translator.look_up, line_translator.review)
+    return translator.with_options({"markup": "auto"}) if translator.config.markup == "none" else translator
 
 
-def make_lines(document: Document) -> list[str | MarkedText]:
-    """Return the text of each segment, for `LineTranslator`.
+def make_segments(document: Document) -> list[str | MarkedText]:
+    """Return the text of each segment of a document, for the translator.
 
     Markup tags are searched only in segments that say so. Those of a page are elements already, and others are text.
     """
     return [segment.source.surface if segment.protects_tags else segment.source for segment in document.segments]
 
 
-def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int = 0) -> str:
+def fill_document(document: Document, n_best_lists: Sequence[Sequence[Translation]], rank: int = 0) -> str:
     """Return a document with its translated segments. `rank` counts the translations of each from the best one."""
-    from transformer_mt.tools.markup.stages import get_marked_text
-
-    n_best_lists = [line.join() for line in lines]
-    return document.fill([get_marked_text(n_best[min(rank, len(n_best) - 1)]) for n_best in n_best_lists])
+    best = (n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists)
+    return document.fill([to_marked_text(each.content) for each in best])

@@ -10,14 +10,14 @@ log-probability / length^A, where EOS counts as a token (tested with CTranslate2
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers as hf
 from pydantic import BaseModel, PositiveInt, ValidationError
@@ -25,14 +25,17 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
 from transformer_mt.data.tokenizers.tokenizer_config import EOS
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Engine, Hypothesis, WordAlignment
-from transformer_mt.decoding.translator import NOT_SEARCHED, ModelProvenance, Translator, choose_n_best
+from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance, WordAlignment
+from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import TrainingLengths
-from transformer_mt.system.device import keep_freed_memory, resolve_threads
+from transformer_mt.system.device import resolve_threads
 from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.engine import TorchEngine
 
 ctranslate2 = import_ctranslate2()
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
@@ -69,7 +72,7 @@ def read_metadata(folder: Path) -> ExportMetadata:
     path = folder / EXPORT
     if RunFolder(folder).exists():
         raise UserError(
-            f"{folder}: is a run; load it with transformer_mt.tools.export.engine_choice.load_translator, or export it "
+            f"{folder}: is a run; load it as one, or export it "
             f"with `tmt export {quote(str(folder))} --to ctranslate2 --output DIR`"
         )
     if not path.exists():
@@ -82,14 +85,13 @@ def read_metadata(folder: Path) -> ExportMetadata:
         raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
 
 
-def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
-    """Return the provenance of an exported model that computes in `compute_type`."""
-    metadata = read_metadata(folder)
+def _describe(folder: Path, metadata: ExportMetadata, engine: CTranslate2Engine) -> ModelProvenance:
+    """Return the provenance of an exported model."""
     checksum = sha256(read_bytes(folder / EXPORT)).hexdigest()  # unique, because it contains the time
     identity = {
-        "--engine": f"ctranslate2 {ctranslate2.__version__}",
+        "--engine": engine.name,
         "exported": folder.resolve().name,
-        "checkpoint": f"{metadata.step} ({checksum[:12]}), {compute_type}",
+        "checkpoint": f"{metadata.step} ({checksum[:12]}), {engine.precision}",
     }
     return ModelProvenance(identity, **vars(metadata.data))
 
@@ -111,13 +113,9 @@ class CTranslate2Engine:
         positions: int,
         device: str = "cpu",
         threads: int | str = "auto",
-        scores: bool = True,
     ) -> None:
-        """Load the model. `positions` is the length of the longest sequence that it can read.
-
-        `scores=False` omits the scores of translations, and saves a forward pass for each.
-        """
-        self.tokenizers, self.max_positions, self.has_scores = tokenizers, positions, scores
+        """Load the model. `positions` is the length of the longest sequence that it can read."""
+        self.tokenizers, self.max_positions = tokenizers, positions
         self.src_vocabulary, self.tgt_vocabulary = list_vocabulary(tokenizers.src), list_vocabulary(tokenizers.tgt)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
         ctranslate2.set_log_level(logging.ERROR)  # `tmt` prints the compute type if the CPU lacks the wanted one
@@ -136,11 +134,9 @@ class CTranslate2Engine:
         """Type in which CTranslate2 computes."""
         return self.library.compute_type
 
-    def without_scores(self) -> CTranslate2Engine:
-        """Return an engine that saves a forward pass for each translation."""
-        twin = copy.copy(self)
-        twin.has_scores = False
-        return twin
+    def as_torch(self) -> TorchEngine:
+        """Raise `UserError`: the model is only for CTranslate2."""
+        raise UserError("the engine is CTranslate2; load the run with --engine torch")
 
     def search(
         self,
@@ -148,12 +144,15 @@ class CTranslate2Engine:
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
-        is_cancelled: Callable[[int], bool] | None = None,
+        is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
+        *,
+        scores: bool = True,
     ) -> list[list[Hypothesis]]:
         """Translate source ids. Return the hypotheses of each sentence, the best first.
 
-        CTranslate2 cannot stop a beam search, so `is_cancelled` has no effect on a batch that has started.
+        Scores need another forward pass. CTranslate2 cannot stop a beam search, so `is_cancelled` has no effect on a
+        batch that has started.
         """
         check_search(config)
         forced = prefixes or [[] for _ in sources]
@@ -166,7 +165,7 @@ class CTranslate2Engine:
 
             scored = self._add_scores(sources, found)
             return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
-        if self.has_scores:
+        if scores:
             found = [choose_n_best(hypotheses, config, self.tokenizers) for hypotheses in found]
             return self._add_scores(sources, found)
         return found
@@ -262,19 +261,24 @@ class CTranslate2Engine:
         return [[self.src_vocabulary[i] for i in ids] for ids in sources]
 
 
-class CompleteEngine:
-    """Searches with CTranslate2, and does what it lacks with PyTorch. Both have the same weights."""
+class CombinedEngine:
+    """Searches with CTranslate2, and does what it lacks with PyTorch, which is loaded when it is needed."""
 
     has_alignments = True
 
-    def __init__(self, fast: Engine, torch: Engine) -> None:
-        self.fast, self.torch = fast, torch
-        self.name, self.precision = fast.name, fast.precision
-        self.max_positions = min(fast.max_positions, torch.max_positions)
+    def __init__(self, fast: CTranslate2Engine, load_torch: Callable[[], TorchEngine]) -> None:
+        """Both engines have the same weights."""
+        self.fast, self._load_torch = fast, load_torch
+        self.name, self.precision, self.max_positions = fast.name, fast.precision, fast.max_positions
+        self._lock = Lock()  # several threads may use the engine
+        self._torch: TorchEngine | None = None
 
-    def without_scores(self) -> CompleteEngine:
-        """Return an engine whose CTranslate2 saves a forward pass for each translation."""
-        return CompleteEngine(self.fast.without_scores(), self.torch)
+    def as_torch(self) -> TorchEngine:
+        """Return the engine of PyTorch."""
+        with self._lock:
+            if self._torch is None:
+                self._torch = self._load_torch()
+            return self._torch
 
     def search(
         self,
@@ -282,23 +286,25 @@ class CompleteEngine:
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
-        is_cancelled: Callable[[int], bool] | None = None,
+        is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
+        *,
+        scores: bool = True,
     ) -> list[list[Hypothesis]]:
         """Translate source ids, with PyTorch if there are constraints or settings that CTranslate2 lacks.
 
         Markup and a glossary concern the texts. The search knows them only by the constraints.
         """
-        plain = config.with_options({"markup": "none", "glossary": None})
-        is_supported = constraints is None and not any(find_unsupported_search_keys(plain))
-        engine, config = (self.fast, plain) if is_supported else (self.torch, config)
-        return engine.search(sources, config, line_numbers, prefixes, is_cancelled, constraints)
+        plain = config.with_options({"markup": "none", "glossary": None}) if config.needs_stages else config
+        if constraints is None and not any(find_unsupported_search_keys(plain)):
+            return self.fast.search(sources, plain, line_numbers, prefixes, is_cancelled, scores=scores)
+        return self.as_torch().search(sources, config, line_numbers, prefixes, is_cancelled, constraints)
 
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
     ) -> list[list[float]]:
         """Return the log-probability of each token of given translations, including EOS."""
-        return self.torch.score(sources, targets, batch_tokens)
+        return self.as_torch().score(sources, targets, batch_tokens)
 
     def align(
         self,
@@ -308,28 +314,27 @@ class CompleteEngine:
         layer: int | None = None,
     ) -> list[WordAlignment]:
         """Return the alignment of each hypothesis."""
-        return self.torch.align(texts, sources, hypotheses, layer)
+        return self.as_torch().align(texts, sources, hypotheses, layer)
 
 
-def load_translator(
-    run: str | Path,
-    checkpoint: str = "best",
-    device: str = "auto",
-    threads: int | str = "auto",
-    precision: str = "auto",
-    *,
-    scores: bool = True,
-    **options: Any,
-) -> Translator:
-    """Load an exported folder as a translator. `precision` must be auto or the precision of the folder.
+class ExportedModel(NamedTuple):
+    """What an exported folder holds."""
 
-    Raises `UserError` if the folder is missing or damaged, or if CTranslate2 does not support an option.
+    engine: CTranslate2Engine
+    tokenizers: TokenizerPair
+    config: DecodingConfig
+    provenance: ModelProvenance
+
+
+def load_exported(
+    folder: Path, device: str, threads: int | str, precision: str, decoding: Mapping[str, object]
+) -> ExportedModel:
+    """Load an exported folder, with other values of keys of section `decoding`.
+
+    `precision` must be auto or the precision of the folder. Raises `UserError` if the folder is missing or damaged, or
+    if CTranslate2 does not support an option.
     """
-    folder = Path(run)
     metadata = read_metadata(folder)
-    if checkpoint != "best":
-        raise UserError(f"checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
-    keep_freed_memory()
     check_device(device)
     try:
         paths = [folder / f"{side}_tokenizer.json" for side in ("src", "tgt")]
@@ -339,16 +344,16 @@ def load_translator(
         backends = [hf.Tokenizer.from_str(content) for content in contents]
         src = Tokenizer(backends[0], metadata.tags)
         tgt = Tokenizer(backends[1], metadata.tags if metadata.joint else ())
-        config = metadata.decoding.with_options(options)
+        config = metadata.decoding.with_options(decoding)
         check_search(config)
         tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
-        engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads, scores)
+        engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads)
     except UserError:
         raise
     except Exception as error:  # both libraries raise bare Exceptions
         raise UserError(f"{folder}: is damaged ({error}); export it again") from None
     _check_precision(folder, precision, metadata.quantization, engine.precision)
-    return Translator(engine, tokenizers, config)
+    return ExportedModel(engine, tokenizers, config, _describe(folder, metadata, engine))
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> 
     sources = [_first_ids(translator) + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
     if not sources:
         return None
-    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions, scores=False)
+    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
     return compare(translator, exported, sources)
 
 
@@ -165,7 +165,7 @@ def check_parity_on_random_ids(translator: Translator, folder: Path, n_positions
     random, n_tokens = Random(1), translator.tokenizers.src.pad_id
     lengths = (min(length, translator.max_source_tokens) for length in RANDOM_LENGTHS)
     sources = [[*_first_ids(translator), *(random.randrange(n_tokens) for _ in range(n))] for n in lengths]
-    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions, scores=False)
+    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
     return compare(translator, exported, sources)
 
 
@@ -182,7 +182,7 @@ def compare(translator: Translator, exported: CTranslate2Engine, sources: Sequen
     for start in range(0, len(sources), BATCH_SENTENCES):
         batch = [list(ids) for ids in sources[start : start + BATCH_SENTENCES]]
         ours = [best for best, *_ in translator.engine.search(batch, config)]
-        theirs = [best for best, *_ in exported.search(batch, config)]
+        theirs = [best for best, *_ in exported.search(batch, config, scores=False)]
         n_identical += sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
         # Scoring adds EOS, so an unfinished translation that fills all learned positions must lose its last token.
         targets = [one.ids if one.finished else one.ids[:-1] for one in ours]

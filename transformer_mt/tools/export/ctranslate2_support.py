@@ -49,6 +49,22 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
 
 
+def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: bool) -> str:
+    """Return why PyTorch must translate, although CTranslate2 was not refused; an empty text if nothing speaks for it.
+
+    Markup and a glossary do not: PyTorch then does only what CTranslate2 lacks.
+    """
+    if has_others:
+        return "--ensemble: CTranslate2 translates with one model"
+    if precision not in ("auto", "fp32"):
+        return f"--precision {precision}: CTranslate2 computes a run in fp32"
+    for key, reason in find_unsupported_search_keys(config.with_options({"markup": "none", "glossary": None})):
+        return f"decoding.{key}: {reason}"
+    if config.min_length > 1 or config.no_repeat_ngram:
+        return "CTranslate2 scores with min_length or no_repeat_ngram in another way"
+    return ""
+
+
 def find_length_limits(model: ModelConfig, config: DecodingConfig, tokenizers: TokenizerPair) -> tuple[int, int]:
     """Return the size of the position table, and the maximum source tokens without control symbols.
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
@@ -32,12 +32,10 @@ from transformer_mt import __version__
 from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import LoadedRun, shorten_weights_hash
-from transformer_mt.decoding.translator import MakeStages, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import RunFolder, find_user_cache, is_own_signature, sign
 from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, CorruptFileError, verify_manifest, write_manifest
-from transformer_mt.system.device import is_cpu, keep_freed_memory, resolve_threads
 from transformer_mt.system.files import (
     build_cached_folder,
     delete_folder,
@@ -51,116 +49,49 @@ from transformer_mt.tools.export.ctranslate2_support import (
     MAX_POSITIONS,
     find_length_limits,
     find_unsupported_model_keys,
-    find_unsupported_search_keys,
 )
 
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
+
 CACHE, MANIFEST, SIGNATURE = "ctranslate2", "cache.json", "signature"
+
+
+LoadTorch = Callable[[str], "Translator"]
+"""Loads a checkpoint of a run in fp32 on a CPU."""
 
 
 class UnavailableError(Exception):
     """CTranslate2 cannot translate. The message is the reason."""
 
 
-def load_translator(
-    run: str | Path,
-    checkpoint: str = "best",
-    device: str = "auto",
-    threads: int | str = "auto",
-    precision: str = "auto",
-    *,
-    ensemble: str | Path | Sequence[str | Path] = (),
-    few_texts: bool = False,
-    make_stages: MakeStages | None = None,
-    scores: bool = True,
-    torch_reason: str = "",
-    keeps_torch: bool = False,
-    **options: Any,
-) -> Translator:
-    """Load a run with the engine of `decoding.engine`, and log which one `auto` chooses.
+def load_converted(
+    run: RunFolder, checkpoint: str, config: DecodingConfig, device: str, threads: int | str, load_torch: LoadTorch
+) -> tuple[CTranslate2Engine, LoadedRun]:
+    """Load the converted model of a checkpoint, and make it before if needed. Log the engine.
 
-    The parameters are those of `Translator.load`, and three more: `scores=False` omits the scores of translations, for
-    which CTranslate2 needs another forward pass; `torch_reason` is why only PyTorch can do what the caller needs; with
-    `keeps_torch`, `auto` also loads PyTorch, for the alignments and constraints that CTranslate2 lacks. Raises
-    `UserError` like `Translator.load`, and if `decoding.engine` is ctranslate2, which cannot translate.
+    `load_torch` loads the checkpoint of a step in fp32 on a CPU. Raises `UnavailableError` if CTranslate2 cannot
+    translate.
     """
-    folder = RunFolder.open(run)
-    config = folder.read_section("decoding", DecodingConfig).with_options(options)
-    is_required = config.engine == "ctranslate2"
-    if is_required or (config.engine == "auto" and is_cpu(device)):
-        try:
-            if torch_reason:
-                raise UnavailableError(torch_reason)
-            _check_options(config, precision, has_others=bool(ensemble))
-            if not is_required and (config.min_length > 1 or config.no_repeat_ngram):
-                raise UnavailableError("CTranslate2 scores with min_length or no_repeat_ngram in another way")
-            translator = _load_converted(
-                folder, config, checkpoint, device if is_required else "cpu", threads, scores, make_stages
-            )
-            if not keeps_torch or is_required:
-                return translator
-            from transformer_mt.tools.export.ctranslate2_engine import CompleteEngine
-
-            checkpoint = str(translator.runs[0].step)
-            torch = Translator.load(run, checkpoint, device, threads, precision, few_texts=few_texts)
-            translator.engine = CompleteEngine(translator.engine, torch.engine)
-            return translator
-        except UnavailableError as reason:
-            if is_required:
-                raise UserError(f"--engine ctranslate2: {reason}; or use --engine torch") from None
-            log_rank0(f"tmt: engine torch: {reason}")
-    return Translator.load(
-        run,
-        checkpoint,
-        device,
-        threads,
-        precision,
-        ensemble=ensemble,
-        few_texts=few_texts,
-        make_stages=make_stages,
-        **{**options, "engine": "torch"},
-    )
-
-
-def _check_options(config: DecodingConfig, precision: str, *, has_others: bool) -> None:
-    """Raise `UnavailableError` if CTranslate2 does not support an option."""
-    if has_others:
-        raise UnavailableError("--ensemble: CTranslate2 translates with one model")
-    if precision not in ("auto", "fp32"):
-        raise UnavailableError(f"--precision {precision}: CTranslate2 computes a run in fp32")
-    for key, reason in find_unsupported_search_keys(config):
-        raise UnavailableError(f"decoding.{key}: {reason}")
-
-
-def _load_converted(
-    run: RunFolder,
-    config: DecodingConfig,
-    checkpoint: str,
-    device: str,
-    threads: int | str,
-    scores: bool,
-    make_stages: MakeStages | None,
-) -> Translator:
-    """Load the converted model of a checkpoint, and make it before if needed. Raises `UnavailableError`."""
     try:
         from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, check_device
     except ImportError as error:
         raise UnavailableError(f"CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
     check_device(device)
-    keep_freed_memory()
     start = time.perf_counter()
     info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
-    conversion = _Conversion.plan(run, info, config, tokenizers, resolve_threads(threads))
+    conversion = _Conversion.plan(run, info, config, tokenizers, load_torch)
     model = conversion.find() or conversion.make()
     if model.problem:
         raise UnavailableError(model.problem)
     try:
-        engine = CTranslate2Engine(model.folder, tokenizers, model.positions, device, threads, scores)
+        engine = CTranslate2Engine(model.folder, tokenizers, model.positions, device, threads)
     except (RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
         raise UnavailableError(f"{model.folder} cannot be loaded: {error}") from None
     made = f", converted {info.path.name} in {time.perf_counter() - start:.1f} s" if model.is_new else ""
     log_rank0(f"tmt: engine {engine.name}{made}")
-    config = config.with_options({"engine": "ctranslate2"})
-    return Translator(engine, tokenizers, config, [LoadedRun.make(run, tokenizers, info)], make_stages)
+    return engine, LoadedRun.make(run, tokenizers, info)
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------
@@ -194,11 +125,16 @@ class _Conversion:
     checkpoint: CheckpointInfo
     made_from: dict[str, str]
     positions: int
-    threads: int
+    load_torch: LoadTorch
 
     @classmethod
     def plan(
-        cls, run: RunFolder, checkpoint: CheckpointInfo, config: DecodingConfig, tokenizers: TokenizerPair, threads: int
+        cls,
+        run: RunFolder,
+        checkpoint: CheckpointInfo,
+        config: DecodingConfig,
+        tokenizers: TokenizerPair,
+        load_torch: LoadTorch,
     ) -> _Conversion:
         """Describe the conversion of a checkpoint. Raises `UnavailableError` for settings that CTranslate2 lacks."""
         from transformer_mt.tools.export.ctranslate2_engine import ctranslate2
@@ -215,7 +151,7 @@ class _Conversion:
             "model": sha256(model.model_dump_json().encode()).hexdigest(),
             "versions": f"transformer-mt {__version__}, ctranslate2 {ctranslate2.__version__}",
         }
-        return cls(run, checkpoint, made_from, positions, threads)
+        return cls(run, checkpoint, made_from, positions, load_torch)
 
     @cached_property
     def candidate_folders(self) -> list[Path]:
@@ -267,7 +203,7 @@ class _Conversion:
         from transformer_mt.tools.export.ctranslate2_export import check_parity_on_random_ids, save_model
 
         try:
-            translator = Translator.load(self.run.path, str(self.checkpoint.step), "cpu", self.threads, "fp32")
+            translator = self.load_torch(str(self.checkpoint.step))
             if translator.runs[0].weights_hash != shorten_weights_hash(self.checkpoint):
                 raise UnavailableError(f"a running training replaced {self.checkpoint.path}; try again")
             save_model(translator, self.positions, "float32", folder)

@@ -3,13 +3,14 @@
 A `MarkedText` is a sequence of text and elements. Its translation contains each element exactly once, and each element
 keeps its parent: the pair of markup tags that encloses it most closely. So pairs of tags are nested as in the source.
 
-A text with elements may be divided into chunks, such as its sentences. Elements are numbered in the order of the text,
-so those of a chunk have consecutive numbers. No chunk ends inside a pair of tags. Pairs that enclose the whole text
+A text with elements may be divided into parts, such as its sentences. Elements are numbered in the order of the text,
+so those of a part have consecutive numbers. No part ends inside a pair of tags. Pairs that enclose the whole text
 would prevent any division, so they are stripped before and restored after.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,9 @@ from itertools import accumulate
 from typing import get_args
 
 from transformer_mt.choices import ElementKind
+from transformer_mt.decoding.segments import PlainText, Segment
 
+_ALTERNATIVE = re.compile(r"\W+(?:else|elif|elsif|elseif|otherwise|plural)\b", re.IGNORECASE)
 ELEMENT_KINDS: tuple[ElementKind, ...] = get_args(ElementKind)
 
 
@@ -45,7 +48,7 @@ Part = str | int
 
 
 @dataclass(frozen=True)
-class MarkedText:
+class MarkedText(Segment):
     """A sequence of texts and elements. No text is empty, and no text follows another one directly."""
 
     parts: tuple[Part, ...]
@@ -73,8 +76,8 @@ class MarkedText:
         return "".join(part if isinstance(part, str) else self.elements[part].surface for part in self.parts)
 
     @property
-    def text_only(self) -> str:
-        """Return the parts that are text, joined. Offsets of terms and chunks refer to it.
+    def text(self) -> str:
+        """Return the parts that are text, joined. Offsets of terms and pieces refer to it.
 
         It may lack a space, or have one too many, where an element was: `remove_elements` returns a normal sentence.
         """
@@ -92,6 +95,41 @@ class MarkedText:
             if parts and isinstance(part := parts[index], str):
                 parts[index] = strip(part)
         return MarkedText.make(parts, self.elements)
+
+    def pad(self, before: str, after: str) -> MarkedText:
+        """Return this text with other text around it."""
+        return MarkedText.make([before, *self.parts, after], self.elements)
+
+    def divide(self, pieces: Sequence[str]) -> list[MarkedText]:
+        """Divide at the ends of pieces of `text`, except inside a pair of tags."""
+        return split_at_pieces(self, pieces)
+
+    def join(self, translations: Sequence[tuple[str, Segment]]) -> Segment:
+        """Return the translation of this text from those of its parts, each with the white space before it."""
+        parts = [to_marked_text(part).pad(space, "") for space, part in translations]
+        return join_parts(self, parts) if self.elements else PlainText("".join(part.surface for part in parts))
+
+    def adopt(self, given: Segment) -> Segment | None:
+        """Return a given translation with the elements of this text; None if it has others."""
+        if not self.elements:
+            return PlainText(given.surface)
+        matched = match_elements(to_marked_text(given), self)
+        return matched if matched.has_elements_of(self) else None
+
+    def strip_enclosing(self) -> MarkedText:
+        """Return this text without the pairs of tags that enclose all of it."""
+        n = count_enclosing_pairs(self)
+        return self.extract(self.parts[n : len(self.parts) - n]) if n else self
+
+    def sections(self) -> list[str]:
+        """Return the text between controls such as `{% else %}`, which always end a sentence."""
+        texts = [""]
+        for part in self.parts:
+            if isinstance(part, str):
+                texts[-1] += part
+            elif _ALTERNATIVE.match(self.elements[part].surface):
+                texts.append("")
+        return [text for text in texts if text]
 
     def extract(self, parts: Sequence[Part]) -> MarkedText:
         """Return some consecutive parts as a text of their own, with elements numbered from 0.
@@ -124,6 +162,11 @@ class MarkedText:
             if element.role is Role.OPENING:
                 open_tags.append(index)
         return sorted(self.order) == [*range(len(source.elements))]
+
+
+def to_marked_text(segment: Segment) -> MarkedText:
+    """Return a segment as text with elements, of which plain text has none."""
+    return segment if isinstance(segment, MarkedText) else MarkedText.from_text(segment.surface)
 
 
 def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
@@ -209,7 +252,7 @@ def find_wordless_pairs(partners: Mapping[int, int], n_words_before: Sequence[in
         i += 1
 
 
-# --- chunks -----------------------------------------------------------------------------------------------------------
+# --- parts -----------------------------------------------------------------------------------------------------------
 
 
 def count_enclosing_pairs(text: MarkedText) -> int:
@@ -224,54 +267,47 @@ def count_enclosing_pairs(text: MarkedText) -> int:
     return n
 
 
-def strip_enclosing_pairs(text: MarkedText) -> MarkedText:
-    """Return a text without the pairs of tags that enclose all of it."""
-    n = count_enclosing_pairs(text)
-    return text.extract(text.parts[n : len(text.parts) - n]) if n else text
+def split_at_pieces(text: MarkedText, pieces: Sequence[str]) -> list[MarkedText]:
+    """Split a text at the ends of pieces, except inside a pair of tags that begins or ends inside of one.
 
-
-def split_into_chunks(text: MarkedText, text_chunks: Sequence[str]) -> list[MarkedText]:
-    """Split a text at the ends of `text_chunks`, except inside a pair of tags that begins or ends inside of one.
-
-    `text_chunks` are consecutive pieces of `text.text_only`; joined, they are all of it. An element at a boundary
-    belongs to the later chunk, but a closing tag to the earlier one. The tags around whole pieces are chunks of their
-    own.
+    `pieces` are consecutive pieces of `text.text`; joined, they are all of it. An element at a boundary belongs to the
+    later part, but a closing tag to the earlier one. The tags around whole pieces are parts of their own.
     """
-    ends = [*accumulate(map(len, text_chunks))][:-1]
-    chunks: list[list[Part]] = [[]]
+    ends = [*accumulate(map(len, pieces))][:-1]
+    parts: list[list[Part]] = [[]]
     depth = offset = 0
     n_passed = 0  # ends before the offset
-    outside = _find_pairs_around(text, [0, *ends, len(text.text_only)])
+    outside = _find_pairs_around(text, [0, *ends, len(text.text)])
     for part in text.parts:
         if isinstance(part, int):
             role = text.elements[part].role
             if part in outside and depth == 0:
-                chunks.append([part])
+                parts.append([part])
                 if role is Role.OPENING:
-                    chunks.append([])
+                    parts.append([])
                     n_passed = bisect_right(ends, offset)
                 continue
             if role is not Role.CLOSING and ends[n_passed : n_passed + 1] == [offset] and depth == 0:
-                chunks.append([])
+                parts.append([])
                 n_passed = bisect_right(ends, offset)
             depth += {Role.OPENING: 1, Role.CLOSING: -1, Role.SINGLE: 0}[role]
-            chunks[-1].append(part)
+            parts[-1].append(part)
             continue
         start = 0
         n_before, n_passed = n_passed, bisect_left(ends, offset + len(part))
         for end in ends[n_before:n_passed]:
-            if depth == 0 and (end > offset or chunks[-1]):
-                chunks[-1].append(part[start : end - offset])
-                chunks.append([])
+            if depth == 0 and (end > offset or parts[-1]):
+                parts[-1].append(part[start : end - offset])
+                parts.append([])
                 start = end - offset
         offset += len(part)
-        chunks[-1].append(part[start:])
-    return [text.extract(chunk) for chunk in chunks if chunk]
+        parts[-1].append(part[start:])
+    return [text.extract(part) for part in parts if part]
 
 
 def _find_pairs_around(text: MarkedText, ends: Sequence[int]) -> set[int]:
     """Return the tags of pairs that enclose whole pieces of a text. A closing tag may have white space after it."""
-    whole = text.text_only
+    whole = text.text
     starts, offset = set[int](), 0
     found = set[int]()
     for part in text.parts:
@@ -286,12 +322,12 @@ def _find_pairs_around(text: MarkedText, ends: Sequence[int]) -> set[int]:
     return found
 
 
-def join_chunks(source: MarkedText, chunks: Sequence[MarkedText]) -> MarkedText:
-    """Join the translations of the chunks of a source. Undoes `split_into_chunks` and `strip_enclosing_pairs`."""
+def join_parts(source: MarkedText, translations: Sequence[MarkedText]) -> MarkedText:
+    """Join the translations of the parts of a source. Undoes `split_at_pieces` and `strip_enclosing`."""
     n_enclosing = count_enclosing_pairs(source)
     parts: list[Part] = [*range(n_enclosing)]
-    first = n_enclosing  # number of the first element of the chunk
-    for chunk in chunks:
-        parts += [part if isinstance(part, str) else first + part for part in chunk.parts]
-        first += len(chunk.elements)
+    first = n_enclosing  # number of the first element of the part
+    for each in translations:
+        parts += [part if isinstance(part, str) else first + part for part in each.parts]
+        first += len(each.elements)
     return MarkedText.make([*parts, *range(first, len(source.elements))], source.elements)

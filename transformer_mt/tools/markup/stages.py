@@ -7,27 +7,19 @@ constraint.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 from transformer_mt.data.text_files import has_letters, read_file_state
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.line_splitting import LineChunker, find_spaces_before, split_sentences
-from transformer_mt.decoding.translator import TextStage, Translation, name_line
-from transformer_mt.tools.markup.elements import (
-    MarkedText,
-    join_chunks,
-    match_elements,
-    split_into_chunks,
-    strip_enclosing_pairs,
-)
+from transformer_mt.decoding.segments import PlainText, Segment, Translation
+from transformer_mt.decoding.text_stages import StageState, TextStage
+from transformer_mt.decoding.translator import name_line
+from transformer_mt.tools.markup.elements import MarkedText, match_elements, to_marked_text
 from transformer_mt.tools.markup.glossary import Glossary
 from transformer_mt.tools.markup.placement import place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
@@ -59,127 +51,61 @@ def make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> list[TextS
     return stages
 
 
-def get_marked_text(translation: Translation) -> MarkedText:
-    """Return a translation with its elements, if it has any."""
-    return translation.marked or MarkedText.from_text(translation.text)
-
-
 # --- protected elements -----------------------------------------------------------------------------------------------
 
 
 class MarkupStage(TextStage):
-    """Removes the protected elements of a text, and places them in its translation. The state is the marked text."""
+    """Removes the protected elements of a text, and places them in its translation."""
+
+    def __init__(self, protector: Protector) -> None:
+        self.protector = protector
+
+    def read(self, line: Segment) -> MarkedText:
+        """Return a line with its elements."""
+        return self.protector.mark(line if isinstance(line, MarkedText) else line.surface)
+
+    def prepare(self, segment: Segment) -> StageState:
+        """Return a text without its elements."""
+        return _MarkupState(to_marked_text(segment), self.protector)
+
+
+class _MarkupState(StageState):
+    """Of a text with elements."""
 
     alignment_refusal = (
         "alignments: they are not available for text with protected elements; leave out --alignments, or set "
         "decoding.markup: none and use no glossary with the option keep"
     )
 
-    def __init__(self, protector: Protector) -> None:
-        self.mark = protector.mark
+    def __init__(self, source: MarkedText, protector: Protector) -> None:
+        super().__init__(PlainText(remove_elements(source) if source.elements else source.surface))
+        self.source, self.protector = source, protector
 
-    def prepare(self, text: str | MarkedText) -> tuple[str, MarkedText]:
-        """Return a text without its elements."""
-        marked = text if isinstance(text, MarkedText) else self.mark(text)
-        return remove_elements(marked) if marked.elements else marked.surface, marked
-
-    def prepare_prefix(self, prefix: str, state: MarkedText) -> str:
+    def prepare_prefix(self, prefix: str) -> str:
         """Return a prefix without the elements of its source."""
-        marked = match_elements(self.mark(prefix), state)
-        return remove_elements(marked) if state.elements else marked.surface
+        marked = match_elements(self.protector.mark(prefix), self.source)
+        return remove_elements(marked) if self.source.elements else marked.surface
 
-    def needs_alignment(self, state: MarkedText) -> bool:
+    def needs_alignment(self) -> bool:
         """Return whether the text has elements."""
-        return bool(state.elements)
+        return bool(self.source.elements)
 
-    def finish(self, translation: Translation, state: MarkedText) -> Translation:
+    def finish(self, translation: Translation) -> Translation:
         """Place the elements of the source."""
-        if not state.elements:
+        if not self.source.elements:
             return translation
-        if not translation.tokens and not has_letters(state.text_only):
-            marked = state  # nothing was translated
+        if not translation.tokens and not has_letters(self.source.text):
+            marked = self.source  # nothing was translated
         else:
-            marked = place_elements(state, translation.text, translation.alignment or [])
-        return replace(translation, text=marked.surface, alignment=None, marked=marked)
-
-    def wrap_chunker(self, chunker: LineChunker) -> LineChunker:
-        """Return a chunker for lines with elements."""
-        fields: dict[str, Any] = {**vars(chunker), "mark": self.mark}
-        return MarkedLineChunker(**fields)
-
-
-_ALTERNATIVE = re.compile(r"\W+(?:else|elif|elsif|elseif|otherwise|plural)\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class MarkedLineChunker(LineChunker):
-    """Splits lines with elements. No chunk ends inside a pair of tags."""
-
-    mark: Callable[[str | MarkedText], MarkedText] = MarkedText.from_text  # pyright: ignore[reportAssignmentType]
-
-    def read(self, line: Any) -> MarkedText:
-        """Return a line with its elements."""
-        return self.mark(line)
-
-    def surface(self, chunk: Any) -> str:
-        """Return the text of a line or chunk."""
-        return chunk.surface
-
-    def keep_whole(self, line: Any) -> list[Any]:
-        """Return the only chunk of a line that is not split, without pairs of tags around all of it."""
-        return [strip_enclosing_pairs(line)]
-
-    def text_of_chunk(self, chunk: Any) -> str:
-        """Return the text of a chunk in which sentences are found."""
-        return chunk.text_only
-
-    def find_sentences(self, chunk: Any) -> list[str]:
-        """Return the sentences of a chunk. A control such as `{% else %}` always ends one."""
-        texts = [""]
-        for part in chunk.parts:
-            if isinstance(part, str):
-                texts[-1] += part
-            elif _ALTERNATIVE.match(chunk.elements[part].surface):
-                texts.append("")
-        return [sentence for text in texts if text for sentence in split_sentences(text, self.src_lang)]
-
-    def divide(self, chunk: Any, sentences: list[str]) -> list[Any]:
-        """Divide a chunk into sentences."""
-        return split_into_chunks(chunk, sentences)
-
-    def join(
-        self, source: Any, chunks: Sequence[Any], translations: Sequence[Sequence[Translation]]
-    ) -> list[Translation]:
-        """Return the n-best list of a line from those of its chunks."""
-        if not source.elements:
-            return super().join(source, chunks, translations)
-        return [self.join_parts(source, chunks, parts) for parts in self.by_rank(translations)]
-
-    def join_parts(self, source: Any, chunks: Sequence[Any], parts: Sequence[Translation]) -> Translation:
-        """Return the translation of a line from those of its chunks."""
-        joined = super().join_parts(source, chunks, parts)
-        if not source.elements:
-            return joined
-        spaces = find_spaces_before([chunk.surface for chunk in chunks], [part.text for part in parts], self.tgt_lang)
-        marked = [get_marked_text(part) for part in parts]
-        pairs = zip(spaces, marked, strict=True)
-        whole = join_chunks(source, [MarkedText.make([space, *text.parts], text.elements) for space, text in pairs])
-        return replace(joined, text=whole.surface, marked=whole)
-
-    def adopt(self, text: str, source: Any) -> Translation | None:
-        """Return a given text as the translation of a line; None if it has other elements."""
-        translation = super().adopt(text, source)
-        if not source.elements or translation is None:
-            return translation
-        marked = match_elements(self.mark(text), source)
-        return replace(translation, marked=marked) if marked.has_elements_of(source) else None
+            marked = place_elements(self.source, translation.text, translation.alignment or [])
+        return replace(translation, content=marked, alignment=None)
 
 
 # --- glossary ---------------------------------------------------------------------------------------------------------
 
 
 class GlossaryStage(TextStage):
-    """Requires the terms of a glossary in translations. The state is the text without its protected elements."""
+    """Requires the terms of a glossary in translations."""
 
     def __init__(self, glossary: Glossary, tokenizer: Tokenizer) -> None:
         self.glossary, self.tokenizer = glossary, tokenizer
@@ -203,11 +129,15 @@ class GlossaryStage(TextStage):
             warnings.warn(UnusableTermWarning(message), stacklevel=2)
         return phrases
 
-    def constraint(self, state: Any, n_tokens: int, line_number: int) -> TermAutomaton | None:
+    def prepare(self, segment: Segment) -> StageState:
+        """Look up the terms of a text, which has no protected elements any more."""
+        return _GlossaryState(segment, self)
+
+    def make_automaton(self, text: str, n_tokens: int, line_number: int) -> TermAutomaton | None:
         """Return the automaton of the terms of a text; None if it has none, or if they need more than `n_tokens`."""
         usable: Counter[tuple[str, ...]] = Counter(
             match.entry.variants
-            for match in self.glossary.find(state)
+            for match in self.glossary.find(text)
             if any(self._phrases[variant] for variant in match.entry.variants)
         )
         if not usable:
@@ -224,6 +154,18 @@ class GlossaryStage(TextStage):
         problem = f"its terms have {needed} tokens, and the model has room for {n_tokens}; they are left out"
         warnings.warn(UnusableTermWarning(f"{name_line(line_number)}: {problem}"), stacklevel=4)
         return None
+
+
+class _GlossaryState(StageState):
+    """Of a text that may have terms."""
+
+    def __init__(self, segment: Segment, stage: GlossaryStage) -> None:
+        super().__init__(segment)
+        self.stage = stage
+
+    def constraint(self, n_tokens: int, line_number: int) -> TermAutomaton | None:
+        """Return the automaton of the terms."""
+        return self.stage.make_automaton(self.segment.surface, n_tokens, line_number)
 
 
 make_glossary_stage = lru_cache(maxsize=4)(GlossaryStage)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 import regex
 import torch
@@ -181,9 +181,8 @@ class TermAutomaton:
         """Number of tokens that the terms need."""
         return self.start.n_missing_tokens
 
-    @staticmethod
-    def make_processor(constraints: Sequence[TermAutomaton], max_lengths: Tensor, eos: int) -> TermConstraint:
-        """Return the processor for a batch of sentences."""
+    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> TermConstraint:
+        """Return the processor for a batch of sentences, each with such a constraint."""
         return TermConstraint(constraints, max_lengths, eos)
 
     def accepts(self, ids: Iterable[int]) -> bool:
@@ -280,6 +279,7 @@ def _is_better(one: Assignment, other: Assignment) -> bool:
 
 # --- search -----------------------------------------------------------------------------------------------------------
 
+Numbers = list[int] | list[list[int]] | list[list[list[int]]]
 NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity
 
 
@@ -408,7 +408,7 @@ def _successors(
     ]
 
 
-def _to_device(numbers: list[Any], device: torch.device) -> Tensor:
+def _to_device(numbers: Numbers, device: torch.device) -> Tensor:
     """Return a tensor of int64 without waiting for a GPU."""
     tensor = torch.tensor(numbers, dtype=torch.long)
     return tensor.to(device, non_blocking=device.type == "cuda")  # on MPS, the source may be freed too early

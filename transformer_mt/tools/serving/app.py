@@ -251,7 +251,7 @@ class LineStream(Response):
         jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
         async with self._service.slots.take(self._service.limits.timeout), self._service.time_limit():
             translated = await self._service.run(jobs, [self._route] * len(jobs))
-        translations = iter([line.join()[0].text for line, *_ in translated])
+        translations = iter([n_best[0].text for n_best, *_ in translated])
         if self._format == TEXT:
             return "".join(f"{next(translations)}\n" for _ in texts).encode()
         return b"".join(

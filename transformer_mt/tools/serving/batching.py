@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from transformer_mt.data.languages import primary_language
-from transformer_mt.decoding.line_splitting import TranslatedLine
+from transformer_mt.decoding.segments import Translation
 from transformer_mt.system.log import log
 from transformer_mt.tools.markup.elements import MarkedText
 
@@ -50,6 +50,8 @@ def _subtags(code: str) -> str:
     return code.lower().replace("_", "-").partition("-")[2]
 
 
+NBest = Sequence[Translation]
+"""The translations of a line, the best first."""
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
 
 
@@ -71,11 +73,11 @@ class TranslationJob:
     options: BatchOptions
     lines: Sequence[str | MarkedText]
     prefix: str = ""  # of the translation of the first line
-    future: Future[list[TranslatedLine]] = field(default_factory=Future[list[TranslatedLine]])
+    future: Future[list[NBest]] = field(default_factory=Future[list[NBest]])
     created: float = field(default_factory=time.monotonic)
     is_cancelled: bool = False  # its search stops, and its future may never have a result
     n_taken: int = 0  # lines that were put into a batch
-    translated: dict[int, TranslatedLine] = field(default_factory=dict[int, TranslatedLine])
+    translated: dict[int, NBest] = field(default_factory=dict[int, NBest])
 
     def __post_init__(self) -> None:
         self.future.set_running_or_notify_cancel()  # from now on, only the worker ends it
@@ -100,7 +102,7 @@ def count_characters(line: str | MarkedText) -> int:
     return len(line if isinstance(line, str) else line.surface)
 
 
-TranslateBatch = Callable[[BatchOptions, Sequence[BatchLine]], list[TranslatedLine]]
+TranslateBatch = Callable[[BatchOptions, Sequence[BatchLine]], Sequence[NBest]]
 """Translates the lines of a batch. A line is not needed any more once its job is cancelled."""
 
 

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-from transformer_mt.choices import SplitWhen
-from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
-from transformer_mt.decoding.translator import ModelProvenance
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.system.log import log
-from transformer_mt.tools.documents.formats import adapt_translator
-from transformer_mt.tools.export.engine_choice import load_translator
-from transformer_mt.tools.markup.stages import make_stages
-from transformer_mt.tools.robustness.guard import Guard
-from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, LanguagePair
+from transformer_mt.tools.documents.formats import protect_elements
+from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, LanguagePair, NBest
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Options of `tmt serve` that apply to all models."""
 
-    loading: Mapping[str, Any]
-    """Checkpoint, device, threads and precision, as far as they are given."""
-    decoding: Mapping[str, Any]
-    """Keys of the section `decoding`."""
-    split_sentences: SplitWhen = "auto"
+    load: Callable[[Path], Translator]
+    """Loads the model of a folder."""
+    checkpoint: str = "best"
 
 
 @dataclass(frozen=True)
@@ -41,13 +33,13 @@ class LoadedModel:
 
     version: str
     """Checkpoint with the checksum of its weights."""
-    translators: Mapping[LanguagePair, LineTranslator]
+    translators: Mapping[LanguagePair, Translator]
     has_alignments: bool
 
     @property
     def max_alternatives(self) -> int:
         """Translations that the search can return beside the best one."""
-        config = next(iter(self.translators.values())).text_translator.config
+        config = next(iter(self.translators.values())).config
         return 0 if config.sample else config.beam - 1
 
 
@@ -67,21 +59,19 @@ class ServedModel:
         """The language pairs of the model."""
         return tuple(self.loaded.translators)
 
-    def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
+    def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> Sequence[NBest]:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
         translator = self.loaded.translators[options.language_pair]
-        text_translator = translator.text_translator.with_options({"n_best": options.n_best})
-        if not options.scores:
-            text_translator.engine = text_translator.engine.without_scores()
-        translator = replace(translator, text_translator=text_translator)
         if options.is_document:
-            translator = adapt_translator(translator)
-        return translator.translate(
+            translator = protect_elements(translator)
+        return translator.n_best(
             [line.text for line in lines],
             [line.prefix for line in lines],
             [line.position + 1 for line in lines],
             alignments=options.alignments,
+            scores=options.scores,
             is_cancelled=lambda index: lines[index].job.is_cancelled,
+            n_best=options.n_best,
         )
 
     def reload(self) -> bool:
@@ -114,7 +104,7 @@ class ServedModel:
             return sha256(read_bytes(self.path / EXPORT)).hexdigest()
         try:
             run = RunFolder.open(self.path)
-            info = run.find_checkpoint(self.options.loading.get("checkpoint", "best"))
+            info = run.find_checkpoint(self.options.checkpoint)
         except CorruptFileError as error:
             raise UserError(str(error)) from None
         return f"{info.step} {sorted((name, file.sha256) for name, file in info.files.items())}"
@@ -134,42 +124,22 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
 
 
 def _load(path: Path, options: ModelOptions) -> LoadedModel:
-    if not RunFolder(path).exists() and (path / EXPORT).exists():
-        return _load_ctranslate2(path, options)
-    translator = load_translator(path, make_stages=make_stages, keeps_torch=True, **options.loading, **options.decoding)
-    data, tag = translator.runs[0].data, translator.config.tag
-    tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
-    translators: dict[LanguagePair, LineTranslator] = {}
-    for tag in tags:
-        tagged = translator.with_options({"tag": tag})
-        provenance = ModelProvenance.of_translator(tagged)
-        pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
-        translators[pair] = LineTranslator.make(
-            tagged, provenance, options.split_sentences, review=Guard.make(provenance, tagged.config)
-        )
-    version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
-    return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments)
-
-
-def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
-    if options.decoding.get("engine") == "torch":
-        raise UserError(f"--engine torch: {path} is a model for CTranslate2; serve the run itself")
-    try:
-        from transformer_mt.tools.export import ctranslate2_engine
-    except ImportError as error:
-        raise UserError(f"{path}: CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
-    translator = ctranslate2_engine.load_translator(path, **options.loading, **options.decoding)
-    if translator.tokenizers.needs_tag and translator.config.tag is None:
+    translator = options.load(path)
+    tags = [translator.config.tag]
+    if translator.runs and translator.config.tag is None:
+        data = translator.runs[0].data
+        tags = [*([] if data.needs_tag else [None]), *data.tags]
+    elif translator.tokenizers.needs_tag and translator.config.tag is None:
         raise UserError(
             f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
         )
-    provenance = ctranslate2_engine.read_provenance(path, translator.precision)
-    pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
-    line_translator = LineTranslator.make(
-        translator, provenance, options.split_sentences, review=Guard.make(provenance, translator.config)
-    )
-    version = f"checkpoint {provenance.identity['checkpoint']}"
-    return LoadedModel(version, {pair: line_translator}, has_alignments=False)
+    translators: dict[LanguagePair, Translator] = {}
+    for tag in tags:
+        tagged = translator.with_options({"tag": tag})
+        provenance = tagged.provenance()
+        translators[LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)] = tagged
+    version = f"checkpoint {translator.provenance().identity['checkpoint']}"
+    return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments)
 
 
 def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:

@@ -17,18 +17,19 @@ from transformer_mt.config.yaml_loader import has_lone_surrogate
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces
-from transformer_mt.decoding.translator import Translation
+from transformer_mt.decoding.segments import Part, Translation
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document, DocumentOptions
-from transformer_mt.tools.documents.formats import fill_document, make_lines, parse_document
+from transformer_mt.tools.documents.formats import fill_document, make_segments, parse_document
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
 from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.batching import (
     BatchingWorker,
     BatchOptions,
     LanguagePair,
+    NBest,
     TranslationJob,
     count_characters,
     find_language_pair,
@@ -54,21 +55,23 @@ LINES = (1, 2, 4, 8, 16, 32, 64, 128)
 T = TypeVar("T")
 
 
-def make_segments(
-    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, *, confidence: bool
+def describe_parts(
+    sources: Sequence[str | MarkedText], lines: Sequence[NBest], tokenizer: Tokenizer, *, confidence: bool
 ) -> list[TranslatedSegment]:
-    """Return each chunk of the lines of a text with details of its best translation."""
+    """Return each part of the lines of a text with details of its best translation."""
     segments: list[TranslatedSegment] = []
-    for number, line in enumerate(lines):
-        best = [n_best[0] for n_best in line.translations]
-        targets = restore_spaces(line.chunk_surfaces, [each.text for each in best], line.chunker.tgt_lang)
-        for i, (source, translation, target) in enumerate(zip(line.chunk_surfaces, best, targets, strict=True)):
+    for number, (line, (best, *_)) in enumerate(zip(sources, lines, strict=True)):
+        whole = Part(line if isinstance(line, str) else line.surface, best.text, best)
+        for i, part in enumerate(best.parts or (whole,)):
+            translation = part.translation
             details: dict[str, Any] = {}
             if confidence:
                 details["probability"] = _round_probability(translation.score_per_token)
                 details["words"] = compute_word_probabilities(tokenizer, translation)
-            target = f"\n{target}" if number and not i else target
-            segments.append(TranslatedSegment(source=source, target=target, alignment=translation.alignment, **details))
+            target = f"\n{part.target}" if number and not i else part.target
+            segments.append(
+                TranslatedSegment(source=part.source, target=target, alignment=translation.alignment, **details)
+            )
     return segments
 
 
@@ -124,7 +127,7 @@ class ModelRoute(NamedTuple):
     worker: BatchingWorker
 
     @property
-    def translator(self) -> LineTranslator:
+    def translator(self) -> Translator:
         """The translator of the language pair."""
         return self.model.loaded.translators[self.language_pair]
 
@@ -139,11 +142,11 @@ class SourceText:
     detected: DetectedLanguage | None
     unchanged: str | None = None  # the text, if it is in the target language already; then there are no lines
 
-    def join_n_best(self, translated: Sequence[TranslatedLine]) -> list[str]:
+    def join_n_best(self, translated: Sequence[NBest]) -> list[str]:
         """Return the different translations of the text, the best first."""
         if self.unchanged is not None:
             return [self.unchanged]
-        n_best_lists = [[translation.text for translation in line.join()] for line in translated]
+        n_best_lists = [[translation.text for translation in n_best] for n_best in translated]
         texts: dict[str, None] = {}
         for rank in range(max(map(len, n_best_lists), default=1)):
             if self.document is None:
@@ -293,7 +296,7 @@ class TranslationService:
         visible = text
         if request.format == "html":
             document = parse_document(text, "html", DocumentOptions(request.target))
-            visible = "\n".join(segment.source.text_only for segment in document.segments)
+            visible = "\n".join(segment.source.text for segment in document.segments)
         detected = self.detect_source(visible, request.target) if request.source == "auto" else None
         route = self.find_route(detected.language if detected else request.source, request.target, request.tag)
         if detected is not None and (found := self.find_target_language(visible, request.target)):
@@ -306,7 +309,7 @@ class TranslationService:
         if request.prefix.strip():
             self._check_prefix(request.prefix, text, route.translator)
         if document is not None:
-            return SourceText(route, make_lines(document), document, detected)
+            return SourceText(route, make_segments(document), document, detected)
         lines = (text.strip("\n") if request.prefix else text).split("\n")
         return SourceText(route, [line.removesuffix("\r") for line in lines], None, detected)
 
@@ -331,7 +334,7 @@ class TranslationService:
         """Call a function in a thread of `pool`. None: the default pool, which serves requests of plain text."""
         return await asyncio.get_running_loop().run_in_executor(pool, function)
 
-    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
+    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[NBest]]:
         """Return the translated lines of each job. The search stops if the task is cancelled."""
         for job, route in zip(jobs, routes, strict=True):
             self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
@@ -355,17 +358,17 @@ class TranslationService:
             raise ApiError(400, "prefix: q must be one text of one line")
 
     @staticmethod
-    def _check_prefix(prefix: str, text: str, translator: LineTranslator) -> None:
-        max_tokens = translator.chunker.max_tokens
-        if translator.chunker.count_tokens([text])[0] > max_tokens:
+    def _check_prefix(prefix: str, text: str, translator: Translator) -> None:
+        max_tokens = translator.max_segment_tokens
+        if translator.count_tokens([text])[0] > max_tokens:
             raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
-        (ids,) = translator.text_translator.tokenizers.tgt.encode([prefix])
+        (ids,) = translator.tokenizers.tgt.encode([prefix])
         if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
             raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     @staticmethod
     def _make_answer(
-        request: TranslateRequest, sources: Sequence[SourceText], lines: Sequence[Sequence[TranslatedLine]]
+        request: TranslateRequest, sources: Sequence[SourceText], lines: Sequence[Sequence[NBest]]
     ) -> TranslateAnswer:
         n_best_lists = [source.join_n_best(text) for source, text in zip(sources, lines, strict=True)]
         best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
@@ -373,8 +376,8 @@ class TranslationService:
         if request.alignment or request.confidence:
             for source, text in zip(sources, lines, strict=True):
                 route = source.route
-                tokenizer = route.translator.text_translator.tokenizers.tgt
-                segments.append(make_segments(text, tokenizer, confidence=request.confidence))
+                tokenizer = route.translator.tokenizers.tgt
+                segments.append(describe_parts(source.lines, text, tokenizer, confidence=request.confidence))
         detected = [source.detected for source in sources if source.detected is not None]
         is_list = isinstance(request.q, list)
         return TranslateAnswer(

@@ -1,0 +1,277 @@
+"""Scores of runs and of files of translations, and their comparison, as `tmt evaluate` prints them.
+
+A run is scored by the translations that `tmt translate` would write: by the same engine, of the same parts of lines,
+and reviewed by the guard.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from string import ascii_uppercase
+
+from transformer_mt.choices import TextKind
+from transformer_mt.data.text_files import find_structure, read_aligned_files
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation import breakdown
+from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
+from transformer_mt.evaluation.degenerate import Sample
+from transformer_mt.evaluation.metrics import (
+    EvaluationSet,
+    IntervalScore,
+    MetricComparison,
+    Scorer,
+    ScoringConfig,
+    Texts,
+    compare_systems,
+    resolve_bleu_tokenizer,
+    score_with_intervals,
+)
+from transformer_mt.evaluation.robustness import RobustnessScore, measure_robustness
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.evaluation import (
+    describe_system,
+    make_evaluation_set,
+    make_shared_scorer,
+    read_training_targets,
+    translate_set,
+)
+from transformer_mt.flows.line_input import Line
+from transformer_mt.flows.line_output import check_output, open_output
+from transformer_mt.flows.prepare import load_split
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.log import log
+from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of one test set. Only a run sets the last three fields."""
+
+    name: str
+    pairs: int
+    scores: dict[str, IntervalScore]
+    samples: Sequence[Sample] = ()
+    method: str = ""
+    seconds: float | None = None
+    """Time to translate the test set."""
+    robustness: Sequence[RobustnessScore] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON object."""
+        metrics = {name.lower(): asdict(score) for name, score in self.scores.items()}
+        robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
+        return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
+
+
+@dataclass(frozen=True)
+class FileScoring:
+    """How files of translations are scored."""
+
+    tgt_lang: str | None = None
+    """Target language; it sets the tokenizer of BLEU and the rules of Moses."""
+    text: TextKind | None = None
+
+    def make_scorer(self) -> Scorer:
+        """Return the scorer."""
+        return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
+
+
+def evaluate_file(path: Path, reference: Path, scoring: FileScoring) -> tuple[dict[str, object], list[Evaluation]]:
+    """Score a file of translations. Return a header for JSON, and the scores."""
+    scorer = scoring.make_scorer()
+    hypotheses, references = _read_texts(path, reference)
+    _warn_of_equal_files({path: hypotheses}, reference, references)
+    if not scoring.tgt_lang:
+        _warn_of_language(reference, references)
+    scores = score_with_intervals(hypotheses, references, scorer)
+    header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scoring.tgt_lang, "text": scorer.text}
+    return header, [Evaluation(str(reference), len(references), scores)]
+
+
+@dataclass(frozen=True)
+class RunEvaluation:
+    """What a run is scored on: a source file with its references, or test sets of the run."""
+
+    files: tuple[Path, Path] | None = None
+    test_set: str | None = None
+    """One test set of the run; None: all."""
+    tag: str | None = None
+    """Tag of all sources; None: those of the test set."""
+    output: Path | None = None
+    """File for the translations."""
+    robustness: bool = False
+    """Whether changed copies of each set are scored, too."""
+    needs_set: bool = True
+    """Whether a run without test sets is refused."""
+
+    def evaluate(self, translator: Translator) -> tuple[dict[str, object], Iterator[Evaluation]]:
+        """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""
+        run = translator.runs[0].folder
+        config = configuration.load_run(run)
+        scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+        test_sets = [self._read_files(*self.files, config, scorer)] if self.files else self._read_sets(run, config)
+        first, *others = translator.runs
+        header: dict[str, object] = {
+            "run": str(run.path),
+            "step": first.step,
+            "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
+            "search": translator.config.method,
+            "decoding": translator.config.model_dump(mode="json"),
+            "engine": translator.engine.name,
+            "precision": translator.precision,
+            "tgt_lang": scorer.tgt_lang,
+            "text": scorer.text,
+        }
+        return header, (self._evaluate_set(each, translator) for each in test_sets)
+
+    def _read_files(self, src: Path, ref: Path, config: Config, scorer: Scorer) -> EvaluationSet:
+        """Read the files. Warn if they are in other languages than the run."""
+        sources, references = _read_texts(src, ref)
+        data = config.data
+        languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
+        if not others:
+            if are_exchanged(languages, sources, references):
+                log("tmt: warning: --src and --ref seem to be exchanged")
+                return EvaluationSet(str(src), sources, references, scorer)
+            sides = (src, sources, "from"), (ref, references, "into")
+            for (path, texts, side), language in zip(sides, languages, strict=True):
+                if other := find_other_language(texts, language):
+                    seems = f"{path}: the text seems to be in {other}"
+                    log(f"tmt: warning: {seems}, and the run translates {side} {language}")
+        return EvaluationSet(str(src), sources, references, scorer)
+
+    def _read_sets(self, run: RunFolder, config: Config) -> list[EvaluationSet]:
+        """Read test sets of the run. Warn of changed text."""
+        corpora = {name: load_split(config, name) for name in self._choose_sets(config)}
+        saved_fingerprints = run.read_metadata()["sha256"]
+        for name, corpus in corpora.items():
+            if saved_fingerprints.get(name, corpus.fingerprint) != corpus.fingerprint:
+                changed = f"evaluate: the text of {name} has changed since {run.path} was trained"
+                warnings.warn(f"{changed}; its scores are not comparable", stacklevel=1)
+        test_sets = [make_evaluation_set(config, name, corpus) for name, corpus in corpora.items()]
+        return test_sets if self.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
+
+    def _choose_sets(self, config: Config) -> list[str]:
+        """Return the names of the test sets to score."""
+        known = config.data.test
+        if not known and not self.needs_set:
+            return []
+        if not known:
+            raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
+        if self.test_set is not None and self.test_set not in known:
+            raise UserError(f"evaluate: --set {self.test_set}: the test sets of this run are {', '.join(known)}")
+        names = [*known] if self.test_set is None else [self.test_set]
+        if self.output and len(names) > 1:
+            listed = ", ".join(names)
+            raise UserError(f"evaluate: --output needs a single test set; choose one with --set (there are {listed})")
+        for name in names:
+            check_output(self.output, *map(Path, known[name].files))
+        return names
+
+    def _evaluate_set(self, test_set: EvaluationSet, translator: Translator) -> Evaluation:
+        sources, references = test_set.sources, test_set.references
+        with open_output(self.output) if self.output else nullcontext() as file:
+            start = time.perf_counter()
+            hypotheses = translate_set(translator, test_set)
+            seconds = time.perf_counter() - start
+            if file:
+                file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
+        scores = score_with_intervals(hypotheses, references, test_set.scorer)
+        samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
+        robustness = measure_robustness(test_set, partial(translate_set, translator)) if self.robustness else ()
+        method = describe_system(translator)
+        return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, [*robustness])
+
+
+# --- several systems --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of all comparisons. Systems are named by letters, in their order."""
+
+    systems: Mapping[str, str]
+    pairs: int
+    unit: str  # that lengths count: words or characters
+    metrics: Mapping[str, MetricComparison]
+    lengths: Sequence[LengthBucket]
+    frequencies: Sequence[FrequencyBucket]
+    sentences: Sequence[SentenceComparison]
+
+
+def compare(
+    systems: Sequence[Path],
+    src: Path | None,
+    ref: Path,
+    checkpoint: str,
+    load: Callable[[Path], Translator],
+    scoring: FileScoring,
+    n_shown: int,
+) -> Comparison:
+    """Translate with the systems that are runs, and compare all translations."""
+    configs = {run: configuration.load_run(run) for run in map(RunFolder.open, filter(Path.is_dir, systems))}
+    for run in configs:
+        run.find_checkpoint(checkpoint)  # report a missing checkpoint before a run translates
+    scorer = make_shared_scorer(configs) if configs else scoring.make_scorer()
+    runs = {run.path for run in configs}
+    paths = [ref, *([src] if src else []), *(path for path in systems if path not in runs)]
+    texts = dict(zip(paths, _read_texts(*paths), strict=True))
+    references, sources = texts[ref], texts[src] if src else None
+    _warn_of_equal_files({path: texts[path] for path in systems if path in texts}, ref, references)
+    if not configs and not scoring.tgt_lang:
+        _warn_of_language(ref, references)
+    hypotheses: list[Texts] = []
+    names: list[str] = []
+    for path in systems:
+        if path in runs:
+            translator = load(path)
+            hypotheses.append(translate_set(translator, EvaluationSet(str(path), sources or [], references, scorer)))
+            names.append(f"{path} ({describe_system(translator)})")
+        else:
+            hypotheses.append(texts[path])
+            names.append(str(path))
+    training_text = None
+    if configs:
+        training_text = read_training_targets(*next(iter(configs.items())), partial(warnings.warn, stacklevel=1))
+    return Comparison(
+        dict(zip(ascii_uppercase, names, strict=False)),
+        len(references),
+        scorer.unit,
+        compare_systems(hypotheses, references, scorer),
+        breakdown.score_by_length(hypotheses, references, scorer),
+        breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
+        breakdown.find_most_different(hypotheses, sources, references, scorer, n_shown),
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _read_texts(*paths: Path) -> list[list[str]]:
+    """Read files with as many lines. Raises `UserError` for a table or a document, whose lines are not sentences."""
+    for path in paths:
+        if kind := find_structure(path):
+            raise UserError(f"{path}: looks like {kind.upper()}; write one sentence a line into a file of its own")
+    return read_aligned_files(*paths)
+
+
+def _warn_of_equal_files(systems: Mapping[Path, Texts], reference: Path, references: Texts) -> None:
+    for path, texts in systems.items():
+        if [*texts] == [*references]:
+            log(f"tmt: warning: {path}: all lines equal those of {reference}")
+
+
+def _warn_of_language(reference: Path, references: Texts) -> None:
+    """Warn if BLEU needs --tgt-lang to choose the tokenizer."""
+    language = detect_language(references) or ""
+    if (tokenizer := resolve_bleu_tokenizer("auto", language)) != "13a":
+        seems = f"{reference} seems to be in {language}"
+        log(f"tmt: warning: {seems}: pass --tgt-lang {language} ({tokenizer} for BLEU)")
