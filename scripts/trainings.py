@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Protocol
 
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import write_text
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RESERVED_KEYS = (
@@ -100,28 +99,6 @@ def positive_int(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be an integer of at least 1")
     return int(text)
-
-
-def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all scripts have which train several models on Multi30k."""
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for all trainings")
-    help = "contains train, val and test_2016_flickr (.en, .de)"
-    parser.add_argument("--folder", type=existing_folder, required=True, help=help)
-    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel tasks, each with one CPU thread")
-
-
-def parse_training_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line. Exit with a usage error if an override sets a key that the script sets itself."""
-    args = parser.parse_intermixed_args()
-    refuse_reserved_keys(parser, args.overrides)
-    return args
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write a text, unless the file has it already: a resumed training expects an unchanged file."""
-    content = "".join(f"{line}\n" for line in lines)
-    if not path.exists() or path.read_text(encoding="utf-8") != content:
-        write_text(path, content)
 
 
 def refuse_reserved_keys(parser: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
