@@ -28,7 +28,7 @@ from transformer_mt.tools.quality.filter_pipeline import MAX_EXAMPLES, Observer,
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
-FILTER_NAMES = [name for name in FILTERS if name not in ("overlap", "regex", "score", "command")]
+FILTER_NAMES = [name for name in FILTERS if name not in ("overlap", "regex", "column")]
 N_CLEAN, N_PLANTED = 5000, 200
 OTHER_SCRIPT = {"ru": "两个男人在街上安静地交谈", "other": "Двое мужчин тихо беседуют на улице"}
 
