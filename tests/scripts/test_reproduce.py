@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 import reproduce
+import reproduce_tasks
 import reproduce_work
-import trainings
 from helpers import LONG_TEST, RUN_RECORD
 
 from transformer_mt.data.data_config import Source
@@ -288,7 +288,7 @@ def test_tasks_run_in_order() -> None:
     written: list[str] = []
     first = [Note(f"{n}", written.append) for n in range(200)]
     then = [Note(f"{note.name}, then", written.append, (note,)) for note in first]
-    trainings.run_tasks([*first, *then], 1)
+    reproduce_tasks.run_tasks([*first, *then], 1)
     assert written == [note.name for note in (*first, *then)]
 
 
@@ -299,7 +299,7 @@ def test_no_task_starts_after_a_failure() -> None:
         raise UserError("tmt train\nended with status 2")
 
     with pytest.raises(UserError, match="ended with status 2"):
-        trainings.run_tasks([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
+        reproduce_tasks.run_tasks([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
     assert written == ["one"]
 
 
@@ -309,7 +309,7 @@ def test_a_failure_is_printed_while_other_tasks_run(capsys: pytest.CaptureFixtur
 
     slow = Note("slow", lambda _: time.sleep(1))
     with pytest.raises(UserError, match="ended with status 2"):
-        trainings.run_tasks([slow, Note("wrong", fail)], 2)
+        reproduce_tasks.run_tasks([slow, Note("wrong", fail)], 2)
     assert capsys.readouterr().err == "failed: tmt train; waiting for the running tasks\n"
 
 
