@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from common import positive_int, run_script
 from fuzz_documents import MAX_GROWTH, MIN_SECONDS
-from trainings import positive_int, run_script
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, WordAlignment
