@@ -110,7 +110,6 @@ class Prepare(Command):
         """Run `tmt prepare`."""
         self.engine.check(self.workers)
         config = self.config.load_for_training()
-        config.allow_commands()
         if self.engine.status:
             self._show_status(config)
         elif self.engine.stage is not None and self.engine.task is not None:
