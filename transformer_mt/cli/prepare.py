@@ -105,7 +105,6 @@ class Prepare(Command):
         """Run `tmt prepare`."""
         self.engine.check(self.workers)
         config = self.config.load_for_training()
-        config.allow_commands()
         from transformer_mt.flows.prepare import build_report
         from transformer_mt.flows.resolve import prepare_training_data
         from transformer_mt.tools.cluster.runners import RunnerDone, StatusRunner, TaskRunner

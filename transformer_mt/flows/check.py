@@ -26,8 +26,8 @@ from transformer_mt.flows.prepare import (
 from transformer_mt.system.log import label_piece
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
+from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.repair import RepairReport, repair_sources
-from transformer_mt.tools.quality.score_filters import ScoreFilter
 
 MAX_EXAMPLES = 3  # lines that are shown because decoding does not restore them
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
@@ -49,14 +49,12 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runne
 def repair_corpus(config: Config, folder: Path) -> RepairReport:
     """Write a repaired copy of `data.train` and a configuration that trains on it into a new folder.
 
-    Raises `UserError` if the folder exists, the text cannot be read, most pairs would be removed, or a filter belongs
-    to the lines of the text before the repair.
+    Raises `UserError` if the folder exists, the text cannot be read, most pairs would be removed, or a filter reads
+    a column.
     """
     for filter_ in config.data.filters:
-        if isinstance(filter_, ScoreFilter):
-            raise filter_.make_error(
-                "has one score per line, and the repair changes the lines: remove this filter first"
-            )
+        if isinstance(filter_, ColumnFilter):
+            raise filter_.make_error("the repaired copy has no column of numbers: remove this filter first")
     name = f"{config.name}-repaired"
 
     def render(data: DataConfig) -> str:
