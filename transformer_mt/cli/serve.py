@@ -176,8 +176,5 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
     models = load_models(args.models, ModelOptions(collect_given(args.loading), decoding, args.split_sentences))
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")
-    batching, log_text = args.batching, args.access.log_text
-    window = batching.batch_window / 1000
-    return TranslationService(
-        models, limits, keys, window=window, max_batch_lines=batching.batch_lines, log_text=log_text
-    )
+    window, max_lines, log_text = args.batching.batch_window / 1000, args.batching.batch_lines, args.access.log_text
+    return TranslationService(models, limits, keys, window=window, max_batch_lines=max_lines, log_text=log_text)
