@@ -17,7 +17,6 @@ memory: runs our training step on batch after batch of several epochs, with ever
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -39,7 +38,7 @@ from bench_baseline import (
     product_rate,
     synchronise,
 )
-from trainings import positive_int, run_script
+from common import positive_int, read_resident_bytes, run_script
 
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
@@ -215,11 +214,6 @@ def watch_memory(folder: Path, precision: str, steps: int) -> None:
             tokens, start = 0, time.perf_counter()
     if steps > 500:
         print(f"step {steps:,} over step 500: {resident[steps] / resident[500]:.3f}")
-
-
-def read_resident_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 # --- measurement ------------------------------------------------------------------------------------------------------

@@ -21,11 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainings import positive_int, tmt
+from common import duration, positive_int, tmt
 
 from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -206,10 +206,3 @@ def measure_latency(args: argparse.Namespace) -> None:
             ratio = statistics.median(ours / theirs for ours, theirs in zip(times[side], times[LIBRARY], strict=True))
             milliseconds = 1000 * statistics.median(times[side])
             print(f"once loaded, beam {beam}, {side:11}: {milliseconds:5.1f} ms  ratio {ratio:.2f}")
-
-
-def duration(function: Callable[[], object]) -> float:
-    """Return the duration of a call in seconds."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start

@@ -26,7 +26,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from trainings import positive_int, run_script
+from common import positive_int, run_script
 
 from transformer_mt.data.stages import LocalRunner, Stage, TaskResult
 from transformer_mt.flows import configuration

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainings import positive_int, run_script
+from common import positive_int, read_resident_bytes, run_script
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel
@@ -126,12 +126,6 @@ def measure_directly(engine: Path, sentences: Sequence[str], batch: int, seconds
     return load
 
 
-def resident_megabytes(process: int) -> float:
-    """Return the resident memory of a process."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1024
-
-
 def print_row(cells: Sequence[str]) -> None:
     print("  ".join(f"{cell:>10}" if i > 1 else f"{cell:<12}" for i, cell in enumerate(cells)), flush=True)
 
@@ -160,7 +154,7 @@ def keep_loaded(args: argparse.Namespace, sentences: Sequence[str], languages: d
         sizes: list[float] = []
         for minute in range(1, args.minutes + 1):
             load = asyncio.run(measure(port, sentences, languages, clients, 60))
-            sizes.append(resident_megabytes(process))
+            sizes.append(read_resident_bytes(process) / 2**20)
             print_row([str(minute), f"{sizes[-1]:.1f}", str(clients), *load.row()])
     half = len(sizes) // 2
     if half:

@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from trainings import positive_int, run_script
+from common import positive_int, run_script
 
 from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions

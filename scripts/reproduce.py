@@ -29,7 +29,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from common import positive_int, run_script
 from paper_bleu import LANGUAGES
+from reproduce_tasks import existing_folder, mean_and_range, refuse_reserved_keys, run_tasks
 from reproduce_work import (
     RUNS,
     TEST,
@@ -43,7 +45,6 @@ from reproduce_work import (
     read_score,
     write_preprocessed_texts,
 )
-from trainings import existing_folder, mean_and_range, positive_int, refuse_reserved_keys, run_script, run_tasks
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from common import tmt
 from paper_bleu import paper_bleu, preprocess
-from trainings import CONFIGS, Task, data_source, tmt
+from reproduce_tasks import CONFIGS, Task, data_source
 
 from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.flows.configuration import load

@@ -164,9 +164,11 @@ def test_configuration_keys_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *TABLES], ids=lambda page: page.name)
-def test_commands_and_options_exist(page: Path) -> None:
+def test_commands_options_and_scripts_exist(page: Path) -> None:
     (commands,) = [a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     text = page.read_text(encoding="utf-8")
+    for script in re.findall(r"scripts/[a-z_]+\.py", text):
+        assert (ROOT / script).exists(), script
     for command, arguments in re.findall(r"(?:^|`)tmt ([a-z]+)\b([^`\n#|>]*)", text, re.MULTILINE):
         assert command in commands.choices, command
         known = {option for action in commands.choices[command]._actions for option in action.option_strings}

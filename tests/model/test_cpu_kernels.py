@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels, modules
+from transformer_mt.model import cpu_kernels, transformer
 from transformer_mt.model.attention import masked_softmax
 from transformer_mt.model.cpu_kernels import (
     BUCKETS_PER_OCTAVE,
@@ -24,7 +24,7 @@ from transformer_mt.model.cpu_kernels import (
     pad_rows,
     uses_cpu_kernels,
 )
-from transformer_mt.model.modules import RMSNorm, dropout, linear
+from transformer_mt.model.linear_and_norm import RMSNorm, dropout, linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.training_config import LossConfig
@@ -352,7 +352,7 @@ def test_fp32_products_are_not_padded() -> None:
 def test_batches_of_many_shapes_share_product_shapes(
     make_model: MakeModel, consistency: Any, rows_per_chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows_per_chunk * 23 * 4)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows_per_chunk * 23 * 4)
     model, loss, rows = make_model().train(), LossConfig(consistency=consistency), set[int]()
     for sentences in range(30, 43):
         src, tgt = torch.randint(1, 23, (sentences, 15 + sentences % 2)), torch.randint(1, 23, (sentences, 31))

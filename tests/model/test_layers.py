@@ -22,8 +22,8 @@ from transformer_mt.model.layers import (
     make_final_norm,
     make_residual,
 )
+from transformer_mt.model.linear_and_norm import LayerNorm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.modules import LayerNorm
 
 B, L, D = 2, 5, 16
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post", "sublayer"])

@@ -20,8 +20,8 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.linear_and_norm import FusedLinear, LayerNorm, RMSNorm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.modules import FusedLinear, LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.records import CheckpointInfo

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import runpy
 import shutil
 import stat
 from collections.abc import Callable, Generator
@@ -33,8 +32,6 @@ from transformer_mt.runs.checkpoints import (
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_model(value: float) -> nn.Linear:
@@ -316,9 +313,3 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
     assert all(part in line for part in ("47.9 MB are free", "need up to 47.9 MB more", "12.0 MB each"))
     assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=2) is None
     assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=3) is not None
-
-
-@pytest.mark.slow
-def test_training_survives_the_damage_drill(tmp_path: Path) -> None:
-    drill = runpy.run_path(str(ROOT / "scripts" / "damage_drill.py"))
-    assert drill["drill"](2, seed=3, folder=tmp_path) == 4

@@ -1,4 +1,4 @@
-"""scripts/reproduce.py makes a table from raw text and skips finished tasks; compare_low_resource.py likewise."""
+"""scripts/reproduce.py makes a table from raw text and skips finished tasks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import compare_low_resource
 import pytest
 import reproduce
+import reproduce_tasks
 import reproduce_work
-import trainings
 from helpers import LONG_TEST, RUN_RECORD
 
 from transformer_mt.data.data_config import Source
@@ -36,7 +35,7 @@ RESERVED = (
     ["data.train={}"],
     ["data={}"],
     ["data.test.x.src=y"],
-)  # keys that the scripts set themselves
+)  # keys that the script sets itself
 WRONG = [
     *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--jobs", "00"], ["--screen", "x"], *RESERVED),
     *(["--screen", "adam", "--system", "tiny"], ["--data", "pyproject.toml"]),
@@ -289,7 +288,7 @@ def test_tasks_run_in_order() -> None:
     written: list[str] = []
     first = [Note(f"{n}", written.append) for n in range(200)]
     then = [Note(f"{note.name}, then", written.append, (note,)) for note in first]
-    trainings.run_tasks([*first, *then], 1)
+    reproduce_tasks.run_tasks([*first, *then], 1)
     assert written == [note.name for note in (*first, *then)]
 
 
@@ -300,7 +299,7 @@ def test_no_task_starts_after_a_failure() -> None:
         raise UserError("tmt train\nended with status 2")
 
     with pytest.raises(UserError, match="ended with status 2"):
-        trainings.run_tasks([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
+        reproduce_tasks.run_tasks([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
     assert written == ["one"]
 
 
@@ -310,7 +309,7 @@ def test_a_failure_is_printed_while_other_tasks_run(capsys: pytest.CaptureFixtur
 
     slow = Note("slow", lambda _: time.sleep(1))
     with pytest.raises(UserError, match="ended with status 2"):
-        trainings.run_tasks([slow, Note("wrong", fail)], 2)
+        reproduce_tasks.run_tasks([slow, Note("wrong", fail)], 2)
     assert capsys.readouterr().err == "failed: tmt train; waiting for the running tasks\n"
 
 
@@ -327,49 +326,3 @@ def test_mean_and_range_of_one_value_is_the_value() -> None:
         reproduce.mean_and_range([41.0]) == "41.00"
         and reproduce.mean_and_range([41.0, 40.0]) == "40.50 (40.00 to 41.00)"
     )
-
-
-def test_low_resource_compares_default_and_recipe(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = {"default-2-1": 10.0, "low_resource-2-1": 12.0, "default-3-1": 11.0, "low_resource-3-1": 11.5}
-
-    def tmt(*words: object, log: Path, threads: int) -> str:
-        name, *_ = [str(word).removeprefix("name=") for word in words if str(word).startswith("name=")]
-        config = configuration.load(Path(str(words[2])), [str(word) for word in words[3:]])
-        d_ff, patience = (256, None) if name.startswith("low") else (1024, 5)
-        assert (config.model.d_ff, config.seed, config.validation.patience) == (d_ff, 1, patience)
-        n_lines = len(Path(config.data.train_sources[0].src[0]).read_text(encoding="utf-8").splitlines())
-        assert name == f"{name.partition('-')[0]}-{n_lines}-1"
-        measures = {metric: {"value": found[name], "signature": ""} for metric in ("bleu", "chrf")}
-        record = {**RUN_RECORD, "format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
-        record |= {"tested": {"step": 1}, "test": {"test": measures}}
-        run = compare_low_resource.RUNS / name
-        run.mkdir()
-        (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-        return ""
-
-    monkeypatch.setattr(compare_low_resource, "tmt", tmt)
-    folder = data.rename(data.with_name("the author's data: new"))
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(folder), "--pairs", "2", "3", "--jobs", "2"])
-    compare_low_resource.main()
-    assert capsys.readouterr().out.splitlines()[-4:] == [
-        "| 2 | default | 10.00 | 10.00 | 2,500,000 | 0.50 |",
-        "| 2 | low_resource | 12.00 | 12.00 | 2,500,000 | 0.50 |",
-        "| 3 | default | 11.00 | 11.00 | 2,500,000 | 0.50 |",
-        "| 3 | low_resource | 11.50 | 11.50 | 2,500,000 | 0.50 |",
-    ]
-
-
-def test_low_resource_refuses_keys_that_it_sets_itself(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["compare.py", "data={}", "--folder", str(data), "--pairs", "2"])
-    with pytest.raises(SystemExit) as end:
-        compare_low_resource.main()
-    assert end.value.code == 2
-
-
-def test_low_resource_refuses_more_pairs_than_the_corpus_has(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    n_lines = len((data / "train.en").read_text(encoding="utf-8").splitlines())
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(data), "--pairs", str(n_lines + 1)])
-    with pytest.raises(UserError, match=rf"train.en: has {n_lines} lines; lower --pairs {n_lines + 1}"):
-        compare_low_resource.main()

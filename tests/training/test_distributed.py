@@ -158,16 +158,22 @@ def test_two_processes_give_the_weights_and_curves_of_one(alone: Path) -> None:
     [
         ("model.layer_drop=0.5", "optimizer.kind=muon", "model.tie_embeddings=none", "tokenizer.joint=false"),
         ("precision=fp16",),
+        ("data.modifiers={join: 0.5, insert_numbers: 0.5}", "batches.tokens=256", "train.log_every=1"),
     ],
-    ids=["LayerDrop, untied with Muon", "fp16"],
+    ids=["LayerDrop, untied with Muon", "fp16", "modified batches that are split"],
 )
-def test_two_processes_give_the_weights_of_one_in_other_models(tiny: Path, settings: tuple[str, ...]) -> None:
-    """LayerDrop may skip a layer on one rank, or on both."""
+def test_two_processes_give_the_result_of_one_in_other_trainings(tiny: Path, settings: tuple[str, ...]) -> None:
+    """LayerDrop may skip a layer on one rank, or on both. A modified batch above the token budget has several parts."""
     fixed = ("precision=fp32", "optimizer.eps=1e-3", *settings)
     name = re.sub(r"\W", "-", settings[0])
     for processes in (1, 2):
         train(tiny, processes, f"name={name}-{processes}", *fixed)
     assert_close(weights(tiny, f"{name}-2"), weights(tiny, f"{name}-1"))
+    one, two = (
+        [entry["train/loss"] for entry in curves(tiny, f"{name}-{processes}") if "train/loss" in entry]
+        for processes in (1, 2)
+    )
+    assert two == pytest.approx(one, rel=1e-3 if "precision=fp16" in settings else 1e-5)
 
 
 NO_BATCHES_FOR_RANK_1 = """

@@ -234,12 +234,13 @@ def test_dropout_depends_on_seed_step_and_micro_batch_only(stream, make_train_st
     third(8, 0.01, taken)
     assert not torch.equal(weights(one), weights(third))
     seeds = {
-        train_step.micro_batch_seed(step, i)
+        train_step.micro_batch_seed(step, (i, part))
         for train_step in (make_train_step(seed=1), make_train_step(seed=2))
         for step in range(50)
         for i in range(4)
+        for part in range(2)
     }
-    assert len(seeds) == 400
+    assert len(seeds) == 800
 
 
 # --- fp16 -------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,24 +18,19 @@ from transformer_mt.cli.options import (
     json_flag,
     run_argument,
 )
-from transformer_mt.cli.table import align, print_text
+from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_input import decode_argument
 from transformer_mt.flows.line_output import check_output
 from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.files import atomic_file, write_text
-from transformer_mt.system.log import format_probability, label_piece, log, make_visible
+from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.tools.analysis.explanation import Explanation, ReferenceExplanation, TokenPrediction
+    from transformer_mt.tools.analysis.explanation import Explanation
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
-WIDTH = 80
-N_ATTENDED = 3  # source pieces with the highest weights
-LONGEST_BAR = 20
-N_CANDIDATES = 3  # of each position of the search, in addition to finished ones and those that lead to the translation
-MAX_PIECE, MAX_WORD = 12, 24  # characters of a piece or word in a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +79,9 @@ class Explain(Command):
         reasons = find_likely_reasons(translator, explanation)
         if self.json:
             header = {"tmt": __version__, **_identity(translator), "decoding": translator.config.output_options()}
-            print(json.dumps({**header, **asdict(explanation), "likely_reasons": reasons}, ensure_ascii=False))
+            print_json({**header, **asdict(explanation), "likely_reasons": reasons})
         elif self.html is None:
-            print_text(*format_explanation(explanation, reasons))
+            _print(explanation, reasons)
         sys.stdout.flush()
         if self.html is not None:
             from transformer_mt.tools.analysis.explanation_page import render_html
@@ -110,134 +103,12 @@ def _identity(translator: Translator) -> dict[str, object]:
     return {"run": str(run.folder.path), "step": run.step}
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
-def format_explanation(explanation: Explanation, reasons: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of all sections, of at most 80 columns, with the likely reasons of a bad translation."""
+def _print(explanation: Explanation, reasons: Sequence[str]) -> None:
     from transformer_mt.tools.analysis.explanation_page import NO_REASON
+    from transformer_mt.tools.analysis.explanation_text import list_facts, make_tables
 
-    yield from _wrap_labelled("source", explanation.source)
-    yield from _wrap_labelled("pieces", " ".join(map(label_piece, explanation.src_pieces)))
-    yield from _wrap_labelled("translation", explanation.translation)
-    ending = "" if explanation.finished else "; cut at the maximum length"
-    scores = _describe_scores(explanation.score, explanation.ranking_score)
-    if f"{explanation.search_score:.4f}" != f"{explanation.score:.4f}":
-        scores += f"; in the search {explanation.search_score:.4f}"
-    yield from _wrap_labelled("", scores + ending)
-    yield from ("", "likely reasons, if the translation is bad")
-    for reason in reasons or [NO_REASON]:
-        yield from textwrap.wrap(reason, WIDTH, initial_indent="  - ", subsequent_indent="    ")
-    yield from ("", "target pieces: probability, entropy in bits, rank, and the most likely pieces")
-    yield from _format_predictions(explanation.predictions)
-    yield from _format_words(explanation)
-    yield from _format_attention(explanation)
-    if explanation.reference is not None:
-        yield from _format_reference(explanation.reference)
-    yield from _format_search(explanation)
-
-
-def _wrap_labelled(label: str, text: str) -> list[str]:
-    first, rest = f"{label:<13}", " " * 13
-    return textwrap.wrap(make_visible(text), WIDTH, initial_indent=first, subsequent_indent=rest) or [label]
-
-
-def _describe_scores(score: float, ranking_score: float) -> str:
-    return f"log-probability {score:.4f}, with length penalty {ranking_score:.4f}"
-
-
-def _format_predictions(predictions: Sequence[TokenPrediction]) -> Iterator[str]:
-    """Yield a line for each piece, and then the most likely ones at its position."""
-    rows = [
-        (
-            str(number),
-            _cut(label_piece(prediction.piece), MAX_WORD),
-            format_probability(prediction.probability),
-            f"{prediction.entropy:.2f}",
-            str(prediction.rank),
-        )
-        for number, prediction in enumerate(predictions, start=1)
-    ]
-    for line, prediction in zip(_format_table(rows, [False, True, False, False, False]), predictions, strict=True):
-        yield line
-        pieces = "  ".join(
-            f"{label_piece(other.piece)} {format_probability(other.probability)}" for other in prediction.alternatives
-        )
-        yield from textwrap.wrap(pieces, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def _format_words(explanation: Explanation) -> Iterator[str]:
-    yield from ("", "target words: source words aligned to it, probability, entropy in bits")
-    rows = [
-        (
-            _cut(make_visible(word.word), MAX_WORD),
-            _cut(make_visible(" ".join(word.source_words)), MAX_WORD),
-            format_probability(word.probability),
-            f"{word.entropy:.2f}",
-        )
-        for word in explanation.words
-    ]
-    yield from _format_table(rows, [True, True, False, False])
-    yield from ("", "source words: change of the log-probability of the translation without it")
-    rows = [
-        (
-            _cut(make_visible(word.word), MAX_WORD),
-            f"{word.change:+.3f}",
-            "#" * round(LONGEST_BAR * abs(word.change) / explanation.largest_change),
-        )
-        for word in explanation.left_out
-    ]
-    yield from _format_table(rows, [True, False, True])
-
-
-def _format_attention(explanation: Explanation) -> Iterator[str]:
-    """Yield the source pieces that each target piece, layer and head attends to most."""
-    pieces = [_cut(label_piece(piece), MAX_PIECE) for piece in explanation.src_pieces]
-
-    def list_most_attended(weights: Sequence[float]) -> list[str]:
-        best = sorted(zip(weights, pieces, strict=True), key=lambda pair: -pair[0])[:N_ATTENDED]
-        cells = [cell for weight, piece in best for cell in (piece, f"{weight:.3f}")]
-        return cells + [""] * (2 * N_ATTENDED - len(cells))
-
-    yield from ("", "cross-attention (mean of layers and heads): source pieces with most weight")
-    rows = [
-        (_cut(label_piece(prediction.piece), MAX_PIECE), *list_most_attended(row))
-        for prediction, row in zip(explanation.predictions, explanation.mean_attention, strict=True)
-    ]
-    yield from _format_table(rows, [True] * 7)
-    yield from ("", "cross-attention by layer and head: mean of the highest weight of each target")
-    yield "piece, and source pieces with most weight"
-    rows = [(head.name, f"{head.sharpness:.3f}", *list_most_attended(head.weights)) for head in explanation.heads]
-    yield from _format_table(rows, [True] * 8)
-
-
-def _format_search(explanation: Explanation) -> Iterator[str]:
-    yield from ("", "search: log-probability and pieces of the best candidates of each position")
-    yield "(* leads to the translation). Its scores may differ: the search rounds"
-    yield "differently, and applies penalties."
-    path = {*explanation.search_path}
-    for position, branches in enumerate(explanation.search):
-        yield f"  position {position + 1}"
-        for rank, branch in enumerate(branches):
-            is_on_path = (position, rank) in path
-            if rank >= N_CANDIDATES and branch.status not in ("finished", "cut") and not is_on_path:
-                continue
-            start = f"  {'*' if is_on_path else ' '} {branch.status:<8} {branch.score:9.4f}  "
-            text = " ".join(map(label_piece, explanation.list_search_pieces(position, rank)))
-            yield start + (text if len(start + text) <= WIDTH else f"…{text[len(start) + 1 - WIDTH :]}")
-
-
-def _format_reference(reference: ReferenceExplanation) -> Iterator[str]:
-    yield ""
-    yield from _wrap_labelled("reference", reference.text)
-    yield from _wrap_labelled("", _describe_scores(reference.score, reference.ranking_score))
-    yield from _format_predictions(reference.predictions)
-    yield from (line for sentence in reference.description for line in textwrap.wrap(sentence, WIDTH))
-
-
-def _format_table(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
-    return [f"  {line}" for line in align(rows, is_text)] if rows else []
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    print_table((), [*list_facts(explanation)])
+    print_text("", "likely reasons, if the translation is bad", *(f"- {reason}" for reason in reasons or [NO_REASON]))
+    for table in make_tables(explanation):
+        print_text("", table.title)
+        print_table(table.header, table.rows, numbers=table.numbers)

@@ -271,6 +271,7 @@ class Batch:
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
     epoch: int | None = None  # of the stream; None: the batch is neither modified nor sampled
     source_index: int = 0  # index of the source that all its pairs come from
+    place: tuple[int, int] = (0, 0)  # in its step: number of the planned batch, and of the part of it
 
     @property
     def n_padded(self) -> int:
@@ -355,8 +356,11 @@ class BatchStream:
         all `count`, so the order does not depend on the number of processes. A batch whose modified pairs exceed the
         token budget comes in several parts.
         """
-        positions = islice(self._positions(position), rank, count, world_size)
-        batches = [part for at in positions for part in self.build_training_batches(*self._rows_and_epoch(at))]
+        batches = [
+            replace(part, place=(number, i))
+            for number, at in islice(enumerate(self._positions(position)), rank, count, world_size)
+            for i, part in enumerate(self.build_training_batches(*self._rows_and_epoch(at)))
+        ]
         return batches, self.advance(position, count)
 
     def rows_at(self, position: StreamPosition, count: int) -> Rows:

@@ -87,7 +87,6 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
     With `restart`, an existing run is moved aside first and training starts from step 0. Raises `UserError` for
     mistakes that the user can correct. Raises `Interrupted` after a stop signal; the state is saved.
     """
-    requested.allow_commands()
     run = RunFolder(Path(requested.runs_dir) / str(requested.name))
     if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
         log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")

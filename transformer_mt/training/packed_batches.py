@@ -131,6 +131,7 @@ def pack(batches: Sequence[Batch], src_pad: int, tgt_pad: int) -> PackedBatch:
         rows=np.concatenate([batch.rows for batch in batches]),
         epoch=batches[0].epoch,
         source_index=batches[0].source_index,
+        place=batches[0].place,
         packings=PackingPair(_packing(is_src), _packing(is_tgt)),
         n_positions_before_packing=sum(batch.n_padded for batch in batches),
     )

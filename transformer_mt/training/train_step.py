@@ -154,8 +154,7 @@ class TrainStep:
         If memory runs out, the batch at fault is split, and the step starts again.
         """
         passes: list[tuple[int | None, Batch | None]] = [
-            (self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size), batch)
-            for i, batch in enumerate(batches)
+            (self.micro_batch_seed(step, batch.place), batch) for batch in batches
         ]
         if not passes:  # the all-reduce needs all ranks
             passes = [(None, None)]
@@ -193,9 +192,9 @@ class TrainStep:
         for name in self.source_names:
             yield from (f"nll/{name}", f"n_tgt/{name}")
 
-    def micro_batch_seed(self, step: int, index: int) -> int:
-        """Return the dropout seed of a micro-batch, which does not depend on the rank or on previous steps."""
-        return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
+    def micro_batch_seed(self, step: int, place: tuple[int, int]) -> int:
+        """Return the dropout seed of a micro-batch, see `Batch.place`. Ranks and previous steps do not matter."""
+        return int(np.random.SeedSequence([self.seed, step, *place]).generate_state(1)[0])
 
     def forward_backward(self, batch: Batch | None, *, is_last: bool) -> dict[str, Tensor | int]:
         """Add the gradients of a micro-batch, and return its sums. The last one of a step then averages over the ranks.

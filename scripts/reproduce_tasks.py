@@ -1,23 +1,19 @@
-"""Helpers of the scripts that train several models: task execution, `tmt` commands, arguments and means."""
+"""Tasks of a reproduction, which run in parallel after their dependencies; its arguments and means."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Protocol
 
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import write_text
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RESERVED_KEYS = (
@@ -30,7 +26,7 @@ RESERVED_KEYS = (
     "data.validation",
     "data.test",
 )
-"""Configuration keys that the scripts set for each training."""
+"""Configuration keys that the script sets for each training."""
 
 
 class Task(Protocol):
@@ -78,50 +74,11 @@ def dependency_graph(tasks: Sequence[Task]) -> Iterator[tuple[Task, Sequence[Tas
         yield from dependency_graph(task.dependencies)
 
 
-def run_script(main: Callable[[], None]) -> None:
-    """Run the main function of a script, without a traceback for a `UserError` or Ctrl-C."""
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 def existing_folder(text: str) -> Path:
     """Parse an existing folder from the command line."""
     if not (path := Path(text)).is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such folder")
     return path
-
-
-def positive_int(text: str) -> int:
-    """Parse a positive integer from the command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be an integer of at least 1")
-    return int(text)
-
-
-def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all scripts have which train several models on Multi30k."""
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for all trainings")
-    help = "contains train, val and test_2016_flickr (.en, .de)"
-    parser.add_argument("--folder", type=existing_folder, required=True, help=help)
-    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel tasks, each with one CPU thread")
-
-
-def parse_training_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line. Exit with a usage error if an override sets a key that the script sets itself."""
-    args = parser.parse_intermixed_args()
-    refuse_reserved_keys(parser, args.overrides)
-    return args
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write a text, unless the file has it already: a resumed training expects an unchanged file."""
-    content = "".join(f"{line}\n" for line in lines)
-    if not path.exists() or path.read_text(encoding="utf-8") != content:
-        write_text(path, content)
 
 
 def refuse_reserved_keys(parser: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
@@ -137,19 +94,6 @@ def data_source(*pairs: tuple[Path, Path]) -> str:
     """Render pairs of files as the value of a data source."""
     src, tgt = ([str(pair[side]) for pair in pairs] for side in (0, 1))
     return json.dumps({"src": src, "tgt": tgt}, ensure_ascii=False)  # JSON is valid YAML
-
-
-def tmt(*arguments: object, log: Path | None = None, threads: int | None = None) -> str:
-    """Run a `tmt` command in a subprocess and return its standard output. Standard error goes to `log`."""
-    words = [*map(str, arguments)]
-    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-    with nullcontext() if log is None else log.open("a", encoding="utf-8") as stderr:
-        command = [sys.executable, "-m", "transformer_mt", *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
-    if done.returncode:
-        hint = f"; see {log}" if log else ""
-        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{hint}")
-    return done.stdout
 
 
 def mean_and_range(values: Sequence[float]) -> str:
