@@ -176,7 +176,7 @@ def load(args: argparse.Namespace, side: str, texts: Sequence[str]) -> Translato
         return Library(args.exported, args.threads, args.beam, texts)
     if side == "auto":
         return load_translator(args.run, device="cpu", threads=args.threads, scores=False, beam=args.beam)
-    return Translator.load(args.run, device="cpu", threads=args.threads, precision=side, beam=args.beam)
+    return load_plain(args.run, device="cpu", threads=args.threads, precision=side, beam=args.beam)
 
 
 # --- latency ----------------------------------------------------------------------------------------------------------

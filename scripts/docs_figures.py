@@ -92,7 +92,7 @@ def main() -> None:
 
 def draw_all(run: Path, out: Path, examples: Examples) -> Iterator[Path]:
     """Write every figure to a folder. Yields the paths."""
-    config, translator = configuration.load(run / "config.yaml"), Translator.load(run, device="cpu", threads=1)
+    config, translator = configuration.load(run / "config.yaml"), load_plain(run, device="cpu", threads=1)
     maps = translate_with_attention(translator, examples.sentence)
     schedule, model = config.schedule, config.model
     figures: dict[str, Callable[[], Figure]] = {

@@ -36,9 +36,8 @@ from transformer_mt.tools.documents.formats import parse_document
 from transformer_mt.tools.markup.elements import (
     ELEMENT_KINDS,
     MarkedText,
-    join_chunks,
-    split_into_chunks,
-    strip_enclosing_pairs,
+    join_parts,
+    split_at_pieces,
 )
 from transformer_mt.tools.markup.placement import place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
@@ -224,15 +223,15 @@ def check_document(document: Document, document_format: DocumentFormat) -> str:
 
 def translate_marked(source: MarkedText, translate: Callable[[str], str]) -> MarkedText:
     """Return the translation of a text, each sentence separately, with its elements placed by a diagonal alignment."""
-    inner = strip_enclosing_pairs(source)
-    text = inner.text_only
+    inner = source.strip_enclosing()
+    text = inner.text
     middle = text.find(". ") + 2 if ". " in text else len(text)
     chunks: list[MarkedText] = []
-    for chunk in split_into_chunks(inner, [part for part in (text[:middle], text[middle:]) if part] or [""]):
+    for chunk in split_at_pieces(inner, [part for part in (text[:middle], text[middle:]) if part] or [""]):
         translation = translate(remove_elements(chunk))
         alignment = [(i, i) for i in range(len(translation.split()))]
         chunks.append(place_elements(chunk, translation, alignment))
-    return join_chunks(source, chunks)
+    return join_parts(source, chunks)
 
 
 def reverse_words(text: str) -> str:

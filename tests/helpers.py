@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from transformer_mt.data.batches import Batch
+    from transformer_mt.decoding.translator import Translator
     from transformer_mt.model.transformer import Transformer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -58,6 +59,23 @@ def assert_user_error(done: CompletedProcess[str], *parts: str) -> None:
     assert 1 <= len(message.strip().split("\n")) <= 4
     for part in parts:
         assert part in message
+
+
+def load_plain(
+    run: str | Path,
+    checkpoint: str = "best",
+    device: str = "auto",
+    threads: int | str = "auto",
+    precision: str = "auto",
+    ensemble: str | Path | Sequence[str | Path] = (),
+    **decoding: object,
+) -> Translator:
+    """Load a run with PyTorch, to translate lines whole and without the guard."""
+    from transformer_mt import LoadOptions, load_translator
+
+    others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
+    options = LoadOptions(checkpoint, device, threads, precision, others, split="never")
+    return load_translator(run, options, **{"engine": "torch", "guard": False, **decoding})
 
 
 def add_noise(model: Transformer, seed: int) -> None:

@@ -188,6 +188,6 @@ def test_configuration_and_run_folder_are_read_without_torch() -> None:
 def test_translating_imports_neither_scoring_nor_datasets() -> None:
     """The first translation waits for all imports, but not for torch if another engine translates."""
     other_packages = {"sacrebleu", "sacremoses", "datasets", "pyarrow", "tensorboard"}
-    shared = "import transformer_mt.cli.translate, transformer_mt.decoding.line_splitting"
+    shared = "import transformer_mt.cli.translate, transformer_mt.decoding.translator"
     assert not loaded_by(shared) & {"torch", *other_packages}
     assert not loaded_by(f"{shared}, transformer_mt.decoding.engine") & other_packages

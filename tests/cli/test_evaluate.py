@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 import sacrebleu
-from helpers import Tmt, assert_user_error, sign_run
+from helpers import Tmt, assert_user_error, load_plain, sign_run
 
 from transformer_mt import Translator, __version__
 from transformer_mt.decoding import engine as loading
@@ -75,7 +75,7 @@ def test_scores_equal_sacrebleu_on_the_translations(texts: Path, tiny_run: Path,
     done = tmt("evaluate", tiny_run, *FILES)
     hypotheses = tmt("translate", tiny_run, "--input", "valid.en").stdout.split("\n")[:-1]
     name, *found, end = done.stdout.split("\n")
-    assert re.fullmatch(r"valid\.en \(8 pairs, beam 5, step \d+, \d+\.\d s\)", name)
+    assert re.fullmatch(r"valid\.en \(8 pairs, beam 5, step \d+, torch, \d+\.\d s\)", name)
     assert ([line.split() for line in found], end) == (rows(hypotheses, lines_of("valid.de")), "")
 
 
@@ -105,7 +105,7 @@ def test_the_test_sets_of_the_run_are_the_default(texts: Path, tiny_run: Path, t
 def test_the_chosen_checkpoint_is_scored(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", tiny_run, *FILES, "--checkpoint", "8", "--show", 1)
     first = lines_of("valid.en")[0]
-    assert f"  model      {Translator.load(tiny_run, '8').translate([first])[0]}" in done.stdout.split("\n")
+    assert f"  model      {load_plain(tiny_run, '8').translate([first])[0]}" in done.stdout.split("\n")
     assert "(8 pairs, beam 5, step 8, " in done.stdout
     assert_user_error(tmt("evaluate", tiny_run, *FILES, "--checkpoint", "999"), "best, last and the steps 8, 12")
 
@@ -135,7 +135,7 @@ def test_robustness_is_scored_on_changed_copies_of_the_test_set(texts: Path, tin
     found = in_json(tmt, tiny_run, *FILES, "--robustness")["test_sets"]["valid.en"]
     scores = {each["name"]: each for each in found["robustness"]}
     assert scores["unchanged"]["bleu"] == pytest.approx(found["metrics"]["bleu"]["value"])
-    translator = Translator.load(tiny_run)
+    translator = load_plain(tiny_run)
     hypotheses = translator.translate([line.upper() for line in lines_of("valid.en")])
     references = [line.upper() for line in lines_of("valid.de")]
     assert scores["upper case"]["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score)
@@ -311,7 +311,7 @@ def test_the_reported_step_is_the_one_that_was_loaded(
     monkeypatch.setattr(loading, "load_weights_of", lambda model, run, _: load(model, run, "8"))
     assert in_json(tmt, tiny_run, *FILES)["step"] == 8
     done = tmt("evaluate", tiny_run, "valid.de", "--src", "valid.en", "--ref", "valid.de", "--json", "--show", 0)
-    assert json.loads(done.stdout)["systems"]["A"] == f"{tiny_run} (beam 5, step 8)"
+    assert json.loads(done.stdout)["systems"]["A"] == f"{tiny_run} (beam 5, step 8, torch)"
 
 
 def test_a_run_without_test_sets_is_refused(run_copy: Path, texts: Path, tmt: Tmt) -> None:

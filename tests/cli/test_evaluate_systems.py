@@ -10,9 +10,8 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_user_error, sign_run
+from helpers import Tmt, assert_user_error, load_plain, sign_run
 
-from transformer_mt import Translator
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, compare_systems
 
@@ -61,9 +60,9 @@ def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
     """Word frequencies come from the training text of the run."""
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
     one = parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))
-    hypotheses = Translator.load("runs/tiny", beam=2).translate(lines("valid.en"))
+    hypotheses = load_plain("runs/tiny", beam=2).translate(lines("valid.en"))
     expected = compare_systems([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
-    assert one["systems"] == {"A": "runs/tiny (beam 2, step 12)", "B": "a.de"}
+    assert one["systems"] == {"A": "runs/tiny (beam 2, step 12, torch)", "B": "a.de"}
     assert one["pairs"] == 8
     for name, comparison in expected.items():
         for ours, theirs in zip(one["metrics"][name]["systems"], comparison.systems, strict=True):
@@ -102,7 +101,7 @@ def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tm
 
 def test_the_chosen_checkpoint_is_compared(workspace: Path, tmt: Tmt) -> None:
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--checkpoint", "8")
-    assert parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8)"
+    assert parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8, torch)"
 
 
 def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> None:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_page
 
-from transformer_mt import Translator
 from transformer_mt.tools.analysis.explanation import explain
 from transformer_mt.tools.analysis.explanation_text import list_facts
 
@@ -30,14 +29,14 @@ def test_text_has_the_reference_and_the_path_of_the_search(tiny_run: Path, tmt: 
 
 
 def test_a_score_of_the_search_that_differs_is_printed(tiny_run: Path) -> None:
-    found = explain(Translator.load(tiny_run), SENTENCE)
+    found = explain(load_plain(tiny_run), SENTENCE)
     rounded = replace(found, score=found.search_score - 0.03)
     assert any(f"{found.search_score:.4f}" in value for _, value in list_facts(rounded))
 
 
 def test_json_has_the_translation_and_the_settings(tiny_run: Path, tmt: Tmt) -> None:
     found = json.loads(assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--json", "--beam", "2")))
-    assert found["translation"] == Translator.load(tiny_run, beam=2).translate([SENTENCE])[0]
+    assert found["translation"] == load_plain(tiny_run, beam=2).translate([SENTENCE])[0]
     assert (found["decoding"]["beam"], found["beam"]) == (2, 2)
     assert found["reference"] is None
     assert all(reason.endswith(".") for reason in found["likely_reasons"])

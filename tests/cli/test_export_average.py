@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 from safetensors.torch import load_file
 
-from transformer_mt import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.flows import export
 from transformer_mt.runs.folder import RunFolder
@@ -59,7 +58,7 @@ def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tm
         from transformer_mt.runs.checkpoints import save
 
         info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
-        save(info, Translator.load(run.path, "last", precision="fp32").model, None)
+        save(info, load_plain(run.path, "last", precision="fp32").model, None)
     assert_succeeded(tmt("export", twin.path, "--average", 2, "--output", tmp_path / "mean"))
     scores = RunFolder.open(tmp_path / "mean").find_checkpoint("best").scores
     assert scores.keys() == last.scores.keys()
@@ -85,7 +84,7 @@ def test_scores_are_printed_with_those_of_the_checkpoints(run: RunFolder, tmt: T
 def test_a_checkpoint_deleted_by_a_running_training_is_reported(run: RunFolder) -> None:
     found = [replace(run.find_checkpoint("last"), path=run.checkpoints / "step-000099")]
     with pytest.raises(UserError, match="step-000099: was deleted, because the run is being trained; try again"):
-        export.load_average(Translator.load(run.path).model, found)
+        export.load_average(load_plain(run.path).model, found)
 
 
 def test_the_run_may_be_the_current_folder(longer: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_page, read_folder
 
-from transformer_mt import Translator
 from transformer_mt.evaluation.breakdown import compare_sentences
 from transformer_mt.evaluation.metrics import Scorer, compare_systems, score_with_intervals
 
@@ -46,7 +45,7 @@ def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) ->
     before = read_folder(run_copy)
     page = make_page(tmt, run_copy)
     assert {name: content for name, content in read_folder(run_copy).items() if name != "report.html"} == before
-    hypotheses = Translator.load(run_copy).translate(lines("test.en"))
+    hypotheses = load_plain(run_copy).translate(lines("test.en"))
     rows = rows_of(page)
     for metric, score in score_with_intervals(hypotheses, lines("test.de"), SCORER).items():
         assert score.interval is not None
@@ -104,7 +103,7 @@ def second_run(run_copy: Path) -> Path:
 
 def test_several_runs_are_compared_on_one_page(run_copy: Path, second_run: Path, tmt: Tmt) -> None:
     page = make_page(tmt, run_copy, second_run, "--src", "valid.en", "--ref", "valid.de")
-    systems = [Translator.load(run).translate(lines("valid.en")) for run in (run_copy, second_run)]
+    systems = [load_plain(run).translate(lines("valid.en")) for run in (run_copy, second_run)]
     rows = rows_of(page)
     for metric, comparison in compare_systems(systems, lines("valid.de"), SCORER).items():
         first, second = comparison.systems

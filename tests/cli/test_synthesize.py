@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 
-from transformer_mt import Translator
 from transformer_mt.flows import line_output
 from transformer_mt.tools.synthesis import synthetic_data
 from transformer_mt.tools.synthesis.synthetic_data import Candidate, CandidateMaker
@@ -47,7 +46,7 @@ def test_pairs_are_translations_with_their_lines(
     found, lines = records(tmp_path / "new"), mono.read_text(encoding="utf-8").splitlines()
     assert [record["text"] for record in found] == lines
     options: dict[str, Any] = {"max_length_factor": 0, "max_length_offset": 300, "sample": True, "temperature": 3.0}
-    expected = Translator.load(tiny_run).translate(lines, **options)
+    expected = load_plain(tiny_run).translate(lines, **options)
     assert [record["translation"] for record in found] == expected
     kept = [record for record in found if record["drop_reason"] is None]
     assert 0 < len(kept) < 25

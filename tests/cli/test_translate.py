@@ -14,11 +14,10 @@ from subprocess import CompletedProcess
 from typing import Any, Literal
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 
 import transformer_mt
-from transformer_mt import Translator
-from transformer_mt.cli.options import LoadingOptions, load_translator
+from transformer_mt import LoadOptions, Translator, load_translator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
 from transformer_mt.system.log import ProgressReport
@@ -31,7 +30,7 @@ SENTENCES = ["one two three", "three two one", "eight"]
 
 @pytest.fixture
 def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run)
+    return load_plain(tiny_run)
 
 
 def subprocess_tmt(*arguments: object, **options: Any) -> CompletedProcess[bytes]:
@@ -57,8 +56,8 @@ def test_auto_precision_is_fp32_for_few_texts_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "bf16_is_faster", lambda _: True)
-    loading = LoadingOptions(device="cpu", precision=precision)
-    assert load_translator(tiny_run, loading, {}, few_texts=few_texts).precision == expected
+    options = LoadOptions(device="cpu", precision=precision or "auto", few_texts=few_texts)
+    assert load_translator(tiny_run, options, engine="torch").precision == expected
 
 
 def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
@@ -187,7 +186,7 @@ def test_learned_positions_limit_source_and_translation(in_tiny: Path, tmt: Tmt)
 @pytest.mark.parametrize("which", ["best", "8"])
 def test_the_chosen_checkpoint_translates(which: str, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, *SENTENCES, "--checkpoint", which, "--precision", "fp32")
-    assert done.stdout.split("\n")[:-1] == Translator.load(tiny_run, which, precision="fp32").translate(SENTENCES)
+    assert done.stdout.split("\n")[:-1] == load_plain(tiny_run, which, precision="fp32").translate(SENTENCES)
 
 
 @pytest.mark.slow
@@ -229,9 +228,9 @@ def test_a_full_disk_for_standard_output_is_reported(tiny_run: Path) -> None:
 
 def test_the_python_api_gives_the_same_translations(tiny_run: Path, tmt: Tmt) -> None:
     assert transformer_mt.Translator is Translator
-    found = Translator.load(str(tiny_run)).translate(SENTENCES)
+    found = load_plain(str(tiny_run)).translate(SENTENCES)
     assert "\n".join([*found, ""]) == tmt("translate", tiny_run, *SENTENCES).stdout
-    assert Translator.load(tiny_run).translate([]) == []
+    assert load_plain(tiny_run).translate([]) == []
     with pytest.raises(AttributeError, match="no attribute 'Tanslator'"):
         transformer_mt.Tanslator  # noqa: B018  # pyright: ignore
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_user_error
+from helpers import Tmt, assert_user_error, load_plain
 
-from transformer_mt import Translator
-from transformer_mt.cli.translate import WindowTranslator
 from transformer_mt.errors import UserError
+from transformer_mt.flows.line_translation import WindowTranslator
 
 SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
 TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"
@@ -39,7 +38,7 @@ def pairs() -> tuple[list[str], list[str]]:
 
 def test_text_format_has_two_score_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g")
-    found = Translator.load(tiny_run).score(*pairs())
+    found = load_plain(tiny_run).score(*pairs())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in found]
     blank = [number for number, line in enumerate(done.stdout.split("\n")) if line == "-inf\t-inf"]
@@ -47,7 +46,7 @@ def test_text_format_has_two_score_columns(files: Path, tiny_run: Path, tmt: Tmt
 
 
 def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path, tmt: Tmt) -> None:
-    found = Translator.load(tiny_run).score(*pairs())
+    found = load_plain(tiny_run).score(*pairs())
     done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--format", "json")
     objects = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.split("\n")[:-1]]
     assert [(one["line"], one["source"]) for one in objects] == list(enumerate(pairs()[0], start=1))

@@ -20,7 +20,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, prepare_for_inference
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.search import GPU_SYNC_INTERVAL
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import Features, Translator
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.transformer import Transformer
@@ -57,7 +57,7 @@ def make_translators(
         copies = [copy.deepcopy(model).to(CUDA) for model in models]
         config = DecodingConfig.model_validate(options)
         on_cpu, on_gpu = (
-            Translator(TorchEngine(each, tokenizers), tokenizers, config, make_stages=make_stages)
+            Translator(TorchEngine(each, tokenizers), tokenizers, config, features=Features(make_stages=make_stages))
             for each in (models, copies)
         )
         return on_cpu, on_gpu

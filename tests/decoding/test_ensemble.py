@@ -15,13 +15,13 @@ from typing import cast
 
 import pytest
 import torch
+from helpers import load_plain
 
 from transformer_mt import Translator
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine, align, check_compatible, load_model
 from transformer_mt.decoding.interface import Hypothesis
-from transformer_mt.decoding.translator import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.model.transformer import Transformer, attention_weights
@@ -175,7 +175,7 @@ def pairs_here(second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_commands_accept_further_runs(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
     """`translate`, also with --score-targets, and `evaluate` give the results of an ensemble built in Python."""
-    ones = [Translator.load(run, precision="fp32") for run in (tiny_run, second)]
+    ones = [load_plain(run, precision="fp32") for run in (tiny_run, second)]
     together = Translator(
         TorchEngine([one.model for one in ones], ones[0].tokenizers), ones[0].tokenizers, ones[0].config
     )
@@ -228,7 +228,7 @@ def changed(run: Path, folder: Path, file: str, old: str, new: str) -> Path:
 def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     other = changed(tiny_run, tmp_path / "bos", "tokenizer.json", '"source_bos": false', '"source_bos": true')
     with pytest.raises(UserError, match=r"bos differs from .* in tokenizer\.source_bos"):
-        Translator.load(tiny_run, ensemble=[other])
+        load_plain(tiny_run, ensemble=[other])
     other = shutil.copytree(tiny_run, tmp_path / "ids")
     content = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
     vocab = content["src"]["model"]["vocab"]
@@ -236,7 +236,7 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
     vocab[one], vocab[two] = vocab[two], vocab[one]
     (other / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(UserError, match=r"ids has another vocabulary.*; retrain it with") as caught:
-        Translator.load(tiny_run, ensemble=[other])
+        load_plain(tiny_run, ensemble=[other])
     *_, remedy = shlex.split(str(caught.value))
     tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
     assert tokenizer.file == str(tiny_run / "tokenizer.json"), "the file replaces the settings that it contains"
@@ -271,4 +271,4 @@ def test_misplaced_ensemble_option_is_refused(tiny_run: Path, second: Path, tmt:
 def test_provenance_has_the_smallest_max_length(tiny_run: Path, tmp_path: Path) -> None:
     short = changed(tiny_run, tmp_path / "short", "config.yaml", "max_length: 256", "max_length: 9")
     for runs in ((tiny_run, short), (short, tiny_run)):
-        assert ModelProvenance.of_translator(Translator.load(runs[0], ensemble=runs[1])).max_length == 9
+        assert load_plain(runs[0], ensemble=runs[1]).provenance().max_length == 9

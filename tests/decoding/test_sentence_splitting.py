@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformer_mt.decoding.line_splitting import restore_spaces, split_long_sentences, split_sentences
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.text_files import has_letters
+from transformer_mt.decoding.sentence_splitting import find_spaces_before, split_long_sentences, split_sentences
 
 # `|` marks the expected splits. Ambiguous places are not split: "4. Good." may be a list item.
 CASES = {
@@ -293,9 +293,8 @@ def test_endless_combining_characters_are_split(rubbish: str) -> None:
 
 
 def join(pieces: list[str], translations: list[str], language: str | None = None) -> str:
-    each = restore_spaces(pieces, translations, language)
-    assert len(each) == len(translations)
-    return "".join(each)
+    spaces = find_spaces_before(pieces, translations, language)
+    return "".join(space + text for space, text in zip(spaces, translations, strict=True))
 
 
 def test_white_space_between_sentences_is_kept() -> None:

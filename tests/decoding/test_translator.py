@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
+from helpers import load_plain
 
 from transformer_mt.data.letter_case import to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
+from transformer_mt.decoding.case_stage import CaseStage
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis
+from transformer_mt.decoding.segments import PlainText, Translation
 from transformer_mt.decoding.translator import (
-    CaseStage,
-    Translation,
     Translator,
     TruncatedSourceWarning,
     UnknownWordWarning,
@@ -121,7 +121,7 @@ def test_batches_respect_batch_tokens(translator: Translator, monkeypatch: pytes
 
 def test_empty_and_blank_input(translator: Translator) -> None:
     assert translator.translate([]) == []
-    assert translator.translate(["", " \t", "\u2028", "\n"]) == [""] * 4
+    assert translator.translate(["", "  ", "\u2028", "\n"]) == [""] * 4
 
 
 def test_blank_lines_keep_their_position(translator: Translator, alone: list[str]) -> None:
@@ -195,7 +195,7 @@ def test_source_longer_than_the_initial_position_table(make_translator: Callable
 def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
     monkeypatch.setattr(
-        translator.engine, "search", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
+        translator.engine, "search", lambda *_, **__: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
     )
     assert translator.translate(["x"]) == ["one two "]
 
@@ -203,7 +203,7 @@ def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkey
 def test_only_valid_utf8_comes_out(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["one \ufffd\ufffd two\ufffd", "\ufffd", "fine"]
     hypotheses = [[Hypothesis([], [], finished=True)] for _ in texts]
-    monkeypatch.setattr(translator.engine, "search", lambda *_: hypotheses)
+    monkeypatch.setattr(translator.engine, "search", lambda *_, **__: hypotheses)
     monkeypatch.setattr(translator.engine, "align", lambda *_: [[(0, 0), (1, 1), (2, 2)]] * 3)
     monkeypatch.setattr(Tokenizer, "decode", lambda *_: texts)
     found = translator.n_best(["x y z"] * 3, alignments=True)
@@ -279,7 +279,7 @@ def test_n_best_texts_of_a_beam_differ_and_samples_may_not(
         if one in vocabulary and two in vocabulary
     )
     found = [Hypothesis(each, [0.0] * (len(each) + 1), finished=True) for each in (ids, other, ids[:-1])]
-    monkeypatch.setattr(translator.engine, "search", lambda *_: [found])
+    monkeypatch.setattr(translator.engine, "search", lambda *_, **__: [found])
     different = tokenizer.decode([ids, ids[:-1]])
     assert [each.text for each in translator.n_best(["x"], n_best=2)[0]] == different
     assert [each.text for each in translator.n_best(["x"], n_best=3)[0]] == different
@@ -291,7 +291,7 @@ def test_n_best_texts_differ_in_more_than_white_space(translator: Translator, mo
     first, second = translator.tokenizers.tgt.encode(["Der Hund", "Hund Der"])
     texts = {tuple(first): "Der Hund", (*first, first[0]): "Der Hund ", tuple(second): "Hund Der"}
     found = [Hypothesis([*ids], [0.0] * (len(ids) + 1), finished=True) for ids in texts]
-    monkeypatch.setattr(translator.engine, "search", lambda *_: [found])
+    monkeypatch.setattr(translator.engine, "search", lambda *_, **__: [found])
     monkeypatch.setattr(Tokenizer, "decode", lambda _, sequences: [texts[tuple(ids)] for ids in sequences])
     assert [each.text for each in translator.n_best(["x"], n_best=3)[0]] == ["Der Hund", "Hund Der"]
 
@@ -482,7 +482,7 @@ def test_values_that_are_no_texts_are_refused_with_their_position(translator: Tr
 def test_unknown_options_are_refused(translator: Translator, tiny_run: Path) -> None:
     wrong: dict[str, Any] = {"devise": "cpu"}
     with pytest.raises(UserError, match="devise: unknown key"):
-        Translator.load(tiny_run, **wrong)
+        load_plain(tiny_run, **wrong)
     with pytest.raises(UserError, match="prefix: unknown key"):
         translator.n_best(["The dog"], prefix=["Der"])
 
@@ -505,22 +505,15 @@ def test_capitals_and_title_case_are_translated_like_sentence_case(
     assert translator.translate(SENTENCES, restore_case=False) == translator.translate(SENTENCES)
 
 
-def test_a_text_in_capitals_is_split_like_one_in_sentence_case(translator: Translator) -> None:
-    def count_tokens(texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
-
+def test_a_text_in_capitals_is_divided_like_one_in_sentence_case(translator: Translator) -> None:
     text = "The old dog is sleeping in front of the house today."
-    (limit,) = count_tokens([text])
-    assert count_tokens([text.upper()]) > [limit]
-    line_translator = LineTranslator.wrap(translator, LineChunker("en", "de", count_tokens, limit))
-    (line,) = line_translator.translate([text.upper()], [""], [1])
-    assert line.chunks == [text.upper()]
+    assert translator.count_tokens([text.upper()]) == translator.count_tokens([text])
 
 
 def test_words_in_capitals_are_translated_like_others_and_their_translations_are_capitals(
     translator: Translator,
 ) -> None:
-    stage = CaseStage(translator.tokenizers, "en", "de")
+    stage = CaseStage(translator.tokenizers.src, "en", "de")
     for source, target, alignment, expected in (
         (
             "THE OLD DOG is sleeping.",
@@ -532,26 +525,27 @@ def test_words_in_capitals_are_translated_like_others_and_their_translations_are
         ("a child is SLEEPING.", "ein Kind schläft.", [(0, 0), (1, 1), (3, 2)], "ein Kind SCHLÄFT."),
         ("The UN is HERE.", "Die UN ist hier.", [(0, 0)], "Die UN ist hier."),
     ):
-        text, state = stage.prepare(source)
+        state = stage.prepare(PlainText(source))
+        text = state.segment.surface
         assert text == (source if "UN" in source else source[0] + source[1:].lower())
-        assert stage.needs_alignment(state) == (text != source)
-        translation = Translation(target, -1.0, [], [], finished=True, alignment=alignment)
-        assert stage.finish(translation, state).text == expected
+        assert state.needs_alignment() == (text != source)
+        translation = Translation(PlainText(target), -1.0, [], [], finished=True, alignment=alignment)
+        assert state.finish(translation).text == expected
 
 
 def test_without_alignments_names_become_capitals_again(translator: Translator) -> None:
-    stage = CaseStage(translator.tokenizers, "en", "de", has_alignments=False)
-    text, state = stage.prepare("A BERLIN DOG is sleeping.")
-    assert text != "A BERLIN DOG is sleeping." and not stage.needs_alignment(state)
-    translation = Translation("Ein Berlin Hund schläft.", -1.0, [], [], finished=True)
-    assert stage.finish(translation, state).text == "Ein BERLIN Hund schläft."
+    stage = CaseStage(translator.tokenizers.src, "en", "de", has_alignments=False)
+    state = stage.prepare(PlainText("A BERLIN DOG is sleeping."))
+    assert state.segment.surface != "A BERLIN DOG is sleeping." and not state.needs_alignment()
+    translation = Translation(PlainText("Ein Berlin Hund schläft."), -1.0, [], [], finished=True)
+    assert state.finish(translation).text == "Ein BERLIN Hund schläft."
 
 
 def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> None:
     """Here all that it knows are capitals, as in a corpus of telegrams."""
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]
-    stage = CaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs), "en", "de")
-    assert [stage.prepare(src)[0] for src, _ in pairs] == [src for src, _ in pairs]
+    stage = CaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs).src, "en", "de")
+    assert [stage.prepare(PlainText(src)).segment.surface for src, _ in pairs] == [src for src, _ in pairs]
 
 
 def test_a_prefix_of_a_translation_in_capitals_stays_as_it_is(translator: Translator) -> None:

@@ -6,12 +6,14 @@ import json
 
 import pytest
 
-from transformer_mt.decoding.translator import Translation
+from transformer_mt.decoding.segments import PlainText, Translation
 from transformer_mt.flows.line_output import Format, OutputKind
 
-ONE = Translation("ein\tHund", -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)])
-TWO = Translation("Hund", -4.0, [" Hund"], [-4.0], False, [(1, 0)])
-NOTHING = Translation("", 0.0, [], [], True, [])
+ONE = Translation(
+    PlainText("ein\tHund"), -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)]
+)
+TWO = Translation(PlainText("Hund"), -4.0, [" Hund"], [-4.0], False, [(1, 0)])
+NOTHING = Translation(PlainText(""), 0.0, [], [], True, [])
 
 
 def test_text_format_has_n_best_lines() -> None:

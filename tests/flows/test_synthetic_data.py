@@ -12,7 +12,8 @@ import yaml
 from sacrebleu import sentence_chrf
 
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.decoding.translator import Translation, Translator
+from transformer_mt.decoding.segments import PlainText, Translation
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.synthesis.synthetic_data import (
@@ -47,7 +48,10 @@ class FakeTranslator:
     def n_best(self, texts: Sequence[str], *, line_numbers: Sequence[int], n_best: int) -> list[list[Translation]]:
         assert n_best == 1
         self.line_numbers += line_numbers
-        return [[Translation(self.table[text], -1.0, [], [], finished=text not in self.unfinished)] for text in texts]
+        return [
+            [Translation(PlainText(self.table[text]), -1.0, [], [], finished=text not in self.unfinished)]
+            for text in texts
+        ]
 
     def translate(self, texts: Sequence[str], *, line_numbers: Sequence[int]) -> list[str]:
         return [best.text for (best,) in self.n_best(texts, line_numbers=line_numbers, n_best=1)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import load_plain
 
 from transformer_mt import Translator
 from transformer_mt.data.batches import BatchStream, StreamPosition
@@ -87,7 +88,7 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     run, old = run_of(done), RunFolder(Path("runs/tiny"))
     best = old.find_checkpoint("best")
     assert f"starting from the weights of runs/tiny, step {best.step}" in done.stderr
-    expected = loss_of(Translator.load(old.path, precision="fp32"))
+    expected = loss_of(load_plain(old.path, precision="fp32"))
     first = next(entry for entry in entries(run) if "train/loss" in entry)
     assert first["train/loss"] == pytest.approx(expected, rel=1e-5)
     assert expected < 0.98 * loss_of(untrained(run))
@@ -109,7 +110,7 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
 
 def untrained(run: RunFolder) -> Translator:
     """Return a newly initialised model with the tokenizers of a run."""
-    translator = Translator.load(run.path, precision="fp32")
+    translator = load_plain(run.path, precision="fp32")
     pair = translator.tokenizers
     return Translator(
         TorchEngine([Transformer(translator.model.config, pair.src, pair.tgt).eval()], pair), pair, translator.config
@@ -118,12 +119,12 @@ def untrained(run: RunFolder) -> Translator:
 
 def test_run_killed_before_its_first_checkpoint_repeats_the_warm_start(workspace: Path, tmt: Tmt) -> None:
     run = run_of(tmt(*NEW, "train.max_steps=1"))
-    ended = weights(Translator.load(run.path, precision="fp32").model)
+    ended = weights(load_plain(run.path, precision="fp32").model)
     shutil.rmtree(run.checkpoints)
     run = run_of(tmt(*NEW, "train.max_steps=1"))
     assert all(
         torch.equal(ended[name], weight)
-        for name, weight in weights(Translator.load(run.path, precision="fp32").model).items()
+        for name, weight in weights(load_plain(run.path, precision="fp32").model).items()
     )
 
 
@@ -151,7 +152,7 @@ def test_tokenize_uses_the_tokenizers_of_the_warm_start(workspace: Path, tmt: Tm
 
 
 def test_every_weight_is_copied(workspace: Path) -> None:
-    old = Translator.load("runs/tiny", precision="fp32")
+    old = load_plain("runs/tiny", precision="fp32")
     model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
     state = torch.get_rng_state()
     warm_start = WarmStart.open(config_of("model.dropout.residual=0.5"))
@@ -164,7 +165,7 @@ def test_every_weight_is_copied(workspace: Path) -> None:
 
 def test_untied_output_projection_starts_as_a_copy_of_the_tied_one(workspace: Path) -> None:
     config = config_of("model.tie_embeddings=none")
-    warm_start, old = WarmStart.open(config), Translator.load("runs/tiny", precision="fp32")
+    warm_start, old = WarmStart.open(config), load_plain("runs/tiny", precision="fp32")
     model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
     warm_start.copy_weights_to(model)
     assert model.output.weight is not model.decoder.embedding.tokens.weight
@@ -216,9 +217,7 @@ def test_a_long_list_of_misfits_is_shortened(workspace: Path) -> None:
     lines = warm_start_error("model.d_model=32")
     names = [line for line in lines if "] here, " in line]
     (more,) = (line for line in lines if " more" in line)
-    assert len(names) + int(more.split()[1]) == len(
-        list(Translator.load("runs/tiny", precision="fp32").model.parameters())
-    )
+    assert len(names) + int(more.split()[1]) == len(list(load_plain("runs/tiny", precision="fp32").model.parameters()))
 
 
 def test_untied_matrices_do_not_fit_a_model_that_ties_them(workspace: Path, tmt: Tmt) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from helpers import load_plain
 
-from transformer_mt import Translator
 from transformer_mt.data.batches import BucketedBatches
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
@@ -303,7 +303,7 @@ def test_moving_average_is_validated(here, tmt) -> None:
     sources, targets = (Path(f"valid.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de"))
     run = RunFolder(here / "runs" / "tiny")
     for info in run.list_checkpoints():
-        translator = Translator.load(run.path, str(info.step), precision="fp32")
+        translator = load_plain(run.path, str(info.step), precision="fp32")
         scores = [score for one in translator.score(sources, targets) for score in one.token_scores]
         assert info.scores["nll"] == pytest.approx(-sum(scores) / len(scores), rel=1e-4)
 

@@ -227,6 +227,7 @@ class LoadingOptions(OptionGroup):
         ensemble: Sequence[Path] = (),
         few_texts: bool = False,
         split: SplitWhen = "auto",
+        alignments: bool = False,
         faults: FaultReport | None = None,
     ) -> LoadOptions:
         """Return how a model is loaded in the process of a command."""
@@ -238,6 +239,7 @@ class LoadingOptions(OptionGroup):
             ensemble,
             few_texts,
             split,
+            alignments,
             faults,
             owns_process=True,
         )

@@ -194,12 +194,14 @@ class Translate(Command):
     def load(self, faults: FaultReport, *, few_texts: bool = False) -> Translator:
         """Load the model."""
         options = self.loading.make_load_options(
-            ensemble=self.ensemble, few_texts=few_texts, split=self.lines.split_sentences, faults=faults
+            ensemble=self.ensemble,
+            few_texts=few_texts,
+            split=self.lines.split_sentences,
+            alignments=self.lines.alignments,
+            faults=faults,
         )
         translator = load_translator(self.run, options, **self.collect_overrides())
         self.sampling.check(self.search, "translate", translator.config.sample)
-        if self.lines.alignments and not translator.engine.has_alignments:
-            raise UserError("--alignments: CTranslate2 has none; translate the run with --engine torch")
         return translator
 
 

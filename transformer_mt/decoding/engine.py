@@ -37,6 +37,7 @@ from transformer_mt.decoding.logits_processors import (
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
+    ConstraintProcessor,
     DecoderCache,
     Sampler,
     beam_candidates,
@@ -168,7 +169,8 @@ class TorchEngine:
             processors.append(RepetitionPenalty(config.repetition_penalty))
         choose_candidates = beam_candidates
         if constraints is not None:
-            constraint = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
+            processor = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
+            constraint = cast(ConstraintProcessor, processor)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
         if is_cancelled is not None:

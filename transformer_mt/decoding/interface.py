@@ -20,8 +20,7 @@ from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, RunRecord, Trai
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from transformer_mt.decoding.engine import TorchEngine
-    from transformer_mt.decoding.search import ConstraintProcessor
+    from transformer_mt.decoding.logits_processors import LogitsProcessor
 
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
@@ -128,8 +127,8 @@ class Constraint(Protocol):
         """Return whether a translation fulfils the constraint."""
         ...
 
-    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> ConstraintProcessor:
-        """Return the processor for a batch of sentences, each with a constraint of this type."""
+    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> LogitsProcessor:
+        """Return the `ConstraintProcessor` for a batch of sentences, each with a constraint of this type."""
         ...
 
 
@@ -156,8 +155,8 @@ class Engine(Protocol):
         """Length of the longest sequence that it can read."""
         ...
 
-    def as_torch(self) -> TorchEngine:
-        """Return the same model in PyTorch. Raises `UserError` if there is none."""
+    def as_torch(self) -> Engine:
+        """Return the `TorchEngine` with the same model. Raises `UserError` if there is none."""
         ...
 
     def search(

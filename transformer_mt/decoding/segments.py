@@ -62,20 +62,25 @@ class Segment(ABC):
 class PlainText(Segment):
     """Text without protected elements."""
 
-    text: str  # pyright: ignore[reportIncompatibleMethodOverride]  (a field for the property)
+    characters: str
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.characters
 
     @property
     def surface(self) -> str:
         """The text."""
-        return self.text
+        return self.characters
 
     def strip(self) -> PlainText:
         """Return the text without the white space around it."""
-        return PlainText(self.text.strip())
+        return PlainText(self.characters.strip())
 
     def pad(self, before: str, after: str) -> PlainText:
         """Return the text with other text around it."""
-        return PlainText(f"{before}{self.text}{after}")
+        return PlainText(f"{before}{self.characters}{after}")
 
     def divide(self, pieces: Sequence[str]) -> list[PlainText]:
         """Return the pieces."""

@@ -125,7 +125,7 @@ class Translator:
     @property
     def torch_engine(self) -> TorchEngine:
         """The engine in PyTorch. Raises `UserError` if there is none."""
-        return self.engine.as_torch()
+        return cast("TorchEngine", self.engine.as_torch())
 
     @property
     def precision(self) -> str:
@@ -234,7 +234,7 @@ class Translator:
         on_batch: OnBatch | None = None,
         **options: object,
     ) -> list[str]:
-        """Return one translation per text, in order: "" if the text is blank, also after normalisation.
+        """Return one translation per text, in order: "" if the text is blank, also after normalisation. Tabs stay.
 
         Each translation starts with its prefix, if prefixes are given. `line_numbers` are for warnings and for random
         sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text longer than

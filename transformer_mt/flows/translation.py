@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # translator, guard and engines are imported after mistakes i
     from transformer_mt.tools.robustness.guard import FaultReport
 
 
+NO_ALIGNMENTS = "--alignments: CTranslate2 has none"
+
+
 @dataclass(frozen=True)
 class LoadOptions:
     """How a model is loaded."""
@@ -42,6 +45,8 @@ class LoadOptions:
     """Whether precision auto is fp32 on a CPU, whose bf16 products are faster only in batches."""
     split: SplitWhen = "auto"
     """Which lines are divided into sentences: auto, long, always or never."""
+    alignments: bool = False
+    """Whether word alignments are needed, which CTranslate2 alone does not have."""
     faults: FaultReport | None = None
     """Takes note of the lines whose translations the guard repairs."""
     owns_process: bool = False
@@ -127,6 +132,8 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
     try:
         if reason := find_torch_reason(config, options.precision, has_others=bool(options.ensemble)):
             raise UnavailableError(reason)
+        if is_required and options.alignments:
+            raise UnavailableError(NO_ALIGNMENTS)
         for key, reason in find_unsupported_search_keys(config) if is_required else ():
             raise UnavailableError(f"decoding.{key}: {reason}")
         if options.owns_process:
@@ -161,6 +168,8 @@ def _load_exported(folder: Path, options: LoadOptions, decoding: Mapping[str, ob
         raise UserError(f"--engine torch: {folder} is a model for CTranslate2; load the run itself")
     if options.ensemble:
         raise UserError(f"--ensemble: {folder} is a model for CTranslate2, which has one model; pass the runs")
+    if options.alignments:
+        raise UserError(f"{NO_ALIGNMENTS}, and {folder} is a model for it; translate with the run itself")
     if options.checkpoint != "best":
         raise UserError(f"checkpoint {options.checkpoint}: {folder} holds the checkpoint that was exported")
     try:

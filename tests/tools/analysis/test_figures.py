@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from helpers import Tmt
+from helpers import Tmt, load_plain
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -194,7 +194,7 @@ def test_labels_are_short_and_visible() -> None:
 
 @pytest.fixture
 def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run)
+    return load_plain(tiny_run)
 
 
 @pytest.fixture

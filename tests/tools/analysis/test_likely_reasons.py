@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import load_plain
 
 from transformer_mt import Translator
 from transformer_mt.tools.analysis.explanation import (
@@ -25,7 +26,7 @@ SOURCE = "one two three"
 
 @pytest.fixture(scope="module")
 def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run, max_length_offset=4)
+    return load_plain(tiny_run, max_length_offset=4)
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 from safetensors.torch import load_file
 
-from transformer_mt import Translator, __version__
+from transformer_mt import __version__
 from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
@@ -52,7 +52,7 @@ def run(tiny_run: Path, in_tiny: Path) -> Path:
 @pytest.fixture
 def noisy_run(run: Path, tmp_path: Path) -> Path:
     """Add noise to the weights of the run, so that translations differ between sentences."""
-    model = Translator.load(run, precision="fp32").model
+    model = load_plain(run, precision="fp32").model
     for parameter in model.parameters():
         parameter.data += 0.4 * torch.randn_like(parameter)
     folder = RunFolder.open(run)
@@ -167,7 +167,7 @@ def test_at_most_a_hundred_sentences_are_compared(run: Path, tmp_path: Path, tmt
 
 def test_parity_skips_texts_without_tokens(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CTranslate2 does not score an empty source."""
-    translator = Translator.load(run)
+    translator = load_plain(run)
     monkeypatch.setattr(translator.tokenizers.src, "encode", lambda texts: [[] for _ in texts])
     assert ctranslate2_export.check_parity(translator, tmp_path, ["x"]) is None
 
@@ -178,7 +178,7 @@ def test_a_float32_difference_beyond_rounding_gives_a_warning(
 ) -> None:
     far = ctranslate2_export.Parity(100, 98, 0.0, "float32")
     monkeypatch.setattr(ctranslate2_export, "compare", lambda *_: far)
-    translator = Translator.load(run, precision="fp32")
+    translator = load_plain(run, precision="fp32")
     lines = ctranslate2_export.write_folder(translator, tmp_path / "engine", quantization, ["one"])
     assert len(lines) == n_lines and lines[-1].startswith("warning: ") is (n_lines == 2)
 
@@ -186,7 +186,7 @@ def test_a_float32_difference_beyond_rounding_gives_a_warning(
 def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> None:
     """A comparison with NaN finds no difference."""
     folder = RunFolder(run_copy)
-    model = Translator.load(run_copy, precision="fp32").model
+    model = load_plain(run_copy, precision="fp32").model
     for parameter in model.parameters():
         parameter.data.fill_(torch.nan)
     checkpoints.save(folder.find_checkpoint("best"), model, None)
@@ -196,7 +196,7 @@ def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> No
 
 
 def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None:
-    translator = Translator.load(run)
+    translator = load_plain(run)
 
     def limits(**changes: Any) -> tuple[int, int]:
         config = translator.config.model_copy(update=changes)
@@ -252,7 +252,7 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))
     assert exported.keys() == original.keys()
     assert all(torch.equal(exported[name], original[name]) for name in original)
-    assert Translator.load(out).translate(LINES) == Translator.load(run).translate(LINES)
+    assert load_plain(out).translate(LINES) == load_plain(run).translate(LINES)
     for verb in ("translate", "evaluate"):
         stdin = "\n".join(LINES).encode()
         outputs = [assert_succeeded(tmt(verb, folder, stdin=stdin)) for folder in (out, run)]

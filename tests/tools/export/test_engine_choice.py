@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain, read_folder
 
-from transformer_mt import Translator
+from transformer_mt import LoadOptions, load_translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
-from transformer_mt.tools.export.engine_choice import load_translator
 
 AUTO = ("--engine", "auto", "--device", "cpu")
 
@@ -45,7 +44,7 @@ def run(run_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def change_weights(run: Path, seed: int) -> None:
     """Replace the best checkpoint by one with other weights."""
-    model, info = Translator.load(run, precision="fp32").model, RunFolder.open(run).find_checkpoint("best")
+    model, info = load_plain(run, precision="fp32").model, RunFolder.open(run).find_checkpoint("best")
     add_noise(model, seed)
     checkpoints.save(info, model, None)
 
@@ -93,8 +92,6 @@ finally:
     [
         ("--sample", "decoding.sample"),
         ("--repetition-penalty 1.2", "decoding.repetition_penalty"),
-        ("--markup align", "decoding.markup"),
-        ("--alignments", "--alignments"),
         ("--ensemble RUN", "--ensemble"),
         ("--precision bf16", "--precision bf16"),
         ("--max-length 9*source+5", "8,192"),
@@ -109,6 +106,17 @@ def test_auto_chooses_torch_for_options_that_ctranslate2_lacks(options: str, par
     assert part in messages and "engine torch" in messages
     refused = tmt("translate", run, "one", *words, "--engine", "ctranslate2")
     assert_user_error(refused, "--engine ctranslate2", part, "--engine torch")
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(("options", "part"), [("--markup align", "decoding.markup"), ("--alignments", "--alignments")])
+def test_auto_searches_with_ctranslate2_and_aligns_with_torch(options: str, part: str, run: Path, tmt: Tmt) -> None:
+    words = options.split()
+    expected, _ = translate(tmt, run, *words, "--engine", "torch", "--precision", "fp32")
+    found, messages = translate(tmt, run, *words, *AUTO)
+    assert found == expected and "engine ctranslate2" in messages
+    refused = tmt("translate", run, "one", *words, "--engine", "ctranslate2")
+    assert_user_error(refused, part, "--engine torch")
     assert refused.stdout == ""
 
 
@@ -146,11 +154,11 @@ def test_an_interrupted_command_does_not_resume_with_another_engine(
     search = CTranslate2Engine.search
     calls: list[int] = []
 
-    def stop(self: CTranslate2Engine, *arguments: Any) -> Any:
+    def stop(self: CTranslate2Engine, *arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise UserError("stopped")
-        return search(self, *arguments)
+        return search(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(CTranslate2Engine, "search", stop)
@@ -270,8 +278,9 @@ def test_a_full_disk_leaves_nothing_behind(run: Path, tmt: Tmt, monkeypatch: pyt
 
 
 def test_longer_limits_need_a_model_with_more_positions(run: Path, tmt: Tmt) -> None:
-    translator = load_translator(run, device="cpu", threads=1, engine="auto")
-    longer = load_translator(run, device="cpu", threads=1, engine="auto", max_length_offset=3000)
+    options = LoadOptions(device="cpu", threads=1)
+    translator = load_translator(run, options, engine="auto")
+    longer = load_translator(run, options, engine="auto", max_length_offset=3000)
     assert translator.max_positions < 3000 <= longer.max_positions
-    assert load_translator(run, device="cpu", threads=1, engine="auto").max_positions == longer.max_positions
+    assert load_translator(run, options, engine="auto").max_positions == longer.max_positions
     assert longer.translate(["one two"], max_length_offset=5) == translator.translate(["one two"])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
+from transformer_mt.decoding.segments import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
 from transformer_mt.tools.markup.protection import Protector
 
 MARK = Protector(ELEMENT_KINDS).mark
@@ -28,6 +29,11 @@ def add_elements(text: str, rng: random.Random, n: int) -> str:
     return " ".join(words)
 
 
+def assert_has_elements(translation: Translation, text: str) -> None:
+    assert isinstance(translation.content, MarkedText)
+    assert translation.content.has_elements_of(MARK(text))
+
+
 TEXTS = [add_elements(src, random.Random(i), i % 7) for i, (src, _) in enumerate(load_pairs("test")[:24])]
 
 
@@ -39,12 +45,9 @@ def translator(make_translator: Callable[..., Translator]) -> Translator:
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sampling"])
 def test_each_translation_has_the_elements_of_its_source(translator: Translator, search: dict[str, Any]) -> None:
     for text, n_best in zip(TEXTS, translator.n_best(TEXTS, **search), strict=True):
-        source = MARK(text)
         for translation in n_best:
-            assert (translation.marked is not None) == bool(source.elements)
-            if translation.marked is not None:
-                assert translation.marked.has_elements_of(source)
-                assert translation.text == translation.marked.surface
+            if MARK(text).elements:
+                assert_has_elements(translation, text)
 
 
 def test_text_without_elements_is_translated_as_without_markup(translator: Translator) -> None:
@@ -60,15 +63,13 @@ def test_text_that_consists_of_elements_stays_as_it_is(translator: Translator) -
 def test_many_elements_are_kept(translator: Translator) -> None:
     text = "The dog {a} sleeps. " + "{name} <b>x</b> " * 17
     ((translation,),) = translator.n_best([text])
-    assert translation.marked is not None
-    assert translation.marked.has_elements_of(MARK(text))
+    assert_has_elements(translation, text)
 
 
 def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
     text, prefix = "{name} and <b>the dog</b> sleep.", "Der <b>Hund</b> {name}"
     ((translation,),) = translator.n_best([text], [prefix])
-    assert translation.marked is not None
-    assert translation.marked.has_elements_of(MARK(text))
+    assert_has_elements(translation, text)
 
 
 def test_an_element_that_only_a_prefix_has_is_text(translator: Translator) -> None:
@@ -82,17 +83,11 @@ def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "Der"])
-def test_chunks_keep_elements_across_sentences(translator: Translator, prefix: str) -> None:
-    def count_words(texts: Any) -> list[int]:
-        return [len(text.split()) for text in texts]
-
-    line_translator = LineTranslator.wrap(translator, LineChunker("en", "de", count_words, 30, "always"))
+def test_parts_keep_elements_across_sentences(translator: Translator, prefix: str) -> None:
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
-    found = line_translator.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
-    for line, translated in zip(lines, found, strict=True):
-        (best, *_) = translated.join()
-        assert best.marked is not None
-        assert best.marked.has_elements_of(MARK(line))
+    dividing = translator.with_features(replace(translator.features, split="always"))
+    for line, (best, *_) in zip(lines, dividing.n_best(lines, [prefix] * len(lines)), strict=True):
+        assert_has_elements(best, line)
         assert best.text.startswith("<u>") and best.text.endswith("</u>")
 
 

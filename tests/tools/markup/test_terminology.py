@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
+from transformer_mt.decoding.translator import PART_STRIDE, Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
-from transformer_mt.tools.markup.elements import ELEMENT_KINDS
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
 from transformer_mt.tools.markup.protection import Protector
 from transformer_mt.tools.markup.stages import UnusableTermWarning
 
@@ -58,7 +57,8 @@ def test_terms_and_elements_are_guaranteed_together(make_translator: Callable[..
     texts = [f"<b>{text}</b> {{name}}" for text in TEXTS]
     translations = translator.n_best(texts, glossary=glossary, markup="align", beam=2)
     for text, (best, *_) in zip(texts, translations, strict=True):
-        assert best.marked is not None and best.marked.has_elements_of(Protector(ELEMENT_KINDS).mark(text))
+        marked = best.content
+        assert isinstance(marked, MarkedText) and marked.has_elements_of(Protector(ELEMENT_KINDS).mark(text))
         plain = re.sub(r"</?b>", "", best.text)
         for term, forms in TERMS.items():
             assert occurrences(forms, plain) >= len(re.findall(rf"\b{term}\b", text, re.IGNORECASE))
@@ -132,8 +132,7 @@ def test_each_line_that_is_cut_has_one_warning(make_translator: Callable[..., Tr
     assert [str(each.message).partition(" has ")[0] for each in warned] == ["line 2", "line 3"]
 
 
-def test_a_warning_about_a_chunk_names_its_line(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+def test_a_warning_about_a_part_names_its_line(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
     translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=3)
-    chunker = LineChunker("en", "de", lambda texts: [1 for _ in texts], 30, "always")
     with pytest.warns(TruncatedSourceWarning, match="^line 7 has"):
-        LineTranslator(translator, chunker).translate(["A dog. The dog dog dog dog."], [""], [7])
+        translator.n_best(["A dog."], line_numbers=[7 + PART_STRIDE])

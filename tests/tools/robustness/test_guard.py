@@ -1,60 +1,80 @@
-"""The guard against visible faults, with a translator that says what a table says."""
+"""The guard against visible faults, with an engine that says what a table says."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from transformer_mt.decoding.line_splitting import LineChunker, LineTranslator
 
 from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.translator import ModelProvenance, Translation
+from transformer_mt.decoding.interface import Hypothesis, ModelProvenance
+from transformer_mt.decoding.translator import Features, Translator
 from transformer_mt.runs.records import Percentiles, TrainingLengths
-from transformer_mt.tools.robustness.guard import Guard, ignore_faults
+from transformer_mt.tools.robustness.guard import FaultReport, Guard
 
 SIZES = Percentiles(p95=9, p999=9)
 PROVENANCE = ModelProvenance({}, "en", "de", 99, TrainingLengths(tokens=SIZES, sentences=SIZES, ratio=1.1, spread=1.2))
 LONG = "one two three four five six seven eight"
 
 
-class TableTranslator:
-    """Returns the n-best lists of a table, and lists the texts of each search."""
+class TableEngine:
+    """Returns the n-best lists of a table, and lists the texts of each search. A token is a character."""
 
-    def __init__(self, table: Mapping[str, Sequence[str]]) -> None:
-        self.table, self.config = table, DecodingConfig()
+    name, precision, has_alignments, max_positions = "table", "fp32", False, 10_000
+
+    def __init__(self, table: Mapping[str, Sequence[str]], tokenizers: TokenizerPair) -> None:
+        self.table, self.tokenizers = table, tokenizers
         self.searches: list[tuple[int, list[str]]] = []  # n_best and texts
-        self.stages: list[Any] = []
 
-    def with_options(self, options: dict[str, Any]) -> Any:
-        twin = copy.copy(self)
-        twin.config = self.config.with_options(options)
-        return twin
-
-    def n_best(self, texts: Sequence[Any], *_: Any, **__: Any) -> list[list[Translation]]:
-        self.searches.append((self.config.n_best, [*map(str, texts)]))
-        found = (self.table.get(text, [text.upper()])[: self.config.n_best] for text in texts)
-        return [[Translation(text, -1.0, text.split(), [-1.0], finished=True) for text in n_best] for n_best in found]
+    def search(self, sources: list[list[int]], config: DecodingConfig, *_: Any, **__: Any) -> list[list[Hypothesis]]:
+        texts = self.tokenizers.src.decode(sources)
+        self.searches.append((config.n_best, texts))
+        found = (self.table.get(text, [text.upper()])[: config.n_best] for text in texts)
+        return [[Hypothesis(ids, [], True) for ids in self.tokenizers.tgt.encode(n_best)] for n_best in found]
 
 
-def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any) -> tuple[list[str], Guard, Any]:
-    """Translate lines with the guard. Return the translations, the guard and the searches."""
-    found: list[tuple[int, list[str], list[str]]] = []
-    guard = Guard.make(
-        PROVENANCE,
-        DecodingConfig(),
-        lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)])),
-    )
+@pytest.fixture(scope="module")
+def tokenizers() -> TokenizerPair:
+    """Tokenizers without a loss: bytes."""
+    pairs = [(LONG, LONG)]
+    return build_tokenizers(TokenizerConfig(vocab_size=300), pairs)
+
+
+Run = Callable[..., tuple[list[str], FaultReport, Any]]
+
+
+@pytest.fixture
+def run(tokenizers: TokenizerPair) -> Run:
+    """Translate lines with the guard. Return the translations, the report, and the faults and searches."""
+
+    def run(
+        table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
+    ) -> tuple[list[str], FaultReport, Any]:
+        found: list[tuple[int, list[str], list[str]]] = []
+        report = FaultReport(
+            lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)]))
+        )
+        engine: Any = TableEngine(table, tokenizers)
+        features = Features(make_policy=partial(Guard.make, faults=report))
+        config = DecodingConfig(restore_case=False, batch_tokens=100_000)
+        translator = Translator(engine, tokenizers, config, features=features, model_provenance=PROVENANCE)
+        n_best_lists = translator.n_best(lines, **options)
+        return [best.text for best, *_ in n_best_lists], report, (found, engine.searches)
+
+    return run
+
+
+def make_guard(provenance: ModelProvenance) -> Guard:
+    guard = Guard.make(provenance, DecodingConfig())
     assert guard is not None
-    translator: Any = TableTranslator(table)
-    chunker = LineChunker("en", "de", lambda texts: [len(text.split()) for text in texts], 99, "never")
-    translated = LineTranslator(translator, chunker, None, guard).translate(
-        lines, options.pop("prefixes", [""] * len(lines)), range(1, len(lines) + 1), **options
-    )
-    return [line.join()[0].text for line in translated], guard, (found, translator.searches)
+    return guard
 
 
 @pytest.mark.parametrize(
@@ -72,6 +92,8 @@ def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
         ("in it 2,200.5 km", "darin 2.200,5 km", ""),
         ("on 12/31/2024", "am 31.12.2024", ""),
         ("The number 2.200.112 is", "Die Zahl 2,200,12 ist", "number"),
+        ("see 12 dogs", "siehe 1 … 2 Hunde", "number"),
+        ("see 10000 dogs", "siehe 10 000 Hunde", ""),
         ("with 3 dogs", "mit drei Hunden", ""),
         ("with 3 dogs", "mit 4 Hunden", "number"),
         ("with ٣٤ dogs", "mit 34 Hunden", ""),
@@ -82,6 +104,7 @@ def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
         ("fine 🇩🇪 now", "gut jetzt", "emoji emoji"),
         (f"{LONG} {LONG} {LONG}", "eins zwei drei vier", "short"),
         ("Собака 狗 спит", "", "unknown script"),
+        ("Собака 狗 спит", "Собака 狗 спит", ""),
         ("ｔｈｅ ｄｏｇ ｓｌｅｅｐｓ", "der Hund schläft", ""),
         ("the Собака dog", "der Собака Hund", ""),
         ("Yes.", "Ja, das ist so, und so war es immer.", "long"),
@@ -89,24 +112,23 @@ def run(table: Mapping[str, Sequence[str]], lines: Sequence[str], **options: Any
 )
 def test_faults_are_those_that_a_reader_sees_without_knowing_the_languages(source: str, text: str, kinds: str) -> None:
     language = "zh" if source.startswith("狗") else "en"
-    guard = Guard.make(replace(PROVENANCE, src_lang=language), DecodingConfig(), ignore_faults)
-    assert guard is not None
+    guard = make_guard(replace(PROVENANCE, src_lang=language))
     assert " ".join(fault.kind for fault in guard.find_faults(source, text)) == kinds
 
 
 def test_a_copy_is_no_fault_within_one_language() -> None:
-    guard = Guard.make(ModelProvenance({}, "en", "en_GB", 99), DecodingConfig(), ignore_faults)
-    assert guard is not None and not guard.find_faults("the dog is asleep now", "the dog is asleep now")
+    guard = make_guard(ModelProvenance({}, "en", "en_GB", 99))
+    assert not guard.find_faults("the dog is asleep now", "the dog is asleep now")
 
 
-def test_translations_without_faults_are_not_searched_again() -> None:
+def test_translations_without_faults_are_not_searched_again(run: Run) -> None:
     lines = ["a dog sleeps", "", "12", LONG]
     texts, guard, (found, searches) = run({}, lines)
     assert texts == [line.upper() for line in lines]
-    assert (found, guard.describe(), searches) == ([], "", [(1, lines)])
+    assert (found, guard.describe(), searches) == ([], "", [(1, ["a dog sleeps", LONG])])
 
 
-def test_the_best_hypothesis_without_the_fault_is_chosen() -> None:
+def test_the_best_hypothesis_without_the_fault_is_chosen(run: Run) -> None:
     table = {"with 34 dogs": ["mit Hunden", "mit 35 Hunden", "mit 34 Hunden", "34 Hunde"]}
     texts, guard, (found, searches) = run(table, ["a", "with 34 dogs"])
     assert texts == ["A", "mit 34 Hunden"]
@@ -124,7 +146,7 @@ def test_the_best_hypothesis_without_the_fault_is_chosen() -> None:
         ("nice😍👍🏽!", "NETT😍👍🏽!"),
     ],
 )
-def test_lost_items_are_copied_between_the_translated_parts(line: str, expected: str) -> None:
+def test_lost_items_are_copied_between_the_translated_parts(run: Run, line: str, expected: str) -> None:
     words = {"call": "RUFE", "please": "BITTE", "see": "SIEH", "now": "JETZT", "nice": "NETT"}
     table = {line: ["nichts da"], **{word: [text] for word, text in words.items()}}
     texts, guard, _ = run(table, [line])
@@ -132,7 +154,7 @@ def test_lost_items_are_copied_between_the_translated_parts(line: str, expected:
     assert guard.n_repaired == 1
 
 
-def test_text_in_an_unknown_script_is_copied_and_reported() -> None:
+def test_text_in_an_unknown_script_is_copied_and_reported(run: Run) -> None:
     texts, guard, (_, searches) = run({}, ["Собака спит", "a dog"])
     assert texts == ["Собака спит", "A DOG"]
     assert guard.remaining == {"unknown script": 1} and len(searches) == 1
@@ -142,12 +164,12 @@ def test_the_scripts_of_all_source_languages_are_known() -> None:
     train = [{"name": code, "src_lang": code, "src": code, "tgt": "g"} for code in ("de", "ru")]
     data = DataConfig.model_validate({"src_lang": "de", "tgt_lang": "en", "train": train})
     provenance = replace(PROVENANCE, src_langs=data.source_languages_of(None))
-    guard = Guard.make(provenance, DecodingConfig(), ignore_faults)
-    assert guard is not None and not guard.find_faults("Собака спит", "the dog sleeps")
+    guard = make_guard(provenance)
+    assert not guard.find_faults("Собака спит", "the dog sleeps")
     assert guard.find_faults("狗在睡觉", "the dog sleeps")
 
 
-def test_a_chunk_is_halved_until_its_parts_have_no_fault() -> None:
+def test_a_chunk_is_halved_until_its_parts_have_no_fault(run: Run) -> None:
     line = f"{LONG}, {LONG} {LONG}"
     table = {text: ["kurz"] for text in (line, f"{LONG} {LONG}", f"{LONG},")}
     texts, _, (found, _) = run(table, [line])
@@ -155,21 +177,21 @@ def test_a_chunk_is_halved_until_its_parts_have_no_fault() -> None:
     assert found == [(1, ["short"], [])]
 
 
-def test_the_first_translation_stays_if_none_has_fewer_faults() -> None:
-    texts, guard, (found, _) = run({"with it": ["", ".", "!"]}, ["with it", "to it"])
-    assert texts == ["", "TO IT"]
+def test_the_first_translation_stays_if_none_has_fewer_faults(run: Run) -> None:
+    texts, guard, (found, _) = run({"it": ["", ".", "!"]}, ["it", "to"])
+    assert texts == ["", "TO"]
     assert found == [(1, ["empty"], ["empty"])]
     assert "empty: 1" in guard.describe()
 
 
-def test_lines_with_a_prefix_and_cancelled_lines_are_not_repaired() -> None:
+def test_lines_with_a_prefix_and_cancelled_lines_are_not_repaired(run: Run) -> None:
     table = {"with 34 dogs": ["mit Hunden", "mit 34 Hunden"]}
     lines = ["with 34 dogs"] * 3
     texts, _, (found, _) = run(table, lines, prefixes=["", "mit", ""], is_cancelled=lambda line: line == 2)
-    assert texts == ["mit 34 Hunden", "mit Hunden", "mit Hunden"]
+    assert texts[:2] == ["mit 34 Hunden", "mit Hunden"]
     assert [number for number, *_ in found] == [1]
 
 
 def test_the_guard_is_off_for_samples_and_on_request() -> None:
     for options in ({"sample": True}, {"guard": False}):
-        assert Guard.make(PROVENANCE, DecodingConfig().with_options(options), ignore_faults) is None
+        assert Guard.make(PROVENANCE, DecodingConfig().with_options(options)) is None

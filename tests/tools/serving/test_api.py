@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from helpers import load_plain
 from starlette.testclient import TestClient
 
 from transformer_mt import Translator
@@ -20,7 +21,7 @@ EN_DE = {"source": "en", "target": "de"}
 
 @pytest.fixture(scope="module")
 def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run, device="cpu", threads=1)
+    return load_plain(tiny_run, device="cpu", threads=1)
 
 
 def translate(client: TestClient, q: Any, **fields: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import load_plain
 from serving_helpers import running_server
 
 from transformer_mt import Translator
@@ -57,7 +58,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run, device="cpu", threads=1)
+    return load_plain(tiny_run, device="cpu", threads=1)
 
 
 def type_text(page: Any, text: str, translation: str) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import html5lib
+from helpers import load_plain
 from starlette.testclient import TestClient
-
-from transformer_mt import Translator
 
 PAGE = "<html><h1>one two three</h1>\n<p class='a'>three <b>two</b> one<br> &copy; <code>one</code></p><p>eight</html>"
 
@@ -28,7 +27,7 @@ def tags_of(page: str) -> list[tuple[str, dict[str, str]]]:
 def test_the_text_of_a_page_is_translated_and_its_tags_are_kept(client: TestClient, tiny_run: Path) -> None:
     translated = translate(client, PAGE)["translatedText"]
     assert tags_of(translated) == tags_of(PAGE.replace("<html>", '<html lang="de">'))
-    (expected,) = Translator.load(tiny_run, device="cpu", threads=1).translate(["one two three"])
+    (expected,) = load_plain(tiny_run, device="cpu", threads=1).translate(["one two three"])
     assert f"<html lang=\"de\"><h1>{expected}</h1>\n<p class='a'>" in translated
     assert translated.count("&copy;") == translated.count("<code>one</code>") == 1
 

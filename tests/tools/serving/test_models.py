@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_succeeded
+from helpers import Tmt, assert_succeeded, load_plain
 from starlette.testclient import TestClient
 from transformer_mt.decoding.line_splitting import split_sentences
 
-from transformer_mt import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
@@ -34,7 +33,7 @@ def test_a_new_best_checkpoint_is_loaded_without_a_restart(run_copy: Path, make_
     shutil.rmtree(RunFolder(run_copy).find_checkpoint("best").path)
     assert model.reload()
     assert client.get("/models").json()[0]["version"] != before
-    expected = Translator.load(run_copy, device="cpu", threads=1).translate(["one two"])
+    expected = load_plain(run_copy, device="cpu", threads=1).translate(["one two"])
     assert client.post("/translate", json=ONE).json()["translatedText"] == expected[0]
 
 

@@ -1,4 +1,4 @@
-"""Splitting of long lines, and joining of their translations."""
+"""Division of long lines, and joining of the translations of their parts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from transformer_mt.decoding.line_splitting import LineChunker, TranslatedLine, iterate_word_offsets
 
 from transformer_mt.decoding.interface import WordAlignment
-from transformer_mt.decoding.translator import Translation
+from transformer_mt.decoding.line_division import LineDivider
+from transformer_mt.decoding.segments import PlainText, Translation, iterate_word_offsets, join_n_best
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 
@@ -20,8 +20,17 @@ def words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-def make(when: Any, limit: int = 3, max_sentences: int = 1) -> LineChunker:
-    return LineChunker("en", "de", words, limit, when, max_sentences)
+def divide(lines: Sequence[str], when: Any, limit: int = 3, max_sentences: int = 1) -> list[list[str]]:
+    divider = LineDivider("en", words, limit, when, max_sentences)
+    return [[part.surface for part in parts] for parts in divider.divide([*map(PlainText, lines)])]
+
+
+def join(
+    source: str, parts: Sequence[str], n_best_lists: Sequence[Sequence[Translation]], language: str = "de"
+) -> list[Translation]:
+    line = PlainText(source)
+    segments = [PlainText(part) for part in parts] if len(parts) > 1 else [line]
+    return join_n_best(line, segments, n_best_lists, language)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +58,7 @@ def make(when: Any, limit: int = 3, max_sentences: int = 1) -> LineChunker:
     ],
 )
 def test_lines_are_split_according_to_option(when: str, pieces: list[list[str]]) -> None:
-    assert make(when).split(LINES) == pieces
+    assert divide(LINES, when) == pieces
 
 
 @pytest.mark.parametrize(
@@ -64,48 +73,49 @@ def test_lines_are_split_according_to_option(when: str, pieces: list[list[str]])
 def test_auto_keeps_as_many_sentences_together_as_the_training_had(
     max_sentences: int, limit: int, pieces: list[str]
 ) -> None:
-    assert make("auto", limit, max_sentences).split(["Up on. So do. Eat. For he is."]) == [pieces]
+    assert divide(["Up on. So do. Eat. For he is."], "auto", limit, max_sentences) == [pieces]
 
 
 def test_cells_of_a_table_are_not_joined() -> None:
-    assert make("auto", 9, 3).split(["Up on.\tSo do. Eat.\tIt is."]) == [["Up on.\t", "So do. Eat.\t", "It is."]]
+    assert divide(["Up on.\tSo do. Eat.\tIt is."], "auto", 9, 3) == [["Up on.\t", "So do. Eat.\t", "It is."]]
 
 
 @pytest.mark.parametrize("line", ["12. 34! 5 6 7 8 9 10", "-" * 999, "1. 2. 3."])
 def test_a_line_without_letters_stays_whole(line: str) -> None:
-    assert [make(when).split([line]) for when in ("auto", "long", "always")] == [[[line]]] * 3
+    assert [divide([line], when) for when in ("auto", "long", "always")] == [[[line]]] * 3
 
 
 def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None) -> Translation:
     words = text.upper().split()
-    return Translation(text.upper(), score * len(words), words, [score] * len(words), finished=True, alignment=links)
+    return Translation(
+        PlainText(text.upper()), score * len(words), words, [score] * len(words), finished=True, alignment=links
+    )
 
 
 @pytest.mark.parametrize("when", ["never", "long", "always"])
-def test_joined_pieces_give_the_translation_of_the_line(when: str) -> None:
-    chunker = make(when)
-    for line, pieces in zip(LINES, chunker.split(LINES), strict=True):
-        texts = [piece.strip() for piece in pieces] if len(pieces) > 1 else pieces
-        (whole,) = chunker.join(line, pieces, [[capitals(text)] for text in texts])
-        assert whole == capitals(line)
+def test_joined_parts_give_the_translation_of_the_line(when: str) -> None:
+    for line, parts in zip(LINES, divide(LINES, when), strict=True):
+        texts = [part.strip() for part in parts] if len(parts) > 1 else parts
+        (whole,) = join(line, parts, [[capitals(text)] for text in texts])
+        assert dataclasses.replace(whole, parts=()) == capitals(line)
+        assert "".join(part.source for part in whole.parts) == line * (len(parts) > 1)
+        assert "".join(part.target for part in whole.parts) == line.upper() * (len(parts) > 1)
 
 
-def test_second_best_line_joins_second_best_pieces() -> None:
-    """A piece with fewer translations repeats its last one."""
-    first, second = make("always").join(
-        "One. Two.", ["One. ", "Two."], [[capitals("a"), capitals("b", -2)], [capitals("c")]]
-    )
+def test_second_best_line_joins_second_best_parts() -> None:
+    """A part with fewer translations repeats its last one."""
+    first, second = join("One. Two.", ["One. ", "Two."], [[capitals("a"), capitals("b", -2)], [capitals("c")]])
     assert (first.text, first.score, first.token_scores) == ("A C", -2, [-1, -1])
     assert (second.text, second.score, second.token_scores) == ("B C", -3, [-2, -1])
     unfinished = dataclasses.replace(capitals("d"), finished=False)
-    (whole,) = make("always").join("One. Two.", ["One. ", "Two."], [[capitals("a")], [unfinished]])
+    (whole,) = join("One. Two.", ["One. ", "Two."], [[capitals("a")], [unfinished]])
     assert not whole.finished
 
 
-def test_alignments_of_pieces_are_shifted() -> None:
+def test_alignments_of_parts_are_shifted() -> None:
     pieces = ["One two. ", "Three. ", "Four five."]
     parts = [capitals("a b", links=[(1, 0), (0, 1)]), capitals("c d", links=[(0, 1)]), capitals("e", links=[(1, 0)])]
-    (whole,) = make("always").join("".join(pieces), pieces, [[part] for part in parts])
+    (whole,) = join("".join(pieces), pieces, [[part] for part in parts])
     assert whole.alignment == [(1, 0), (0, 1), (2, 3), (4, 4)]
 
 
@@ -116,12 +126,10 @@ def test_word_offsets_equal_counts_in_the_joined_text() -> None:
         assert list(iterate_word_offsets(texts)) == wanted, texts
 
 
-def test_alignment_of_pieces_that_share_a_word() -> None:
+def test_alignment_of_parts_that_share_a_word() -> None:
     """Chinese has no white space between sentences, so a line is one word."""
     parts = [capitals("a b", links=[(0, 0), (0, 1)]), capitals("c", links=[(0, 0)])]
-    (whole,) = LineChunker("zh", "en", words, 3, "always").join(
-        "你好。再见。", ["你好。", "再见。"], [[part] for part in parts]
-    )
+    (whole,) = join("你好。再见。", ["你好。", "再见。"], [[part] for part in parts], "en")
     assert whole.alignment == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -131,5 +139,5 @@ def test_alignment_of_pieces_that_share_a_word() -> None:
 )
 def test_tabs_around_a_line_are_kept(source: str, joined: str) -> None:
     translation = capitals(source.strip())
-    (line,) = TranslatedLine(make("auto"), source, [source], [[translation]]).join()
+    (line,) = join(source, [source], [[translation]])
     assert line.text == joined
