@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from common import positive_int, run_script
-from fuzz_documents import MAX_GROWTH, MIN_SECONDS
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, WordAlignment
@@ -37,6 +36,8 @@ from transformer_mt.tools.serving.service import TranslationService
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
 STREAM = "/translate_lines?source=en&target=de"
 MAX_SECONDS = 1.0
+MAX_GROWTH = 3.0  # of the time, if the length doubles; a quadratic time grows by 4
+MIN_SECONDS = 0.2  # shorter times are not compared
 LENGTH = 10_000  # characters of a text with a repeated fragment; its time is compared with that of half as many
 
 
