@@ -10,9 +10,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import (
-    BleuChrf,
     BleuTokenizer,
-    Score,
     Scorer,
     ScoringConfig,
     resolve_bleu_tokenizer,
@@ -38,10 +36,6 @@ def test_scores_and_signatures_equal_the_sacrebleu_command(
         assert score.value == pytest.approx(float(record["score"]), abs=1e-6)
         assert score.signature == record["signature"]
         assert 5 < score.value < 95
-
-
-def test_scores_are_lines_for_the_terminal() -> None:
-    assert BleuChrf(Score(31.416, "a|b"), Score(2.0, "c")).lines() == ["BLEU 31.42  a|b", "chrF 2.00  c"]
 
 
 @pytest.mark.parametrize(
