@@ -18,8 +18,8 @@ from helpers import Tmt, assert_succeeded, assert_user_error
 from starlette.testclient import TestClient
 
 from transformer_mt.tools.serving.app import make_app
+from transformer_mt.tools.serving.limits import Limits
 from transformer_mt.tools.serving.models import ModelOptions, load_models
-from transformer_mt.tools.serving.requests import Limits
 from transformer_mt.tools.serving.service import TranslationService
 
 TIMEOUT = 60
