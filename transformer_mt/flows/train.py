@@ -443,6 +443,8 @@ def score_test_sets(
         test_set = make_evaluation_set(config, name, corpus)
         scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
         title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
-        log_rank0("\n".join([title, *scores.lines()]))
-        result[name] = asdict(scores)
+        log_rank0(
+            "\n".join([title, *(f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items())])
+        )
+        result[name] = {metric.lower(): asdict(score) for metric, score in scores.items()}
     return result
