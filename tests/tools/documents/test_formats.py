@@ -14,7 +14,20 @@ OPTIONS = DocumentOptions("de")
 
 
 def test_formats_are_found_by_suffix() -> None:
-    names = ["a.HTML", "a.md", "a.po", "a.xlf", "a.srt", "a.vtt", "a.ass", "a.tmx", "a.json", "a.txt", "a.html.gz", "md"]
+    names = [
+        "a.HTML",
+        "a.md",
+        "a.po",
+        "a.xlf",
+        "a.srt",
+        "a.vtt",
+        "a.ass",
+        "a.tmx",
+        "a.json",
+        "a.txt",
+        "a.html.gz",
+        "md",
+    ]
     formats = ["html", "markdown", "po", "xliff", "srt", "vtt", "ass", "tmx", "json", None, None, None]
     assert [find_format(Path(name)) for name in names] == formats
 

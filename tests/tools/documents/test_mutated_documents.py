@@ -1,6 +1,6 @@
 """Documents that are no documents: mutations of each format are refused or keep their elements, in linear time.
 
-`TMT_EXAMPLES=5000 pytest -n 0 tests/tools/documents/test_mutated_documents.py` tries more mutations, and others each time.
+With `TMT_EXAMPLES=5000` in the environment, each run tries that many mutations of each format, and others each time.
 """
 
 # ruff: noqa: E501  (seeds are documents)
