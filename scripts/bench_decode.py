@@ -33,10 +33,9 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows.configuration import load as load_config
+from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
-from transformer_mt.tools.export.ctranslate2_engine import load_translator as load_exported
-from transformer_mt.tools.export.engine_choice import load_translator
 
 LIBRARY = "ctranslate2"
 SIDES = ("bf16", "fp32", "auto", LIBRARY)
@@ -92,7 +91,8 @@ def compare(args: argparse.Namespace, beam: int) -> None:
     standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     for side in SIDES:
         ratios = [ours / theirs for ours, theirs in zip(rates[side], rates[LIBRARY], strict=True)]
-        bleu = f"  BLEU {standard.score(texts[side], list(read_lines(args.ref))).bleu.value:.2f}" if args.ref else ""
+        score = standard.score(texts[side], list(read_lines(args.ref)))["BLEU"] if args.ref else None
+        bleu = f"  BLEU {score.value:.2f}" if score else ""
         print(
             f"beam {beam}  {side:11}  {statistics.median(rates[side]):7,.0f} sentences/s "
             f"(batches of {sizes[side]:,})  ratio {statistics.median(ratios):.2f} "
@@ -142,7 +142,7 @@ class Library:
     """CTranslate2 itself, which gets the ids of texts and returns ids."""
 
     def __init__(self, exported: Path, threads: str, beam: int, texts: Sequence[str]) -> None:
-        self.translator = load_exported(exported, device="cpu", threads=threads, scores=False, beam=beam)
+        self.translator = load_translator(exported, LoadOptions(device="cpu", threads=threads), beam=beam)
         engine, self.config = self.translator.engine, self.translator.config
         assert isinstance(engine, CTranslate2Engine)
         self.engine = engine
@@ -174,9 +174,9 @@ def load(args: argparse.Namespace, side: str, texts: Sequence[str]) -> Translato
     """Load the translator of one side."""
     if side == LIBRARY:
         return Library(args.exported, args.threads, args.beam, texts)
-    if side == "auto":
-        return load_translator(args.run, device="cpu", threads=args.threads, scores=False, beam=args.beam)
-    return load_plain(args.run, device="cpu", threads=args.threads, precision=side, beam=args.beam)
+    precision, engine = ("auto", "auto") if side == "auto" else (side, "torch")
+    options = LoadOptions(device="cpu", threads=args.threads, precision=precision, split="never", owns_process=True)
+    return load_translator(args.run, options, beam=args.beam, engine=engine, guard=False)
 
 
 # --- latency ----------------------------------------------------------------------------------------------------------

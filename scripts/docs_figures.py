@@ -30,6 +30,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows import configuration
 from transformer_mt.flows import prepare as data
 from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.translation import load_translator
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.tools.analysis import figures as pipeline_figures
 from transformer_mt.tools.analysis.figures import (
@@ -92,7 +93,7 @@ def main() -> None:
 
 def draw_all(run: Path, out: Path, examples: Examples) -> Iterator[Path]:
     """Write every figure to a folder. Yields the paths."""
-    config, translator = configuration.load(run / "config.yaml"), load_plain(run, device="cpu", threads=1)
+    config, translator = configuration.load(run / "config.yaml"), load_translator(run, engine="torch")
     maps = translate_with_attention(translator, examples.sentence)
     schedule, model = config.schedule, config.model
     figures: dict[str, Callable[[], Figure]] = {

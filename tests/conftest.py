@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import os
@@ -31,6 +32,17 @@ if TYPE_CHECKING:
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.model.transformer import Transformer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the longest tests, so that no worker still runs them when the others have finished."""
+    items.sort(key=lambda item: item.path.name != "test_fake_cuda.py")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and the tests: it looks at all objects after an error of memory."""
+    gc.collect()
+    gc.freeze()
 
 
 def written(stream: io.TextIOWrapper) -> str:

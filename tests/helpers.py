@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from transformer_mt.choices import SplitWhen
     from transformer_mt.data.batches import Batch
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.model.transformer import Transformer
+    from transformer_mt.tools.serving.models import ModelOptions
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
@@ -76,6 +78,15 @@ def load_plain(
     others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
     options = LoadOptions(checkpoint, device, threads, precision, others, split="never")
     return load_translator(run, options, **{"engine": "torch", "guard": False, **decoding})
+
+
+def make_model_options(split: SplitWhen = "auto", **decoding: object) -> ModelOptions:
+    """Return options of a server that loads its models on one thread."""
+    from transformer_mt.flows.translation import LoadOptions, load_translator
+    from transformer_mt.tools.serving.models import ModelOptions
+
+    options = LoadOptions(device="cpu", threads=1, split=split)
+    return ModelOptions(lambda path: load_translator(path, options, **decoding))
 
 
 def add_noise(model: Transformer, seed: int) -> None:

@@ -101,7 +101,9 @@ def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tm
 
 def test_the_chosen_checkpoint_is_compared(workspace: Path, tmt: Tmt) -> None:
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--checkpoint", "8")
-    assert parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8, torch)"
+    assert (
+        parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8, torch)"
+    )
 
 
 def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> None:

@@ -21,6 +21,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
+from transformer_mt.evaluation.changed_sets import RobustnessScore, measure_robustness
 from transformer_mt.evaluation.degenerate import Sample
 from transformer_mt.evaluation.metrics import (
     EvaluationSet,
@@ -33,7 +34,6 @@ from transformer_mt.evaluation.metrics import (
     resolve_bleu_tokenizer,
     score_with_intervals,
 )
-from transformer_mt.evaluation.robustness import RobustnessScore, measure_robustness
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import (

@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import Tmt, assert_succeeded, forget_lengths
+from helpers import Tmt, assert_succeeded, forget_lengths, make_model_options
 from serving_helpers import ENDLESS, GatedModel
 from starlette.testclient import TestClient
 
 from transformer_mt.tools.serving.app import make_app
 from transformer_mt.tools.serving.limits import ApiKeys, Limits
-from transformer_mt.tools.serving.models import ModelOptions, ServedModel
+from transformer_mt.tools.serving.models import ServedModel
 from transformer_mt.tools.serving.service import TranslationService
 
-OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {"n_best": 1})
 MakeClient = Callable[..., TestClient]
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_run: Path) -> ServedModel:
-    return ServedModel(tiny_run, OPTIONS)
+    return ServedModel(tiny_run, make_model_options(n_best=1))
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def gated(tiny_model: ServedModel) -> GatedModel:
 
 @pytest.fixture
 def endless_model(tiny_run: Path) -> ServedModel:
-    return ServedModel(tiny_run, ModelOptions({"device": "cpu", "threads": 1}, ENDLESS))
+    return ServedModel(tiny_run, make_model_options(**ENDLESS))
 
 
 @pytest.fixture(scope="module")
