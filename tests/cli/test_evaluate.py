@@ -262,7 +262,7 @@ def test_output_needs_a_single_test_set(run_copy: Path, texts: Path, tmt: Tmt) -
     more = "\n    more: {src: valid.en, tgt: valid.de}\n    unseen:"
     (run_copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
     sign_run(run_copy)
-    message = "--output needs a single test set; choose one with --set (this run has more, unseen)"
+    message = "--output needs a single test set; choose one with --set (there are more, unseen)"
     assert_user_error(tmt("evaluate", run_copy, "--output", "out"), message)
     assert list(in_json(tmt, run_copy)["test_sets"]) == ["more", "unseen"]
     assert not Path("out").exists()

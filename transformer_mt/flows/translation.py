@@ -165,13 +165,13 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
 def _load_exported(folder: Path, options: LoadOptions, decoding: Mapping[str, object]) -> Translator:
     """Load a folder that was exported for CTranslate2."""
     if decoding.get("engine") == "torch":
-        raise UserError(f"--engine torch: {folder} is a model for CTranslate2; load the run itself")
+        raise UserError(f"{folder}: is a model for another engine (export.json); use the run that it was exported from")
     if options.ensemble:
         raise UserError(f"--ensemble: {folder} is a model for CTranslate2, which has one model; pass the runs")
     if options.alignments:
         raise UserError(f"{NO_ALIGNMENTS}, and {folder} is a model for it; translate with the run itself")
     if options.checkpoint != "best":
-        raise UserError(f"checkpoint {options.checkpoint}: {folder} holds the checkpoint that was exported")
+        raise UserError(f"checkpoint {options.checkpoint}: {folder} holds one checkpoint, which was exported")
     try:
         from transformer_mt.tools.export.ctranslate2_engine import load_exported
     except ImportError as error:

@@ -218,11 +218,11 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
     calls: list[int] = []
     search = CTranslate2Engine.search
 
-    def stop(self: CTranslate2Engine, *arguments: Any) -> Any:
+    def stop(self: CTranslate2Engine, *arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise UserError("stopped")
-        return search(self, *arguments)
+        return search(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(CTranslate2Engine, "search", stop)
@@ -263,7 +263,7 @@ def test_unsupported_options_are_refused_by_name(
 
 
 def test_the_wrong_kind_of_folder_is_refused_with_the_right_command(models: Models, tmt: Tmt, tmp_path: Path) -> None:
-    assert_refused(tmt("translate", "--engine", "torch", models.exported, "one"), f"tmt translate {models.exported}")
+    assert_refused(tmt("translate", "--engine", "torch", models.exported, "one"), f"{models.exported}: ")
     for folder in (tmp_path, tmp_path / "x"):
         assert_refused(tmt("translate", "--engine", "ctranslate2", folder, "one"), f"{folder}: ", "run folder")
     assert_succeeded(tmt("translate", models.exported, "one"))
