@@ -63,7 +63,7 @@ class Check(Command):
 
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
-        config, run = load_run_or_config(self.run_or_config, self.overrides, is_named_file=True)
+        config, run = load_run_or_config(self.run_or_config, self.overrides)
         actions = {"--show-removed": self.show_removed, "--write": self.write}
         action = next((name for name, value in actions.items() if value is not None), None)
         outputs = {"--html": self.html is not None, "--json": self.json and action == "--show-removed"}
