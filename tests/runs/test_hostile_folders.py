@@ -31,8 +31,8 @@ from transformer_mt.runs.checkpoints import load_state
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import read_manifest, write_manifest
 from transformer_mt.tools.serving.app import make_app
+from transformer_mt.tools.serving.limits import Limits
 from transformer_mt.tools.serving.models import ModelOptions, load_models
-from transformer_mt.tools.serving.requests import Limits
 from transformer_mt.tools.serving.service import TranslationService
 
 TIMEOUT = 60

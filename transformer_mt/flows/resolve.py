@@ -17,11 +17,12 @@ import torch
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
 from transformer_mt.data.sources import find_revision
+from transformer_mt.data.stages import Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.prepare import TrainingData, make_stream
+from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
@@ -160,6 +161,13 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
         old = configuration.load_settings(run)
         settings = {"data": resolve_stages(run, requested), "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
+
+
+def prepare_training_data(config: Config, runner: Runner) -> TrainingData:
+    """Read, filter and encode the data of a training before it starts, with the revisions and stages of its run."""
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    check_data_settings(run, config)
+    return prepare_data(run, pin_revisions(run, config), runner)
 
 
 def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:

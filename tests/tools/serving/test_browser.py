@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving_helpers import port_of, running_server
+from serving_helpers import running_server
 
 from transformer_mt import Translator
 from transformer_mt.tools.serving.models import ServedModel
@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(tiny_model: ServedModel) -> Iterator[str]:
     with running_server(tiny_model, max_characters=2000) as server:
-        yield f"http://127.0.0.1:{port_of(server)}/"
+        yield f"http://127.0.0.1:{server.port}/"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from transformer_mt import Translator
 from transformer_mt.decoding.line_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.serving.batching import LanguagePair, find_language_pair, is_same_language
+from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel, load_models
 
 OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {})
@@ -77,12 +77,6 @@ def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
         command = ("translate", tagged_run, "--tag", tag, "--split-sentences", "always", "--threads", 1, line)
         assert answer["translatedText"] == assert_succeeded(tmt(*command)).removesuffix("\n")
         assert [segment["source"] for segment in answer["segments"]] == split_sentences(line, source)
-        stream = client.post(
-            f"/translate_lines?source={source}&target={target}&tag={tag}",
-            content=line.encode(),
-            headers={"Content-Type": "text/plain"},
-        )
-        assert stream.text == answer["translatedText"] + "\n"
     assert split_sentences(line, "de") != split_sentences(line, "en")
     assert client.post("/translate", json={**ONE, "tag": "2en"}).status_code == 400
 
