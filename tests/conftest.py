@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import os
@@ -33,6 +34,17 @@ if TYPE_CHECKING:
     from transformer_mt.model.transformer import Transformer
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the longest tests, so that no worker still runs them when the others have finished."""
+    items.sort(key=lambda item: item.path.name != "test_fake_cuda.py")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and the tests: it looks at all objects after an error of memory."""
+    gc.collect()
+    gc.freeze()
+
+
 def written(stream: io.TextIOWrapper) -> str:
     stream.seek(0)
     return stream.read()
@@ -44,6 +56,26 @@ def config_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_figures() -> Iterator[pytest.MonkeyPatch]:
+    """Draw no figures in trainings: they take four fifths of the time of a tiny one. See `with_figures`."""
+    from transformer_mt.training.metrics_logger import MetricsLogger
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MetricsLogger, "log_figures", lambda *_: None)
+        yield patched
+
+
+@pytest.fixture
+def with_figures(without_figures: pytest.MonkeyPatch) -> Iterator[None]:
+    """Draw the figures of trainings in this test."""
+    from transformer_mt.training.metrics_logger import MetricsLogger
+
+    without_figures.undo()
+    yield
+    without_figures.setattr(MetricsLogger, "log_figures", lambda *_: None)
 
 
 @contextmanager

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import uvicorn
 
 from transformer_mt.tools.serving.app import make_app
+from transformer_mt.tools.serving.limits import Limits
 from transformer_mt.tools.serving.models import ServedModel
-from transformer_mt.tools.serving.requests import Limits
-from transformer_mt.tools.serving.server import Server, open_listener
+from transformer_mt.tools.serving.server import make_server, open_listener, run_server
 from transformer_mt.tools.serving.service import TranslationService
 
 WAIT = 20  # seconds; a test fails if it waits longer
@@ -57,28 +59,32 @@ def count_cancelled(service: TranslationService, reason: str) -> float:
     return service.metrics.registry.get_sample_value("tmt_cancelled_total", {"reason": reason}) or 0.0
 
 
+class RunningServer(NamedTuple):
+    """A server in a thread, and what a test asks it."""
+
+    server: uvicorn.Server
+    service: TranslationService
+    port: int
+
+
 @contextmanager
-def running_server(model: ServedModel, **limits: Any) -> Generator[Server]:
-    """Run a server in a thread. `port_of` returns its port."""
+def running_server(model: ServedModel, **limits: Any) -> Generator[RunningServer]:
+    """Run a server in a thread."""
     service = TranslationService([model], Limits(**limits))
-    server = Server(make_app(service), service, open_listener("127.0.0.1", 0))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([server.listener])))
+    listener = open_listener("127.0.0.1", 0)
+    server = make_server(make_app(service), service.limits)
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=lambda: asyncio.run(run_server(server, service, listener)))
     thread.start()
     wait_until(lambda: server.started)
     try:
-        yield server
+        yield RunningServer(server, service, port)
     finally:
         server.should_exit = True
         thread.join(WAIT)
         service.close()
 
 
-def port_of(server: Server) -> int:
-    """Return the port of a running server."""
-    return server.listener.getsockname()[1]
-
-
-def connect(server: Server | int) -> socket.socket:
-    """Return a connection to a server, or to a port."""
-    port = server if isinstance(server, int) else port_of(server)
+def connect(port: int) -> socket.socket:
+    """Return a connection to a server."""
     return socket.create_connection(("127.0.0.1", port), timeout=WAIT)

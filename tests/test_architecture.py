@@ -136,6 +136,7 @@ HEAVY = {
     "tensorboard",
     "ctranslate2",
     "matplotlib",
+    "fastapi",
     "starlette",
     "uvicorn",
     "jinja2",

@@ -25,6 +25,9 @@ MarkupMode = Literal["none", "auto", "align"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 """Precision of matrix products."""
 
+RunColumn = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
+"""Columns by which runs are sorted."""
+
 SplitWhen = Literal["auto", "long", "always", "never"]
 """Lines that are translated sentence by sentence."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,6 @@ import pytest
 from helpers import Tmt, assert_user_error
 
 from transformer_mt.cli.board import linked_log_folder
-from transformer_mt.errors import UserError
 
 JSON = {"Content-Type": "application/json"}
 
@@ -45,8 +45,11 @@ def test_only_the_chosen_runs_are_shown(tiny_run: Path, tmp_path: Path) -> None:
     assert (tiny_run / "tensorboard" / "valid").is_dir()
     with linked_log_folder([], tiny_run.parent) as folder:
         assert folder == tiny_run.parent
-    with pytest.raises(UserError, match="a run is given twice"), linked_log_folder([tiny_run, tiny_run], tmp_path):
-        pass
+    (tmp_path / "other").mkdir()
+    twin = shutil.copytree(tiny_run, tmp_path / "other" / "tiny")
+    with linked_log_folder([tiny_run, twin, twin], tmp_path) as folder:  # of the same name
+        links = [path for path in folder.rglob("*") if path.is_symlink()]
+        assert sorted(path.resolve().parent for path in links) == sorted([tiny_run, twin])
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
-from transformer_mt.cli import export
 from transformer_mt.errors import UserError
+from transformer_mt.flows import export
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CheckpointInfo
 
@@ -47,7 +47,7 @@ def test_the_result_is_the_mean_of_the_weights(run: RunFolder, tmt: Tmt, tmp_pat
     assert found.keys() == parts[0].keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, torch.stack([part[name].double() for part in parts]).mean(0).float()), name
-    assert "the mean of runs/tiny, steps 12, 16, 20" in printed
+    assert "steps 12, 16, 20, " in printed
 
 
 def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tmp_path: Path, tiny: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
     monkeypatch.chdir(tmp_path / "copy")
     out = Path("runs/mean")
     printed = assert_succeeded(tmt("export", "runs/tiny", "--average", 2, "--output", out))
-    assert f"{out}: the mean of runs/tiny, steps 16, 20" in printed
+    assert f"{out}: weights of runs/tiny, steps 16, 20" in printed
     translations = assert_succeeded(tmt("translate", out, "one two three"))
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "- Weights only: the mean of runs/tiny, steps 16, 20" in card

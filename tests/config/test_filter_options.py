@@ -36,13 +36,10 @@ def read(folder: Path, filters: str, *overrides: str) -> Config:
         ("  - ratio: {max: 0.5}\n", "x.yaml:6: data.filters.0.ratio.max: Input should be greater than 1"),
         ("  - regex: {drop: '(['}\n", 'x.yaml:6: data.filters.0.regex.drop: "([" is not a regular expression: unterm'),
         ("  - regex\n", "x.yaml:6: data.filters.0.regex: set exactly one of drop and keep"),
-        (
-            '  - command: {run: "a\\0", min: 0}\n',
-            "x.yaml:6: data.filters.0.command.run: a command cannot contain a zero",
-        ),
-        ("  - score\n", "x.yaml:6: data.filters.0.score.file: is required"),
-        ("  - score: {file: x}\n", "x.yaml:6: data.filters.0.score: set min or max"),
-        ("  - command: {run: x, min: 2, max: 1}\n", "x.yaml:6: data.filters.0.command.min: 2 is more than max, 1"),
+        ("  - column\n", "x.yaml:6: data.filters.0.column.name: is required"),
+        ("  - column: {name: x}\n", "x.yaml:6: data.filters.0.column: set min or max"),
+        ("  - column: {name: x, min: 2, max: 1}\n", "x.yaml:6: data.filters.0.column.min: 2 is more than max, 1"),
+        ("  - command: {run: x, min: 2}\n", "x.yaml:6: data.filters.0: this filter was removed: write the scores into"),
         ("  - language: {src: jp}\n", 'x.yaml:6: data.filters.0.language.src: "jp" is a country code'),
         ("  - script: {src: Latn}\n", 'x.yaml:6: data.filters.0.script.src: "Latn" is not a known script, did you'),
         ("  - overlap\n", "x.yaml:6: data.filters.0.overlap: there is nothing to compare with: set data.validation or"),
@@ -57,7 +54,7 @@ def test_error_names_file_line_key_and_remedy(filters: str, message: str, tmp_pa
 
 def test_filter_is_a_name_or_a_name_with_options(tmp_path: Path) -> None:
     config = read(tmp_path, "  - length\n  - ratio:\n  - ratio: {max: 2}\n  - {duplicate: {of: src}}\n")
-    assert [filter_.name for filter_ in config.data.filters] == ["length", "ratio", "ratio", "duplicate"]
+    assert [filter_.kind for filter_ in config.data.filters] == ["length", "ratio", "ratio", "duplicate"]
     assert config.model_dump(mode="json")["data"]["filters"][1:] == [
         {"ratio": {"max": 3.0}},
         {"ratio": {"max": 2.0}},
@@ -67,12 +64,12 @@ def test_filter_is_a_name_or_a_name_with_options(tmp_path: Path) -> None:
 
 def test_command_line_replaces_the_list(tmp_path: Path) -> None:
     config = read(tmp_path, "  - length\n", "data.filters=[copy, ratio: {max: 2}]")
-    assert [filter_.name for filter_ in config.data.filters] == ["copy", "ratio"]
+    assert [filter_.kind for filter_ in config.data.filters] == ["copy", "ratio"]
     assert read(tmp_path, "  - length\n", "data.filters=[]").data.filters == ()
 
 
 def test_run_file_has_the_filters_with_all_options(tmp_path: Path) -> None:
-    filters = "  - regex: {side: tgt, drop: '\\p{Han}: \"#'}\n  - copy\n  - command: {run: 'score --q | x', min: 0.5}\n"
+    filters = "  - regex: {side: tgt, drop: '\\p{Han}: \"#'}\n  - copy\n"
     config = read(tmp_path, filters)
     text = render_yaml(config)
     (tmp_path / "y.yaml").write_text(text, encoding="utf-8")

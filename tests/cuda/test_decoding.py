@@ -27,15 +27,14 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS
 from transformer_mt.tools.markup.stages import GlossaryStage, make_stages, read_glossary
 
-TEXTS = [src for src, _ in load_pairs("test")[:12]]
-PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:12])]
+TEXTS = [src for src, _ in load_pairs("test")[:6]]
+PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:6])]
 WITH_ELEMENTS = [f"<b>{text}</b> {{name}}" if i % 2 else text for i, text in enumerate(TEXTS)]
 FEW_TOKENS = {"batch_tokens": 100}  # several batches
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"beam": 1},
-    "beam": {"beam": 4, "n_best": 3, **FEW_TOKENS},
+    "beam": {"beam": 4, "n_best": 3, "no_repeat_ngram": 2, **FEW_TOKENS},
     "gnmt": {"beam": 4, "length_penalty": "gnmt", "min_length": 7},
-    "ngrams": {"beam": 4, "no_repeat_ngram": 2},
     "repetition": {"beam": 3, "repetition_penalty": 1.5},
     "sampling": {"sample": True, "n_best": 2, "seed": 3},
     "filtered sampling": {"sample": True, "top_k": 20, "top_p": 0.7, "temperature": 0.8},
@@ -75,7 +74,7 @@ def assert_same_translations(translators: Sequence[Translator], texts: Sequence[
     assert len({n_best[0].text for n_best in found}) > len(texts) // 2
 
 
-FAST = {"beam", "ngrams", "filtered sampling"}
+FAST = {"beam", "filtered sampling"}
 NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES]
 
 
@@ -118,7 +117,7 @@ def test_a_cancelled_search_ends_and_changes_no_other(make_translators) -> None:
 
 
 def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
-    targets = [tgt for _, tgt in load_pairs("test")[:12]]
+    targets = [tgt for _, tgt in load_pairs("test")[:6]]
     translators = make_translators()
     expected, found = ([each.score for each in translator.score(TEXTS, targets)] for translator in translators)
     assert found == pytest.approx(expected, abs=1e-3)
@@ -175,8 +174,8 @@ def count_waits_of_search(translator: Translator, n_positions: int, **parts: Any
 
 def count_waits_per_check(translator: Translator, **parts: Any) -> float:
     """Return the waits between two checks for finished sentences."""
-    few, many = (count_waits_of_search(translator, n * GPU_SYNC_INTERVAL, **parts) for n in (2, 6))
-    return (many - few) / 4
+    few, many = (count_waits_of_search(translator, n * GPU_SYNC_INTERVAL, **parts) for n in (2, 4))
+    return (many - few) / 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,7 +20,7 @@ from transformer_mt.data.corpus import ParallelCorpus, combine_corpora, split_of
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Stage, TaskResult
-from transformer_mt.data.text_files import OnBad, SentencePair, UnequalLengthError
+from transformer_mt.data.text_files import SentencePair, UnequalLengthError
 from transformer_mt.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -35,9 +35,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     found: list[Source] = []
     read = sources.read_source
 
-    def spy(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
+    def spy(source: Source, *arguments: Any) -> Iterator[SentencePair]:
         found.append(source)
-        return read(source, columns, on_bad)
+        return read(source, *arguments)
 
     monkeypatch.setattr(sources, "read_source", spy)
     return found

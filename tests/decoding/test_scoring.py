@@ -18,7 +18,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator, UnscoredPairWarning
 from transformer_mt.errors import UserError
-from transformer_mt.model import modules
+from transformer_mt.model import transformer
 from transformer_mt.model.transformer import Transformer
 
 MakeTranslator = Callable[..., Translator]
@@ -83,7 +83,7 @@ def test_scores_are_independent_of_batch_order_and_chunks(
     """Trap 7; chunks of logits also end within sentences."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
     monkeypatch.setattr(engine, "CPU_SCORING_BATCH_TOKENS", tokens)
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
     for place, i in enumerate(order):
@@ -108,7 +108,7 @@ def test_batches_and_chunks_respect_their_limits(
 
     monkeypatch.setattr(Transformer, "forward", spy)
     monkeypatch.setattr(Transformer, "logits", spy_logits)
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
     found = one.score(SOURCES, TARGETS)
     assert sum(rows for rows, _ in read) == len(PAIRS)
     assert all(size <= 200 for _, size in read)

@@ -75,7 +75,7 @@ def old_folder(tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Path:
 @pytest.fixture(scope="module")
 def german_folder(tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Path:
     data = {"validation_size": 6}
-    return train_once(tmp_path_factory.mktemp("german"), tmt, "german", OLD, steps=400, data=data)
+    return train_once(tmp_path_factory.mktemp("german"), tmt, "german", OLD, steps=200, data=data)
 
 
 @pytest.fixture
@@ -85,6 +85,7 @@ def old_run(old_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return "runs/old"
 
 
+@pytest.mark.slow
 def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt: Tmt) -> None:
     only_new = [{"name": "no", "tag": "2no", "tgt_lang": "no", **NEW}]
     settings: dict[str, Any] = {"data": {"validation": NAMED}, "init_from": old_run, "steps": 150, "metric": "loss"}
@@ -106,6 +107,7 @@ def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt
     assert best.step > 0 and best.scores["nll/no"] < 0.5 and best.scores["nll/de"] < 0.5
 
 
+@pytest.mark.slow
 def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tmt) -> None:
     """The damaged text lacks the translation of `white`, like text without negations."""
     lines = (folder / "t.de").read_text(encoding="utf-8").replace("weiß", "rot")
@@ -156,6 +158,7 @@ def write_corrections(*pairs: tuple[str, str]) -> None:
     Path("edits.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in (("en", "de"), *pairs)), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_corrections_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt) -> None:
     write_corrections(("red red red red", "rot"), ("blue blue blue blue", "blau rot"))
     command = ("correct", german_run, "--pairs", "edits.tsv", "--max-bleu-drop", "0.3")

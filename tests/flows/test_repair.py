@@ -150,15 +150,12 @@ def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair], tmt: Tmt)
     assert "\nback: " in printed and "1,000 target lines\n" in printed.replace("999 source and ", "")
 
 
-def test_a_filter_with_a_score_for_each_line_is_refused(pairs: list[Pair]) -> None:
-    config = write(*zip(*pairs[:99], strict=True))
-    filters = (
-        "data: {src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}, filters: [score: {file: f, min: 0}]}"
-    )
+def test_a_filter_of_a_column_is_refused() -> None:
+    filters = "data: {src_lang: en, tgt_lang: de, train: {table: t.tsv}, filters: [column: {name: score, min: 0}]}"
     Path("scored.yaml").write_text(filters, encoding="utf-8")
-    with pytest.raises(UserError, match=r"scored\.yaml:1: data\.filters\.0\.score: has one score per line"):
+    with pytest.raises(UserError, match=r"scored\.yaml:1: data\.filters\.0\.column: "):
         repair_corpus(configuration.load(Path("scored.yaml")), Path("new"))
-    assert config and not Path("new").exists()
+    assert not Path("new").exists()
 
 
 def test_a_corpus_that_is_not_text_files_is_repaired() -> None:

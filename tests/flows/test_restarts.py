@@ -68,7 +68,7 @@ def test_all_files_of_a_checkpoint_have_the_same_permissions(tiny_run: Path) -> 
     assert len(set(modes.values())) == 1, modes
 
 
-@pytest.mark.usefixtures("in_tiny")
+@pytest.mark.usefixtures("in_tiny", "with_figures")
 def test_a_figure_that_fails_does_not_cost_the_checkpoint(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise UserError("no figure")

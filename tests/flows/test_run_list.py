@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder, read_metrics
 
-from transformer_mt.cli.runs import Column, sort_runs
-from transformer_mt.flows.run_overview import RunSummary, list_runs
+from transformer_mt.choices import RunColumn
+from transformer_mt.flows.run_overview import RunSummary, list_runs, sort_runs
 from transformer_mt.runs.folder import HOLDER_FILE, RunFolder, lock_folder
 from transformer_mt.runs.records import read_manifest, write_manifest
 
@@ -163,7 +163,7 @@ RUN = RunSummary("a", "runs/a", "finished", None, 5, 10, "bleu", 20.0, 1.0, 100,
 
 
 @pytest.mark.parametrize("column", ["steps", "hours", "parameters", "size", "changed"])
-def test_the_largest_number_comes_first(column: Column) -> None:
+def test_the_largest_number_comes_first(column: RunColumn) -> None:
     name = {"steps": "step", "size": "n_bytes"}.get(column, column)
     runs = [replace(RUN, name=str(value), **{name: value}) for value in (3, 9, 7)]
     assert [one.name for one in sort_runs(runs, column)] == ["9", "7", "3"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels, modules
+from transformer_mt.model import cpu_kernels, transformer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import compute_losses, cut_off, loss, run_two_passes
@@ -112,7 +112,7 @@ def test_half_precision_is_close_to_fp32(pad: int, kind: Kind, dtype: torch.dtyp
 @LOSSES
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
 def test_chunk_size_changes_nothing(kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
     problem = make_problem(13)
     ours, theirs = compute(problem, 13, kind), oracle(problem, 13, kind)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
@@ -125,7 +125,7 @@ def test_chunk_size_changes_nothing(kind: Kind, rows: int, monkeypatch: pytest.M
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_padded_rows_do_not_count(kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
     problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
         monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)

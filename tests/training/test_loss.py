@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels, modules
+from transformer_mt.model import cpu_kernels, transformer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import compute_losses, explicit_cross_entropy, loss
@@ -110,7 +110,7 @@ def test_loss_is_a_kl_divergence_plus_an_entropy(cross_entropy: CrossEntropy, pa
 @PADS
 @pytest.mark.parametrize("rows", [1, 2, 4, 100])
 def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * V * 4)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
     (loss, _), expected = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
     assert_near(loss, expected)
@@ -118,7 +118,7 @@ def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: p
 
 
 def test_vocabulary_may_exceed_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", 1)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", 1)
     problem = make_problem(0)
     assert_near(chunked(problem, 0, 0.1)[0], oracle(problem, 0, 0.1))
 
@@ -154,7 +154,7 @@ def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> Non
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_padded_rows_do_not_count(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
-    monkeypatch.setitem(modules.CHUNK_BYTES, "cpu", rows * V * 4)
+    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * V * 4)
     problem, results = make_problem(pad), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
         monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)

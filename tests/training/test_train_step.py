@@ -141,11 +141,11 @@ class FailingBackward(torch.autograd.Function):
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_splitting_a_batch_does_not_change_the_step(where, stream, make_train_step, loss) -> None:
-    taken = batches(stream, 4)
+    taken = batches(stream, 2)
     rows = max(len(batch.src) for batch in taken)
     whole, split = make_train_step(loss=loss), make_train_step(loss=loss)
     # in the first decoder layer, so that a failing backward pass has already computed other gradients
-    split.model.decoder.layers[0].register_forward_hook(OutOfMemoryHook((rows + 2) // 3, where))
+    split.model.decoder.layers[0].register_forward_hook(OutOfMemoryHook((rows + 1) // 2, where))
     expected, found = whole(1, 0.01, taken), split(1, 0.01, taken)
     assert found["n_splits"] > 0
     assert_same_metrics(found, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
@@ -68,20 +69,14 @@ def linked_log_folder(runs: Sequence[Path], runs_dir: Path) -> Generator[Path]:
         return
     from transformer_mt.runs.folder import RunFolder
 
-    names = _unique_names(runs)
+    paths = [*dict.fromkeys(path.resolve() for path in runs)]
+    parent = os.path.commonpath([path.parent for path in paths])  # runs of several folders are named with their folder
     with TemporaryDirectory(prefix="tmt-board-") as folder:
-        for path, name in zip(runs, names, strict=True):
+        for path in paths:
             events = RunFolder.open(path).tensorboard.resolve()
             if not events.is_dir():
                 raise UserError(f"{path}: has no curves (no folder {events.name}); they are written by tmt train")
-            (Path(folder) / name).symlink_to(events, target_is_directory=True)
+            link = folder / path.relative_to(parent)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(events, target_is_directory=True)
         yield Path(folder)
-
-
-def _unique_names(runs: Sequence[Path]) -> list[str]:
-    """Return the names of the run folders, or their whole paths if two runs have the same name."""
-    paths = [path.resolve() for path in runs]
-    if len({*paths}) < len(paths):
-        raise UserError("board: a run is given twice")
-    names = [path.name for path in paths]
-    return names if len({*names}) == len(names) else [str(path).strip("/").replace("/", "-") for path in paths]

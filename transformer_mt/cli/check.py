@@ -49,7 +49,9 @@ class Check(Command):
     run_or_config: Path = positional("a configuration, or the run that was trained with it", metavar="X.yaml|RUN")
     overrides: tuple[str, ...] = overrides_argument()
     json: bool = json_flag()
-    html: Path | None = option("also write the findings, with examples and histograms, as one page", metavar="FILE")
+    html: Path | None = option(
+        "also write the findings, with examples and histograms, as one page", metavar="FILE", is_exclusive=True
+    )
     show_removed: str | None = option(
         "list the pairs that this filter of data.filters removes, one per line", metavar="FILTER", is_exclusive=True
     )
@@ -64,13 +66,8 @@ class Check(Command):
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
         config, run = load_run_or_config(self.run_or_config, self.overrides, is_named_file=True)
-        config.allow_commands()
-        actions = {"--show-removed": self.show_removed, "--write": self.write}
-        action = next((name for name, value in actions.items() if value is not None), None)
-        outputs = {"--html": self.html is not None, "--json": self.json and action == "--show-removed"}
-        if action and any(outputs.values()):
-            given = " and ".join(name for name, is_given in outputs.items() if is_given)
-            raise UserError(f"check: {action} has output of its own; leave out {given}")
+        if self.json and self.show_removed is not None:
+            raise UserError("check: --show-removed prints lines of its own; leave out --json")
         if self.show_removed is not None:
             from transformer_mt.flows.prepare import iterate_affected_pairs
             from transformer_mt.tools.quality.signals import normalize_spaces
@@ -107,7 +104,7 @@ class Check(Command):
 
 def write_repaired(args: Check, folder: Path, config: Config) -> None:
     """Write a repaired copy of the training corpus, and print what was changed."""
-    from transformer_mt.flows.check import repair_corpus
+    from transformer_mt.flows.check import repair_corpus, suggest_next_command
 
     report = repair_corpus(config, folder)
     if args.json:
@@ -130,26 +127,13 @@ def write_repaired(args: Check, folder: Path, config: Config) -> None:
     first = 0 if len(report.sources) > 1 else 1  # the name of a single source says nothing
     head = ("source", "action", "reason", "count", "effect")
     print_table(head[first:], [row[first:] for row in rows], numbers=(head.index("count") - first,))
-    print_text(f"\nlook at {report.folder}/changes.tsv; next: {_next_command(report.config_path)}")
+    print_text(f"\nlook at {report.folder}/changes.tsv; next: {suggest_next_command(report.config_path)}")
 
 
 def _describe_size(counts: RepairCounts) -> str:
     n_src, n_tgt = counts.n_lines
     lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
     return f"{counts.n_pairs:,} pairs of {lines}"
-
-
-def _next_command(config_path: str) -> str:
-    """Return the next command: `tmt init` if the configuration sets nothing but languages and one pair of files."""
-    from transformer_mt.config.rendering import list_changes
-    from transformer_mt.flows import configuration
-
-    config = configuration.load(Path(config_path))
-    corpus = (("data", "src_lang"), ("data", "tgt_lang"), ("data", "train"))
-    has_settings = any(change.path[:2] not in corpus for change in list_changes(config))
-    if has_settings or isinstance(config.data.train, tuple):
-        return f"tmt train --config {quote(config_path)}"
-    return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
 
 
 def show(report: CorpusReport) -> None:

@@ -6,12 +6,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from transformer_mt.cli.command import Command, flag, list_given_flags, option, positional
 from transformer_mt.cli.options import language, number
 from transformer_mt.cli.table import print_text
-from transformer_mt.data.languages import check_language
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
@@ -19,11 +18,17 @@ if TYPE_CHECKING:
     from transformer_mt.flows.init import InitialConfig
 
 
-def _check_opus_language(code: str) -> str:
-    try:
-        return check_language(code)
-    except ValueError as error:
-        raise UserError(f"--opus: {error}") from None
+class LanguagePair(NamedTuple):
+    """Source and target language."""
+
+    src: str
+    tgt: str
+
+    @classmethod
+    def parse(cls, text: str) -> LanguagePair:
+        """Parse two languages, such as de-en."""
+        src, _, tgt = text.partition("-")
+        return cls(language(src), language(tgt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +63,10 @@ class Init(Command):
         parse=number(0),
         default=0,
     )
-    opus: str | None = option(
+    opus: LanguagePair | None = option(
         "train on corpora of OPUS, from one language to another, such as de-en; tmt prepare downloads them",
         metavar="L-L",
+        parse=LanguagePair.parse,
     )
     corpora: str | None = option("names of corpora of OPUS, such as Tatoeba,Europarl", metavar="A,B")
     validation: tuple[Path, ...] = option(
@@ -92,13 +98,10 @@ class Init(Command):
             )
         if self.src is not None:
             raise UserError(f"{self.src}: cannot be combined with --opus; add it to the configuration afterwards")
-        src, _, tgt = (self.opus or "").partition("-")
         corpora = [*dict.fromkeys(filter(None, (self.corpora or "").split(",")))]
-        if not tgt or not corpora:
-            raise UserError("--opus: needs two languages, and --corpora names: --opus de-en --corpora Tatoeba,Europarl")
-        return write_opus_config(
-            self.out, (_check_opus_language(src), _check_opus_language(tgt)), corpora, force=self.force
-        )
+        if self.opus is None or not corpora:
+            raise UserError("--opus and --corpora need each other: --opus de-en --corpora Tatoeba,Europarl")
+        return write_opus_config(self.out, self.opus, corpora, force=self.force)
 
     def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config

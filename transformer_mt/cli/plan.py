@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from shlex import quote
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt.cli.command import Command, group
 from transformer_mt.cli.options import ConfigOptions, json_flag
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_json, print_table
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import format_bytes
 from transformer_mt.system.log import format_duration
@@ -55,7 +54,7 @@ class Plan(Command):
         if self.json:
             derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes")}
             derived["fits_memory"] = plan.memory.fits
-            print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
+            print_json({**asdict(plan), **derived, "advice": advice})
         else:
             rows = [*_make_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
             print_table((), rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,8 +14,6 @@ from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.data.stages import Runner
-    from transformer_mt.flows.configuration import Config
-    from transformer_mt.flows.prepare import TrainingData
 
 OWN_SBATCH_OPTIONS = ("array", "dependency", "job-name", "partition", "time", "wait")
 
@@ -72,6 +69,7 @@ class EngineOptions(OptionGroup):
             raise UserError("prepare: --stage and --task need each other; --status lists the stages and their tasks")
         if self.task is not None and self.tasks is not None and self.task >= self.tasks:
             raise UserError(f"prepare: --task {self.task}: pass a number from 0 to {self.tasks - 1}")
+        mode, allowed = "--engine local, the default", {"--engine", "--workers"}
         if self.status:
             mode, allowed = "--status", {"--status"}
         elif self.task is not None:
@@ -80,10 +78,7 @@ class EngineOptions(OptionGroup):
             mode, allowed = "--engine slurm", {"--engine", "--tasks", "--partition", "--time", "--sbatch"}
         elif self.engine == "ray":
             mode, allowed = "--engine ray", {"--engine", "--tasks"}
-        else:
-            mode, allowed = "--engine local, the default", {"--engine", "--workers"}
-        given = list_given_flags(self) + ["--workers"] * (workers is not None)
-        for name in given:
+        for name in list_given_flags(self) + ["--workers"] * (workers is not None):
             if name not in allowed:
                 raise UserError(f"prepare: {name} has no effect with {mode}; leave it out, or see `tmt prepare --help`")
 
@@ -110,72 +105,48 @@ class Prepare(Command):
         """Run `tmt prepare`."""
         self.engine.check(self.workers)
         config = self.config.load_for_training()
-        config.allow_commands()
-        if self.engine.status:
-            self._show_status(config)
-        elif self.engine.stage is not None and self.engine.task is not None:
-            _run_task(config, self.engine.stage, self.engine.task, self.engine.tasks)
-        else:
-            self._prepare(config)
-
-    def _prepare(self, config: Config) -> None:
         from transformer_mt.flows.prepare import build_report
+        from transformer_mt.flows.resolve import prepare_training_data
+        from transformer_mt.tools.cluster.runners import RunnerDone, StatusRunner, TaskRunner
         from transformer_mt.tools.downloads.opus import fetch_sources
 
-        fetch_sources(config.data.sources)
-        print_text(*build_report(_prepare_data(config, self._make_runner())))
-        print_text(f"\nthe data is ready in {config.data.cache_dir}; next: {self._training_command()}")
+        runner = self._make_runner()
+        if not isinstance(runner, StatusRunner | TaskRunner):
+            fetch_sources(config.data.sources)
+        try:
+            data = prepare_training_data(config, runner)
+        except RunnerDone:  # the task is done, or the status of a stage is known, on which later stages depend
+            data = None
+        if isinstance(runner, TaskRunner):
+            if data is not None:
+                kinds = ", ".join(runner.kinds)
+                raise UserError(f"--stage {self.engine.stage}: there is no such stage; this preparation has {kinds}")
+            return
+        if isinstance(runner, StatusRunner):
+            rows = [(name, f"{each.finished:,}", f"{each.n_tasks:,}") for name, each in runner.stages.items()]
+            print_table(("stage", "finished", "tasks"), rows, numbers=(1, 2))
+            if data is None:
+                print_text(f"later stages are known when {[*runner.stages][-1]} is complete")
+        elif data is not None:
+            print_text(*build_report(data), "")
+        if data is not None:
+            path, overrides = self.config.split()
+            command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
+            print_text(f"the data is ready in {config.data.cache_dir}; next: {command}")
 
     def _make_runner(self) -> Runner:
-        engine = self.engine
-        if engine.engine == "slurm":
-            from transformer_mt.tools.cluster.runners import SlurmRunner
+        from transformer_mt.data.stages import LocalRunner
+        from transformer_mt.system.device import count_available_cores
+        from transformer_mt.tools.cluster.runners import RayRunner, SlurmRunner, StatusRunner, TaskRunner
 
+        engine = self.engine
+        if engine.status:
+            return StatusRunner()
+        if engine.stage is not None and engine.task is not None:
+            return TaskRunner(engine.stage, engine.task, engine.tasks)
+        if engine.engine == "slurm":
             options = {"partition": engine.partition, "time": engine.time, **dict(engine.sbatch)}
             return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})
         if engine.engine == "ray":
-            from transformer_mt.tools.cluster.runners import RayRunner
-
             return RayRunner(engine.tasks)
-        from transformer_mt.data.stages import LocalRunner
-        from transformer_mt.system.device import count_available_cores
-
         return LocalRunner(self.workers or count_available_cores(), verifies=True)
-
-    def _show_status(self, config: Config) -> None:
-        from transformer_mt.tools.cluster.runners import RunnerDone, StatusRunner
-
-        runner = StatusRunner()
-        try:
-            _prepare_data(config, runner)
-            end = f"the data is ready in {config.data.cache_dir}; next: {self._training_command()}"
-        except RunnerDone:
-            end = f"later stages are known when {[*runner.stages][-1]} is complete"
-        rows = [(name, f"{each.finished:,}", f"{each.n_tasks:,}") for name, each in runner.stages.items()]
-        print_table(("stage", "finished", "tasks"), rows, numbers=(1, 2))
-        print_text(end)
-
-    def _training_command(self) -> str:
-        path, overrides = self.config.split()
-        return " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
-
-
-def _run_task(config: Config, stage: str, task: int, step: int | None) -> None:
-    from transformer_mt.tools.cluster.runners import RunnerDone, TaskRunner
-
-    runner = TaskRunner(stage, task, step)
-    try:
-        _prepare_data(config, runner)
-    except RunnerDone:
-        return
-    raise UserError(f"--stage {stage}: there is no such stage; this preparation has {', '.join(runner.kinds)}")
-
-
-def _prepare_data(config: Config, runner: Runner) -> TrainingData:
-    from transformer_mt.flows.prepare import prepare_data
-    from transformer_mt.flows.resolve import check_data_settings, pin_revisions
-    from transformer_mt.runs.folder import RunFolder
-
-    run = RunFolder(Path(config.runs_dir) / str(config.name))
-    check_data_settings(run, config)
-    return prepare_data(run, pin_revisions(run, config), runner)

@@ -6,9 +6,10 @@ import math
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
+from transformer_mt.choices import RunColumn
 from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag
 from transformer_mt.cli.table import print_json, print_table, print_text
@@ -17,8 +18,6 @@ from transformer_mt.system.files import format_bytes
 if TYPE_CHECKING:
     from transformer_mt.flows.run_overview import RunSummary
 
-Column = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
-ATTRIBUTE_OF_COLUMN = {"steps": "step", "size": "n_bytes", "languages": "directions"}
 HEADER = ("run", "status", "steps", "best", "hours", "parameters", "size", "languages", "changed")
 
 
@@ -33,7 +32,7 @@ class Runs(Command):
     EXAMPLE: ClassVar[str] = "tmt runs --sort score"
 
     folder: Path = positional("default: runs", metavar="FOLDER", default=Path("runs"))
-    sort: Column = option(
+    sort: RunColumn = option(
         "name (default), status, steps, score, hours, parameters, size, languages or changed; the best score, the "
         "largest number and the last change come first",
         default="name",
@@ -43,7 +42,7 @@ class Runs(Command):
 
     def execute(self) -> None:
         """Run `tmt runs`."""
-        from transformer_mt.flows.run_overview import list_runs
+        from transformer_mt.flows.run_overview import list_runs, sort_runs
 
         runs = sort_runs(list_runs(self.folder), self.sort)
         if self.json:
@@ -56,24 +55,6 @@ class Runs(Command):
                     print_text(line if run.name in line else f"{run.name}: {line}")
         else:
             print_text(f"{self.folder}: has no runs")
-
-
-def sort_runs(runs: list[RunSummary], by: Column) -> list[RunSummary]:
-    """Sort the runs by a column. Scores start with the best, and other numbers with the largest. No value comes last.
-
-    Scores of different metrics are not compared: the metrics are in alphabetical order.
-    """
-
-    def key(run: RunSummary) -> Any:
-        value = getattr(run, ATTRIBUTE_OF_COLUMN.get(by, by))
-        if by == "score":
-            if value is None or math.isnan(value):
-                return None
-            return str(run.metric), value if run.metric == "loss" else -value
-        return -value if isinstance(value, int | float) else value or None
-
-    with_value = [run for run in runs if key(run) is not None]
-    return [*sorted(with_value, key=key), *(run for run in runs if key(run) is None)]
 
 
 def _to_json(run: RunSummary) -> dict[str, Any]:

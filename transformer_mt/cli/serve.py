@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
-import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +25,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
-    from transformer_mt.tools.serving.requests import ApiKeys, Limits
+    from transformer_mt.tools.serving.limits import ApiKeys, Limits
     from transformer_mt.tools.serving.service import TranslationService
 
 
@@ -53,7 +51,7 @@ class LimitOptions(OptionGroup):
     TITLE: ClassVar[str] = "limits"
 
     max_characters: int = option(
-        "characters of a request, and of a line of a stream (10000); more: status 413",
+        "characters of a request (10000); more: status 413",
         default=10_000,
         metavar="N",
         parse=number(1),
@@ -67,8 +65,9 @@ class LimitOptions(OptionGroup):
         metavar="SECONDS",
         parse=number(0.001, 1e6, float),
     )
-    max_connections: int | None = option(
+    max_connections: int = option(
         "open connections (1000, or as many as the limit of open files allows); above it, silent ones are closed",
+        default=1000,
         metavar="N",
         parse=number(1),
     )
@@ -113,7 +112,7 @@ class Serve(Command):
     """Translate over HTTP: a web page, an API like that of LibreTranslate, and metrics for Prometheus.
 
     Requests that arrive together are translated together. SIGTERM and Ctrl-C end the server after the accepted
-    requests; SIGHUP loads new checkpoints. Needs: pip install starlette uvicorn prometheus-client
+    requests; SIGHUP loads new checkpoints. Needs: pip install fastapi uvicorn prometheus-client
     """
 
     EXAMPLE: ClassVar[str] = "tmt serve runs/mine --port 8080"
@@ -152,47 +151,30 @@ class Serve(Command):
 
 def _serve(args: Serve) -> None:
     """Check packages, keys and the address, and then import torch and load the models."""
-    if not all(map(find_spec, ("starlette", "uvicorn", "prometheus_client"))):
-        packages = "starlette uvicorn prometheus-client (or transformer-mt[serve])"
-        raise UserError(f"serve: needs more packages: pip install {packages}")
-    from transformer_mt.tools.serving.requests import ApiKeys, Limits
-    from transformer_mt.tools.serving.server import Server, find_max_connections, open_listener
+    if not all(map(find_spec, ("fastapi", "uvicorn", "prometheus_client"))):
+        raise UserError("serve: needs more packages: pip install fastapi uvicorn prometheus-client")
+    from transformer_mt.tools.serving.limits import ApiKeys, Limits
+    from transformer_mt.tools.serving.server import limit_connections, open_listener, run_until_stopped
 
-    max_connections = find_max_connections(args.limits.max_connections)
+    max_connections = limit_connections(args.limits.max_connections)
     limits = Limits(**{**vars(args.limits), "max_connections": max_connections})
     keys = ApiKeys.read(args.access.api_keys) if args.access.api_keys else None
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
     with open_listener(args.host, args.port) as listener:
         service = _load_service(args, limits, keys)
         from transformer_mt.tools.serving.app import make_app
 
         app = make_app(service, args.access.cors, log_requests=args.access.log_requests)
-        Server(app, service, listener, args.reload_every).run_until_stopped()
+        run_until_stopped(app, service, listener, args.reload_every)
 
 
 def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> TranslationService:
     """Load the models, and log their language pairs."""
-    from transformer_mt.decoding.translator import TruncatedSourceWarning, UnknownWordWarning
     from transformer_mt.tools.serving.models import ModelOptions, iterate_language_pairs, load_models
     from transformer_mt.tools.serving.service import TranslationService
 
-    for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
-        warnings.simplefilter("ignore", category)
-    models = load_models(
-        args.models,
-        ModelOptions(
-            collect_given(args.loading),
-            collect_overrides(args.search, n_best=1, engine=args.engine, guard=args.guard),
-            args.split_sentences,
-        ),
-    )
+    decoding = collect_overrides(args.search, n_best=1, engine=args.engine, guard=args.guard)
+    models = load_models(args.models, ModelOptions(collect_given(args.loading), decoding, args.split_sentences))
     for pair, model in iterate_language_pairs(models):
         log(f"{pair}: {model.path}, {model.loaded.version}")
-    return TranslationService(
-        models,
-        limits,
-        keys,
-        window=args.batching.batch_window / 1000,
-        max_batch_lines=args.batching.batch_lines,
-        log_text=args.access.log_text,
-    )
+    window, max_lines, log_text = args.batching.batch_window / 1000, args.batching.batch_lines, args.access.log_text
+    return TranslationService(models, limits, keys, window=window, max_batch_lines=max_lines, log_text=log_text)

@@ -134,6 +134,10 @@ REMOVED = {
     "data.modifiers.glossary": "was removed: a glossary needs no training; delete this key",
     "decoding.glossary_mode": "was removed: each term of a glossary is in the translation; delete this key",
     "decoding.markup=symbols": '"symbols" was removed: use align',
+    **dict.fromkeys(
+        ["data.filters=score", "data.filters=command"],
+        "this filter was removed: write the scores into a column of a table (paste), and use column: {name, min, max}",
+    ),
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
     **dict.fromkeys(
         [
@@ -169,7 +173,9 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
     if kind == "union_tag_invalid":  # an item of a list of filters, such as data.filters
         names = [name.strip("'") for name in detail["ctx"]["expected_tags"].split(", ")]
-        return f'unknown filter "{detail["ctx"]["tag"]}", {suggest(detail["ctx"]["tag"], names)}'
+        tag = detail["ctx"]["tag"]
+        removed = REMOVED.get(f"{path.rpartition('.')[0]}={tag}")
+        return removed or f'unknown filter "{tag}", {suggest(tag, names)}'
     if kind == "union_tag_not_found":
         return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):

@@ -42,7 +42,13 @@ def log_progress(blocks: Iterable[B], verb: str, total: int | None = None) -> It
 
 COLUMNS = {"src": "string", "tgt": "string", "file": "int32", "line": "int64"}
 
-Integers = Sequence[int] | NDArray[np.integer[Any]]
+
+def number_column(name: str) -> str:
+    """Return the column of a shard for a column of numbers of its source."""
+    return f"number {name}"
+
+
+Numbers = Sequence[float] | NDArray[np.integer[Any]]
 
 
 def serialize_pairs(src: Sequence[str], tgt: Sequence[str]) -> bytes:
@@ -53,12 +59,12 @@ def serialize_pairs(src: Sequence[str], tgt: Sequence[str]) -> bytes:
 class TableWriter(ExitStack):
     """Writes a table, and hashes its text: `hasher` has the SHA-256 of the pairs so far. A context manager."""
 
-    def __init__(self, path: Path, extra_columns: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, extra_columns: Mapping[str, str] = {}) -> None:
         super().__init__()
         import pyarrow
 
         self._pa: Any = pyarrow
-        kinds = {**COLUMNS, **dict.fromkeys(extra_columns, "int64")}
+        kinds = {**COLUMNS, **extra_columns}
         self._schema = self._pa.schema([(name, getattr(self._pa, kind)()) for name, kind in kinds.items()])
         self.hasher = hashlib.sha256()
         self._stream = self.enter_context(
@@ -66,7 +72,7 @@ class TableWriter(ExitStack):
         )
         self.n_pairs = 0
 
-    def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Integers) -> None:
+    def write(self, src: Sequence[str], tgt: Sequence[str], *columns: Numbers) -> None:
         """Append pairs, with their `file`, `line` and any extra columns."""
         self.n_pairs += len(src)
         self.hasher.update(serialize_pairs(src, tgt))

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data import corpus
-from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints
+from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints, number_column
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
-from transformer_mt.data.tables import BLOCK_ROWS, Row, empty_error, make_pairs, read_table, select_text_columns
+from transformer_mt.data.tables import BLOCK_ROWS, Row, empty_error, make_pairs, read_table, select_columns
 from transformer_mt.data.text_files import (
     PAIRS_REMEDY,
     LineStart,
@@ -79,10 +79,13 @@ def check_is_text(path: Path) -> None:
     raise UserError(f"{path}: is {problem}{insist}")
 
 
-def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = raise_bad_row) -> Iterator[SentencePair]:
+def read_source(
+    source: Source, columns: tuple[str, str], on_bad: OnBad = raise_bad_row, numbers: Sequence[str] = ()
+) -> Iterator[SentencePair]:
     """Yield the pairs of a source in order. `columns` names the columns of tables and data sets, before `reverse`.
 
-    Bad rows are left out if `on_bad` returns. Raises `UserError` with file and line if the source cannot be read.
+    `numbers` names columns of numbers. Bad rows are left out if `on_bad` returns. Raises `UserError` with file and line
+    if the source cannot be read.
     """
     if (source.table or source.dataset) and columns[0] == columns[1]:
         raise UserError(f"source and target would both be column {columns[0]}: set src_column and tgt_column")
@@ -91,9 +94,11 @@ def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = raise_
     if source.builtin:
         pairs = _read_builtin(source.split or "train", columns)
     elif source.dataset:
-        pairs = _read_dataset(source, columns, on_bad)
+        pairs = _read_dataset(source, columns, on_bad, numbers)
     else:
-        pairs = chain.from_iterable(read_table(Path(name), columns, source.columns, on_bad) for name in source.table)
+        pairs = chain.from_iterable(
+            read_table(Path(name), columns, source.columns, on_bad, numbers) for name in source.table
+        )
     for pair in pairs:
         yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
 
@@ -103,14 +108,17 @@ def read_source(source: Source, columns: tuple[str, str], on_bad: OnBad = raise_
 HUB_SECONDS = 10.0  # to ask for the newest commit of a data set
 
 
-def _read_dataset(source: Source, columns: tuple[str, str], on_bad: OnBad) -> Iterator[SentencePair]:
+def _read_dataset(
+    source: Source, columns: tuple[str, str], on_bad: OnBad, numbers: Sequence[str]
+) -> Iterator[SentencePair]:
     """Yield the pairs of a data set. `columns` names its columns of both sides."""
     name = f"{source.dataset} ({source.split or 'train'})"
     rows = _load_dataset(source, source.split or "train")
-    rows = rows.select_columns(select_text_columns(rows.column_names, columns, name))
+    rows = rows.select_columns(select_columns(rows.column_names, columns, name, numbers))
     blocks = rows.iter(batch_size=BLOCK_ROWS)
     values = (dict(zip(block, row, strict=True)) for block in blocks for row in zip(*block.values(), strict=True))
-    return make_pairs((Row(number, row) for number, row in enumerate(values, start=1)), columns, name, on_bad)
+    numbered = (Row(number, row) for number, row in enumerate(values, start=1))
+    return make_pairs(numbered, columns, name, on_bad, numbers)
 
 
 def find_revision(dataset: str) -> str | None:
@@ -196,19 +204,21 @@ def load_corpus(
     cache_dir: Path,
     runner: Runner = IN_PROCESS_RUNNER,
     max_bad_rows: int | None = None,
+    numbers: Sequence[str] = (),
 ) -> ParallelCorpus:
     """Return the pairs of a source. Reads the source if it is not cached.
 
-    The languages are those of the configuration. A source may name other languages. Up to `max_bad_rows` rows that
+    The languages are those of the configuration. A source may name other languages. `numbers` names columns of numbers,
+    which are stored as `number_column`. Up to `max_bad_rows` rows that
     cannot be read are left out and logged; if it is None, the first one raises its error. Raises `UserError` with file
     and line if the source cannot be read.
     """
     source.check_may_be_read()
     columns = source.find_columns(src_lang, tgt_lang)
     states = _file_states(source)
-    key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states]
+    key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), [*columns, *numbers], states]
     parts = _divide(source, cache_dir, runner)
-    task = partial(read_part, parts, columns, corpus.SHARD_PAIRS, max_bad_rows)
+    task = partial(read_part, parts, columns, numbers, corpus.SHARD_PAIRS, max_bad_rows)
     stage = Stage("read", cache_dir, key, len(parts), task, _min_text_bytes(source))
     found: list[Shard] = []
     hashes: list[str] = []
@@ -324,22 +334,30 @@ class BadRows:
 
 
 def read_part(
-    parts: Sequence[Part], columns: tuple[str, str], shard_pairs: int, max_bad_rows: int | None, task: int, folder: Path
+    parts: Sequence[Part],
+    columns: tuple[str, str],
+    numbers: Sequence[str],
+    shard_pairs: int,
+    max_bad_rows: int | None,
+    task: int,
+    folder: Path,
 ) -> TaskMetadata:
     """Task: read a part of a source, and write its pairs as shards.
 
     Return name, number of rows and hash of each shard, the names of its files, and the bad rows.
     """
     part, bad = parts[task], BadRows(max_bad_rows)
-    pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, columns, bad)
+    pairs = _read_range(part, bad) if isinstance(part, RowRange) else read_source(part, columns, bad, numbers)
+    kinds = {number_column(name): "float64" for name in numbers}
     files = dict[str, int]()
     written: list[tuple[str, int, str]] = []
     while block := [*islice(pairs, min(corpus.BLOCK_SIZE, shard_pairs))]:
         name = f"{len(written)}.arrow"
-        with TableWriter(folder / name) as table:
+        with TableWriter(folder / name, kinds) as table:
             while block:
-                src, tgt, names, lines = zip(*block, strict=True)
-                table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
+                src, tgt, names, lines, rows = zip(*block, strict=True)
+                indices = [files.setdefault(name, len(files)) for name in names]
+                table.write(src, tgt, indices, lines, *zip(*rows, strict=True))
                 block = [*islice(pairs, min(corpus.BLOCK_SIZE, shard_pairs - table.n_pairs))]
         written.append((name, table.n_pairs, table.hasher.hexdigest()))
     counts = {"bad_rows": bad.listed, "n_bad_rows": bad.n_bad, "n_unpaired": bad.n_unpaired}

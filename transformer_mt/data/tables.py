@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EINVAL
@@ -38,6 +39,7 @@ MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a
 HEADERLESS_KINDS = ("tsv", "csv")  # of tables that may lack a header
 NO_LANGUAGES = ("csv", "html", "ids", "json", "md", "scores", "tmx", "tsv", "txt", "xml")  # suffixes in an archive
 N_SHOWN = 5  # files of an archive in a message
+MAX_SHOWN = 40  # characters of a cell in a message
 UNPACK_REMEDY = "unpack the archive, and pass both files to tmt init, or as data.train: {src: F, tgt: G}"
 TABLE_NAMES = ".tsv, .csv, .jsonl, .tmx (each also compressed), .parquet or .zip"
 
@@ -97,42 +99,70 @@ class Row(NamedTuple):
 
 
 def read_table(
-    path: Path, columns: tuple[str, str], names: Sequence[str] = (), on_bad: OnBad = raise_bad_row
+    path: Path,
+    columns: tuple[str, str],
+    names: Sequence[str] = (),
+    on_bad: OnBad = raise_bad_row,
+    numbers: Sequence[str] = (),
 ) -> Iterator[SentencePair]:
-    """Yield the pairs of a table. `names` are the columns of a table without a header.
+    """Yield the pairs of a table, with their numbers in the columns `numbers`.
 
-    Raises `UserError` with file and line if it cannot be read.
+    `names` are the columns of a table without a header. Raises `UserError` with file and line if it cannot be read.
     """
     if names and table_kind(path) not in HEADERLESS_KINDS:
         raise UserError(f"{path}: only .tsv and .csv lack a header; remove columns, or set src_column and tgt_column")
+    if numbers and table_kind(path) in ("tmx", "zip"):
+        raise UserError(f"{path}: has no columns of numbers, and a filter reads {numbers[0]}: write a .tsv")
     if table_kind(path) == "zip":
         return _read_archive(path, columns, on_bad)
-    return make_pairs(_read_rows(path, names, columns, on_bad), columns, str(path), on_bad)
+    return make_pairs(_read_rows(path, names, columns, on_bad, numbers), columns, str(path), on_bad, numbers)
 
 
-def _read_rows(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
+def _read_rows(
+    path: Path,
+    names: Sequence[str],
+    columns: tuple[str, str] | None,
+    on_bad: OnBad,
+    numbers: Sequence[str] = (),
+) -> Iterator[Row]:
     match table_kind(path):
         case "tsv" | "csv":
-            return _name_cells(path, names, columns, on_bad)
+            return _name_cells(path, names, columns, on_bad, numbers)
         case "jsonl":
             return _read_jsonl(path, on_bad)
         case "parquet":
-            return _read_parquet(path, columns)
+            return _read_parquet(path, columns, numbers)
         case "tmx" if columns:
             return _read_tmx(path, columns, on_bad)
         case _:
             raise UserError(f"{path}: a table ends in {TABLE_NAMES}")
 
 
-def make_pairs(rows: Iterable[Row], columns: tuple[str, str], name: str, on_bad: OnBad) -> Iterator[SentencePair]:
+def make_pairs(
+    rows: Iterable[Row], columns: tuple[str, str], name: str, on_bad: OnBad, numbers: Sequence[str] = ()
+) -> Iterator[SentencePair]:
     """Yield the pairs of rows, from two columns or from a column `translation` that holds a dictionary."""
     for line, values in rows:
         try:
             src, tgt = _get_texts(_unnest(values), columns, f"{name}:{line}")
+            found = tuple(_get_number(values, column, f"{name}:{line}") for column in numbers)
         except UserError as error:
             on_bad(error)
         else:
-            yield SentencePair(src, tgt, name, line)
+            yield SentencePair(src, tgt, name, line, found)
+
+
+def _get_number(row: Mapping[str, object], column: str, where: str) -> float:
+    """Return the number in a column. Raises `UserError` if there is none."""
+    value = row.get(column)
+    try:
+        number = math.nan if isinstance(value, bool) else float(cast(Any, value))
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isnan(number):
+        shown = json.dumps(value, ensure_ascii=False, default=str)[:MAX_SHOWN] if column in row else "nothing"
+        raise UserError(f"{where}: column {column} holds {shown} instead of a number, which a filter reads")
+    return number
 
 
 def _get_texts(row: Mapping[str, object], columns: tuple[str, str], where: str) -> Iterator[str]:
@@ -151,12 +181,15 @@ def _get_texts(row: Mapping[str, object], columns: tuple[str, str], where: str) 
         yield text
 
 
-def _check_columns(names: Sequence[str], columns: tuple[str, str], where: str) -> None:
+def _check_columns(names: Sequence[str], columns: Sequence[str], where: str, numbers: Sequence[str] = ()) -> None:
+    found = ", ".join(names)
     for column in columns:
         if column not in names:
             header = f"or name the columns {', '.join(columns)} in its header"
-            found = ", ".join(names)
             raise UserError(f"{where}: no column {column}; it has {found}: set src_column and tgt_column,\n{header}")
+    for column in numbers:
+        if column not in names:
+            raise UserError(f"{where}: no column {column}, which a filter reads (data.filters); it has {found}")
 
 
 def _check_header(names: list[str], where: str) -> list[str]:
@@ -166,11 +199,10 @@ def _check_header(names: list[str], where: str) -> list[str]:
     return names
 
 
-def select_text_columns(names: list[str], columns: tuple[str, str], where: str) -> list[str]:
+def select_columns(names: list[str], columns: tuple[str, str], where: str, numbers: Sequence[str] = ()) -> list[str]:
     """Return the columns to read. Others may hold audio or images, which need further packages."""
-    if "translation" not in names:
-        _check_columns(names, columns, where)
-    return [name for name in names if name in ("translation", *columns)]
+    _check_columns(names, () if "translation" in names else columns, where, numbers)
+    return [name for name in names if name in ("translation", *columns, *numbers)]
 
 
 def read_cells(path: Path, on_bad: OnBad = raise_bad_row) -> Iterator[tuple[int, list[str]]]:
@@ -206,7 +238,9 @@ def _read_csv(path: Path, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
             yield first_line, fields
 
 
-def _name_cells(path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad) -> Iterator[Row]:
+def _name_cells(
+    path: Path, names: Sequence[str], columns: tuple[str, str] | None, on_bad: OnBad, numbers: Sequence[str]
+) -> Iterator[Row]:
     rows = read_cells(path, on_bad)
     source, hint = "columns", "; name all, with _ for those that are not read"
     if not names:
@@ -216,7 +250,7 @@ def _name_cells(path: Path, names: Sequence[str], columns: tuple[str, str] | Non
         source, hint = f"line {header[0]}", ""
         names = _check_header(header[1], f"{path}:{header[0]}")
     if columns:
-        _check_columns(names, columns, str(path))
+        _check_columns(names, columns, str(path), numbers)
     for line, cells in rows:
         if len(cells) == len(names):
             yield Row(line, dict(zip(names, cells, strict=True)))
@@ -239,7 +273,7 @@ def _read_jsonl(path: Path, on_bad: OnBad) -> Iterator[Row]:
             on_bad(UserError(f'{path}:{number}: not a JSON object such as {{"en": "...", "de": "..."}}'))
 
 
-def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
+def _read_parquet(path: Path, columns: tuple[str, str] | None, numbers: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a Parquet file, with these columns only."""
     import pyarrow
     import pyarrow.parquet
@@ -249,7 +283,7 @@ def _read_parquet(path: Path, columns: tuple[str, str] | None) -> Iterator[Row]:
     try:
         file = cast(Any, pyarrow.parquet).ParquetFile(path)
         names = _check_header(file.schema_arrow.names, str(path))
-        selected = names if columns is None else select_text_columns(names, columns, str(path))
+        selected = names if columns is None else select_columns(names, columns, str(path), numbers)
         rows = (row for block in file.iter_batches(BLOCK_ROWS, columns=selected) for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
     except unreadable as error:

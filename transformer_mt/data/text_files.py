@@ -68,6 +68,7 @@ class SentencePair(NamedTuple):
     tgt: str
     file: str
     line: int
+    numbers: tuple[float, ...] = ()  # of the columns that filters read
 
 
 def has_letters(text: str) -> bool:

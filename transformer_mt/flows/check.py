@@ -1,15 +1,21 @@
-"""Check the corpora of a configuration, and write a repaired copy of them."""
+"""Check the corpora and vocabularies of a configuration, and write a repaired copy of the corpora."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+from shlex import quote
 
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.rendering import list_changes, render_yaml
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import (
     load_held_out,
@@ -17,11 +23,13 @@ from transformer_mt.flows.prepare import (
     load_sources,
     make_tokenizers,
 )
+from transformer_mt.system.log import label_piece
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
+from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.repair import RepairReport, repair_sources
-from transformer_mt.tools.quality.score_filters import ScoreFilter
 
+MAX_EXAMPLES = 3  # lines that are shown because decoding does not restore them
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 
 
@@ -41,14 +49,12 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, runner: Runne
 def repair_corpus(config: Config, folder: Path) -> RepairReport:
     """Write a repaired copy of `data.train` and a configuration that trains on it into a new folder.
 
-    Raises `UserError` if the folder exists, the text cannot be read, most pairs would be removed, or a filter belongs
-    to the lines of the text before the repair.
+    Raises `UserError` if the folder exists, the text cannot be read, most pairs would be removed, or a filter reads
+    a column.
     """
     for filter_ in config.data.filters:
-        if isinstance(filter_, ScoreFilter):
-            raise filter_.make_error(
-                "has one score per line, and the repair changes the lines: remove this filter first"
-            )
+        if isinstance(filter_, ColumnFilter):
+            raise filter_.make_error("the repaired copy has no column of numbers: remove this filter first")
     name = f"{config.name}-repaired"
 
     def render(data: DataConfig) -> str:
@@ -56,3 +62,46 @@ def repair_corpus(config: Config, folder: Path) -> RepairReport:
 
     load, held_out = partial(load_source, config), load_held_out(config)
     return repair_sources(config.data, folder, folder / f"{name}.yaml", render, load, held_out)
+
+
+def suggest_next_command(config_path: str) -> str:
+    """Return what follows a repair: `tmt init` if its configuration has nothing but languages and one pair of files."""
+    config = configuration.load(Path(config_path))
+    corpus = (("data", "src_lang"), ("data", "tgt_lang"), ("data", "train"))
+    has_settings = any(change.path[:2] not in corpus for change in list_changes(config))
+    if has_settings or isinstance(config.data.train, tuple):
+        return f"tmt train --config {quote(config_path)}"
+    return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
+
+
+# --- vocabularies -----------------------------------------------------------------------------------------------------
+
+
+def show_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
+    """Return the tokens of a line, with spaces shown as ▁, and their ids."""
+    (ids,) = tokenizer.encode([line])
+    return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))
+
+
+def describe_vocabularies(tokenizers: TokenizerPair, pairs: ParallelCorpus) -> Iterator[str]:
+    """Yield statistics of both vocabularies on some pairs, and the first lines that decoding does not restore."""
+    for tokenizer, lines, side in (
+        (tokenizers.src, pairs.column("src"), "src"),
+        (tokenizers.tgt, pairs.column("tgt"), "tgt"),
+    ):
+        yield f"{side}, validation pairs"
+        ids = tokenizer.encode(lines)
+        n_words, n_pieces = sum(len(line.split()) for line in lines), sum(map(len, ids))
+        n_unknown = sum(each.count(tokenizer.unk_id) for each in ids)
+        changed = [row for row in zip(count(1), lines, tokenizer.decode(ids), strict=False) if row[1] != row[2]]
+        yield f"  vocabulary            {tokenizer.vocab_size:,}"
+        yield f"  lines                 {len(lines):,}"
+        yield f"  words                 {n_words:,} (between white space)"
+        yield f"  pieces                {n_pieces:,}"
+        yield f"  pieces per word       {n_pieces / max(1, n_words):.3f}"
+        yield f"  characters per piece  {sum(map(len, lines)) / max(1, n_pieces):.3f}"
+        yield f"  unknown               {n_unknown / max(1, n_pieces):.2%} of the pieces"
+        yield f"  round trip            {1 - len(changed) / len(lines):.2%} of the lines are restored exactly"
+        for number, line, decoded in changed[:MAX_EXAMPLES]:
+            yield f"    line {number}: {json.dumps(line, ensure_ascii=False)}"
+            yield f"       became {json.dumps(decoded, ensure_ascii=False)}"

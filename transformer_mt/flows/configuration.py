@@ -37,6 +37,7 @@ from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
+from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
 from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.training_config import (
@@ -142,6 +143,11 @@ class DataSection(DataConfig):
     modifiers: ModifierConfig = ModifierConfig()
     """random modifications of training pairs, which make the model robust"""
 
+    @property
+    def number_columns(self) -> tuple[str, ...]:
+        """Return the columns that filters read, each once."""
+        return tuple(dict.fromkeys(filter_.name for filter_ in self.filters if isinstance(filter_, ColumnFilter)))
+
 
 class ValidationSection(ValidationConfig):
     """Validation: loss, scores of greedy translations of raw text, and behaviour tests."""
@@ -200,14 +206,6 @@ class Config(Section):
     """translation by beam search or sampling; validation uses only maximum lengths, batch size and tag"""
     keep: KeepConfig = KeepConfig()
     """checkpoints to keep"""
-
-    def allow_commands(self) -> None:
-        """Let the filter `command` run, if the user has named the file of this configuration.
-
-        Only flows that train, prepare or check call this. Reading a run never runs a command of its configuration.
-        """
-        for filter_ in self.data.filters:
-            filter_.allow_commands()
 
     def find_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield each contradiction between sections: the key to blame, and a message with the remedy."""
@@ -276,10 +274,17 @@ class Config(Section):
             number, message = unreachable
             yield ("data", "stages", number), message
         for index, filter_ in enumerate(self.data.filters):
-            if filter_.name == "overlap" and not (self.data.validation or self.data.test):
+            if filter_.kind == "overlap" and not (self.data.validation or self.data.test):
                 yield (
-                    (*FILTERS_PATH, index, filter_.name),
+                    (*FILTERS_PATH, index, filter_.kind),
                     "there is nothing to compare with: set data.validation or data.test, or remove this filter",
+                )
+            if isinstance(filter_, ColumnFilter) and not all(
+                source.table or source.dataset for source in self.data.train_sources
+            ):
+                yield (
+                    (*FILTERS_PATH, index, filter_.kind),
+                    "needs tables: `paste` text files and scores to a .tsv, and set table and columns in data.train",
                 )
 
     def _held_out_tags(self) -> Iterator[tuple[KeyPath, str | None]]:
@@ -327,7 +332,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
-    return _validate(read_inherited(path, _is_merged), path, overrides, is_named_file=True)
+    return _validate(read_inherited(path, _is_merged), path, overrides)
 
 
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
@@ -366,7 +371,7 @@ def _refuse_outside_data(config: Config, run: RunFolder, overridden: Collection[
             )
 
 
-def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file: bool = False) -> Config:
+def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
@@ -382,9 +387,9 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str], *, is_named_file
     except ValidationError as error:
         raise UserError("\n".join(cut_list(_describe_errors(error, tree)))) from None
     for number, filter_ in enumerate(config.data.filters):
-        place: KeyPath = (*FILTERS_PATH, number, filter_.name)
+        place: KeyPath = (*FILTERS_PATH, number, filter_.kind)
         locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
-        filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}, is_named_file))
+        filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.find_conflicts()]
     if conflicts:
         raise UserError("\n".join(cut_list(conflicts)))

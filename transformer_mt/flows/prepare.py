@@ -141,9 +141,9 @@ def load_split(config: Config, name: str, runner: Runner = IN_PROCESS_RUNNER) ->
 def load_source(config: Config, source: Source, runner: Runner = IN_PROCESS_RUNNER) -> ParallelCorpus:
     """Return the text of a source, unfiltered. Held-out text has no bad rows, so that scores are comparable."""
     data = config.data
-    max_bad_rows = data.max_bad_rows if source in data.train_sources else None
+    max_bad_rows, numbers = (data.max_bad_rows, data.number_columns) if source in data.train_sources else (None, ())
     try:
-        return load_corpus(source, data.src_lang, data.tgt_lang, Path(data.cache_dir), runner, max_bad_rows)
+        return load_corpus(source, data.src_lang, data.tgt_lang, Path(data.cache_dir), runner, max_bad_rows, numbers)
     except MissingFileError as error:
         configured = [*((("train",), each) for each in data.train_sources), *data.iterate_held_out_sources()]
         keys = next((keys for keys, each in configured if each == source), None)
@@ -187,9 +187,9 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
     from transformer_mt.tools.quality.filter_pipeline import iterate_affected
 
     filters = config.data.filters
-    numbers = [number for number, filter_ in enumerate(filters) if filter_.name == name]
+    numbers = [number for number, filter_ in enumerate(filters) if filter_.kind == name]
     if not numbers:
-        listed = ", ".join(dict.fromkeys(filter_.name for filter_ in filters)) or "none"
+        listed = ", ".join(dict.fromkeys(filter_.kind for filter_ in filters)) or "none"
         raise UserError(f"data.filters: does not contain {name}; add it, to see what it removes (present: {listed})")
     for source in config.data.train_sources:
         corpus = load_source(config, source)

@@ -25,8 +25,8 @@ from transformer_mt.model.cpu_kernels import (
     uses_cpu_kernels,
 )
 from transformer_mt.model.cuda_kernels import packed_attention
+from transformer_mt.model.linear_and_norm import FusedLinear, Linear, dropout, make_norm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.modules import FusedLinear, Linear, dropout, make_norm
 from transformer_mt.model.packing import PackedMask
 from transformer_mt.model.positions import Rotation, rotate
 
@@ -51,10 +51,6 @@ class KeysValues(NamedTuple):
     values: Tensor  # [B, G, S, E]
 
 
-AttentionFunction = Callable[[Tensor, KeysValues, Mask, float], Tensor]
-"""Computes the context from queries, keys and values, mask and dropout rate, like `attend`."""
-
-
 class MultiHeadAttention(nn.Module):
     """Attention with its projections.
 
@@ -62,8 +58,12 @@ class MultiHeadAttention(nn.Module):
     projects all three from one input (`project`). Cross-attention projects the queries from the target, and the keys
     and values from the encoder output.
 
-    Inference computes the projections itself, and then calls the same `split`, `prepare_queries` and `prepare_keys`.
+    Inference computes the projections itself, and then calls the same `split`, `prepare_queries` and `prepare_keys`,
+    and `infer` instead of `attend`. So a variant of attention changes these methods and functions, and no other module.
     """
+
+    weights: Tensor | None = None
+    """Attention weights of the last pass, after `record_weights`. [B, H, T, S]"""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -76,7 +76,8 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear(d_model, d_model, config.attention_output_bias)
         self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
-        self.attend: AttentionFunction = attend
+        self.attend: Callable[[Tensor, KeysValues, Mask, float], Tensor] = attend
+        self.infer: Callable[[Tensor, KeysValues, Tensor], Tensor] = infer_attention
 
     def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, KeysValues]:
         """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]."""
@@ -114,6 +115,16 @@ class MultiHeadAttention(nn.Module):
     def prepare_keys(self, keys: Tensor, rotation: Rotation | None = None) -> Tensor:
         """Normalise and rotate keys. [B, G, L, E] -> [B, G, L, E]."""
         return rotate(self.key_norm(keys).to(keys.dtype), rotation)
+
+    def record_weights(self) -> None:
+        """Let each later pass without packed sentences store its attention weights."""
+
+        def attend_and_record(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float) -> Tensor:
+            assert not isinstance(mask, PackedMask)
+            context, self.weights = explicit_attention(queries, keys_values, mask, dropout_rate)
+            return context
+
+        self.attend = attend_and_record
 
 
 def attend(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float = 0.0) -> Tensor:

@@ -19,17 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import (
-    KeysValues,
-    MultiHeadAttention,
-    expand_mask,
-    infer_attention,
-    padding_mask,
-)
+from transformer_mt.model.attention import KeysValues, MultiHeadAttention, expand_mask, padding_mask
 from transformer_mt.model.cpu_kernels import make_product, masked_score, slice_sources
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
-from transformer_mt.model.modules import LayerNorm, linear
+from transformer_mt.model.linear_and_norm import LayerNorm, linear
 from transformer_mt.model.positions import Positions, PositionTable, Rotation
 from transformer_mt.model.transformer import Stack, Transformer
 
@@ -178,7 +172,7 @@ class _Attention:
 
     def __init__(self, attention: MultiHeadAttention, *, is_self: bool) -> None:
         """In cross-attention, only the queries are projected here: the memory has keys and values."""
-        self._attention = attention
+        self._attention, self._infer = attention, attention.infer
         weight, bias = attention.queries_keys_values.get_weight_and_bias()
         n_projected = len(weight) if is_self else attention.n_heads * attention.d_head
         self._project = make_projection(weight[:n_projected], None if bias is None else bias[:n_projected])
@@ -198,7 +192,7 @@ class _Attention:
 
     def _attend(self, queries: Tensor, keys_values: KeysValues, mask: Tensor) -> Tensor:
         """Attend and project the output. [B, H, L, E], 2 x [B, G, C, E], a mask of `_Stack.expand_mask` -> [N, D]."""
-        context = infer_attention(queries, keys_values, mask).transpose(1, 2)  # [B, L, H, E]
+        context = self._infer(queries, keys_values, mask).transpose(1, 2)  # [B, L, H, E]
         return self._output(context.flatten(2).flatten(0, 1))
 
 

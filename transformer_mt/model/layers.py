@@ -10,8 +10,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import Mask, MultiHeadAttention
+from transformer_mt.model.linear_and_norm import Dropout, FusedLinear, Linear, make_norm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.modules import Dropout, FusedLinear, Linear, make_norm
 from transformer_mt.model.positions import Rotation
 
 Sublayer = Callable[[Tensor], Tensor]

@@ -8,17 +8,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import chain
 from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import KeysValues, Mask, causal_mask, explicit_attention, padding_mask
+from transformer_mt.model.attention import Mask, MultiHeadAttention, causal_mask, padding_mask
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
+from transformer_mt.model.linear_and_norm import Dropout, Linear, initialise, make_norm
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.model.modules import Dropout, Linear, initialise, make_norm
 from transformer_mt.model.packing import PackedMask, Packing, PackingPair
 from transformer_mt.model.positions import Positions, Rotation, make_positions, make_rotary
 
@@ -197,6 +196,29 @@ class Transformer(nn.Module):
         return logits
 
 
+# --- chunks of logits -------------------------------------------------------------------------------------------------
+
+CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
+"""Maximum size of a chunk of logits, by device type: on a CPU, about the size of its caches."""
+DEFAULT_CHUNK_BYTES = 1 << 25
+
+
+def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
+    """Return the flat indices of the `n_labels` labels that are not padding. [B, T] -> [N].
+
+    The caller passes `n_labels`, so that a GPU need not synchronise to count them.
+    """
+    is_real = labels.flatten() != pad_id  # [B * T]
+    if labels.device.type == "mps":  # MPS has `nonzero_static` only from torch 2.12 on
+        return is_real.nonzero()[:, 0]
+    return torch.nonzero_static(is_real, size=n_labels)[:, 0]
+
+
+def chunk_rows(device: torch.device, row_bytes: int) -> int:
+    """Return the number of rows of a chunk, at least 1."""
+    return max(1, CHUNK_BYTES.get(device.type, DEFAULT_CHUNK_BYTES) // row_bytes)
+
+
 # --- attention weights ------------------------------------------------------------------------------------------------
 
 
@@ -228,19 +250,10 @@ def _record(model: Transformer, src: Tensor, tgt_in: Tensor, *kinds: tuple[str, 
     """
     assert not model.training
     twin = copy.deepcopy(model, {id(each): each for each in chain(model.parameters(), model.buffers())})
-    weights: list[list[Tensor]] = []
-    for stack, attention in kinds:
-        weights.append([])
-        for layer in cast(Stack, getattr(twin, stack)).layers:
-            getattr(layer, attention).attend = partial(_attend_and_record, weights[-1])
+    attentions: list[list[MultiHeadAttention]] = [
+        [getattr(layer, name) for layer in getattr(twin, stack).layers] for stack, name in kinds
+    ]
+    for attention in chain(*attentions):
+        attention.record_weights()
     twin(src, tgt_in)
-    return weights
-
-
-def _attend_and_record(
-    weights: list[Tensor], queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float
-) -> Tensor:
-    assert not isinstance(mask, PackedMask)
-    context, found = explicit_attention(queries, keys_values, mask, dropout_rate)
-    weights.append(found)
-    return context
+    return [[cast(Tensor, attention.weights) for attention in kind] for kind in attentions]

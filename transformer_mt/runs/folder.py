@@ -335,7 +335,11 @@ class RunFolder:
             path, _, value = removed.partition("=")
             *sections, key = path.split(".")
             found = _find_section(tree, sections)
-            if value in ("", found.get(key)):
+            given = found.get(key)
+            if isinstance(given, list):  # of filters
+                items = cast(list[object], given)
+                found[key] = [item for item in items if not (isinstance(item, dict) and value in item)]
+            elif value in ("", given):
                 found.pop(key, None)
         return tree
 

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -56,19 +55,6 @@ def job_id() -> str | None:
 def restart_count() -> int:
     """Return how often `torchrun` has restarted this job, or SLURM has requeued it."""
     return sum(int(os.environ.get(name, "0")) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
-
-
-@contextmanager
-def exit_on_sigterm() -> Generator[None]:
-    """Let SIGTERM raise `SystemExit`, so that cleanup code runs, also before the training loop."""
-    if threading.current_thread() is not threading.main_thread():  # only this one can set handlers
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 ANSWER_SECONDS = 0.4

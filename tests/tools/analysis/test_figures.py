@@ -270,20 +270,18 @@ def images(run: Path) -> dict[str, list[int]]:
     return {tag: [image.step for image in events.Images(tag)] for tag in tags["images"]}
 
 
-def test_tensorboard_shows_the_images(tiny_run: Path) -> None:
-    expected = {"plots/schedule": [1], "plots/lengths": [1], "plots/positions": [1], "plots/attention": [4, 8, 12]}
-    assert images(tiny_run) == expected
+@pytest.mark.usefixtures("in_tiny", "with_figures")
+def test_tensorboard_shows_the_images_up_to_the_last_step(tmt: Tmt, tmp_path: Path) -> None:
+    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "train.max_steps=8")
+    assert tmt(*command).returncode == 0
+    expected = {"plots/schedule": [1], "plots/lengths": [1], "plots/positions": [1], "plots/attention": [4, 8]}
+    assert images(tmp_path / "tiny") == expected
+    assert tmt(*command, "--checkpoint", "4").returncode == 0
+    assert images(tmp_path / "tiny") == expected
 
 
-def test_tensorboard_shows_no_images_without_probes(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("in_tiny", "with_figures")
+def test_tensorboard_shows_no_images_without_probes(tmt: Tmt, tmp_path: Path) -> None:
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "validation.probes=0", "train.max_steps=4")
     assert tmt(*command).returncode == 0
     assert images(tmp_path / "tiny") == {}
-
-
-@pytest.mark.slow
-def test_resuming_earlier_removes_later_images(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
-    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "model.positions=none")
-    assert tmt(*command, "train.max_steps=8").returncode == 0
-    assert tmt(*command, "train.max_steps=8", "--checkpoint", "4").returncode == 0
-    assert images(tmp_path / "tiny") == {"plots/schedule": [1], "plots/lengths": [1], "plots/attention": [4, 8]}

@@ -20,7 +20,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows import configuration
-from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.model_config import ModelConfig, StackConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
@@ -145,6 +145,25 @@ def test_every_enumerated_model_setting_is_either_tested_or_refused() -> None:
             assert refused == ([] if is_tested else [key]), f"{key}: {value}"
 
 
+class ExtendedStack(StackConfig):
+    """A stack with a key that the export does not know."""
+
+    score_limit: float | None = None
+
+
+class ExtendedModel(ModelConfig):
+    """A model with a variant that the export does not know."""
+
+    score_limit: float | None = None
+    encoder: StackConfig = ExtendedStack()
+
+
+def test_an_unknown_model_key_is_refused_unless_it_has_its_default() -> None:
+    assert not list(find_unsupported_model_keys(ExtendedModel()))
+    changed = ExtendedModel(score_limit=50.0, encoder=ExtendedStack(score_limit=30.0))
+    assert [key for key, _ in find_unsupported_model_keys(changed)] == ["score_limit", "encoder.score_limit"]
+
+
 def test_qk_norm_would_give_wrong_scores(make_translator: MakeTranslator, tmp_path: Path) -> None:
     """If a later CTranslate2 fails this test, it supports `qk_norm` and the refusal can be removed."""
     from ctranslate2.specs import common_spec
@@ -221,7 +240,7 @@ def test_the_pad_token_has_no_probability(make_translator: MakeTranslator, tmp_p
 def test_unsupported_settings_are_found_without_ctranslate2_and_torch() -> None:
     code = (
         "import sys; from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys\n"
-        "from transformer_mt.model.model_config import ModelConfig\n"
+        "from transformer_mt.model.model_config import ModelConfig, StackConfig\n"
         "assert list(find_unsupported_model_keys(ModelConfig(qk_norm=True)))\n"
         "sys.exit('torch' in sys.modules or 'ctranslate2' in sys.modules)"
     )

@@ -16,9 +16,9 @@ import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error
 
 from transformer_mt import Translator
-from transformer_mt.cli.export import write_weights_folder
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
+from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools import export as tools_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, load_translator

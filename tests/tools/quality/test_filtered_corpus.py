@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -51,18 +50,16 @@ def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus) -> 
     def count_results() -> int:
         return len([*Path("cache").glob("filter-*/stage.json")])
 
-    Path("scores").write_text("1\n2\n")
     corpus = write_corpus([("a", "x"), ("b", "y")])
     other = write_corpus([("c", "z")], "news")
-    filters = {"score": {"file": "scores", "min": 2}}
+    filters = {"regex": {"drop": "a"}}
     assert [*apply(corpus, filters)] == [*apply(corpus, filters)] == [("b", "y")]
     assert apply(corpus, filters).filters == apply(corpus, filters).filters
     (result,) = Path("cache").glob("filter-*/stage.json")
     written = result.stat().st_mtime_ns
     apply(corpus, filters)
     assert result.stat().st_mtime_ns == written and count_results() == 1
-    os.utime("scores", ns=(1, 1))
-    apply(corpus, filters)
+    apply(corpus, {"regex": {"drop": "x"}})
     assert count_results() == 2
     apply(corpus, "overlap", news=other)
     apply(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
@@ -155,7 +152,7 @@ def test_clean_text_loses_few_pairs_to_a_filter(language: str, workdir: Path) ->
         lines = (MULTI30K / f"train.{name}").read_text(encoding="utf-8").splitlines(keepends=True)
         (workdir / f"t.{name}").write_text("".join(lines[:4000]), encoding="utf-8")
     corpus = load_corpus(Source(src=("t.en",), tgt=(f"t.{language}",)), "en", language, Path("cache"))
-    filters = [name for name in FILTERS if name not in ("normalize", "overlap", "regex", "score", "command")]
+    filters = [name for name in FILTERS if name not in ("normalize", "overlap", "regex", "column")]
     for report in apply(corpus, *filters, tgt=language).filters:
         limit = 0.015 if report.name == "unrelated" else 0.002  # its lexicons know little after 4,000 pairs
         assert report.n_affected <= limit * report.n_seen, report

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.errors import UserError
-from transformer_mt.tools.quality.filter_base import Filter, FilterLocation
+from transformer_mt.tools.quality.filter_base import Filter
 from transformer_mt.tools.quality.filter_pipeline import filter_corpus, iterate_affected
 from transformer_mt.tools.quality.quality_config import FilterList
 
@@ -39,13 +37,7 @@ RU: Pairs = [
 
 
 def parse(*filters: Any) -> tuple[Filter, ...]:
-    """Return filters whose commands may run, as those of a configuration that the user trains with."""
-    parsed: tuple[Filter, ...] = TypeAdapter(FilterList).validate_python(list(filters))
-    for number, filter_ in enumerate(parsed):
-        if filter_.name == "command":
-            filter_.set_location(FilterLocation(number, {}, is_named_file=True))
-            filter_.allow_commands()
-    return parsed
+    return TypeAdapter(FilterList).validate_python(list(filters))
 
 
 @pytest.fixture
@@ -141,51 +133,12 @@ def test_a_small_corpus_is_not_judged_by_its_own_lexicon(apply: Apply, capsys: p
     assert "filter unrelated removes nothing from fewer than 1,000 pairs" in capsys.readouterr().err
 
 
-# --- scores from outside ----------------------------------------------------------------------------------------------
-
 NUMBERED: Pairs = [(f"source {i}", f"target {i}") for i in range(10)]
 
 
-def test_scores_belong_to_the_unfiltered_pairs(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
-    with gzip.open("scores.gz", "wt") as file:
-        file.write("".join(f"{i / 10}\n" for i in range(9)) + "nan\n")
-    found = apply(NUMBERED, {"regex": {"drop": "[0367]"}}, {"score": {"file": "scores.gz", "min": 0.2, "max": 0.8}})
-    assert [*found] == [NUMBERED[i] for i in (2, 4, 5, 8)]
-
-
-def test_command_scores_the_pairs_that_are_left(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command reads all of its input before it writes, as a scorer that sorts by length does."""
-    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
-    command = {"command": {"run": "sort -s -k1,1 | tee seen.tsv | sed 's/.* //'", "min": 4}}
-    scored = apply(NUMBERED, {"regex": {"drop": "[05]"}}, command, {"command": {"run": "awk '{print NR}'", "max": 2}})
-    assert Path("seen.tsv").read_text() == "".join(f"source {i}\ttarget {i}\n" for i in range(10) if i not in (0, 5))
-    assert [*scored] == [NUMBERED[4], NUMBERED[6]]
-    assert [report.name for report in scored.filters][1:] == ["command (data.filters.1)", "command (data.filters.2)"]
-    assert not [path for path in Path("cache").rglob("*") if path.name.startswith("command.")]
-
-
-@pytest.mark.parametrize(
-    ("filter_", "message"),
-    [
-        ({"score": {"file": "none", "min": 0}}, "data.filters.score.file: none: no such file"),
-        ({"score": {"file": "short", "min": 0}}, "short has 1 lines, and data.train has 10 pairs; write one score"),
-        ({"score": {"file": "words", "min": 0}}, 'words: line 4 is not a number: "four"'),
-        ({"command": {"run": "echo no model >&2; exit 3", "min": 0}}, "failed with status 3: no model; run it by hand"),
-        ({"command": {"run": f"false {'x' * 5000}", "min": 0}}, "the command failed with status 1; run it by hand"),
-        ({"command": {"run": "seq 4", "min": 0}}, "the command wrote 4 lines for 10 pairs; it must write one"),
-        ({"command": {"run": "cat", "min": 0}}, 'output of the command: line 1 is not a number: "source 0'),
-        ({"command": {"run": "cat >/dev/null; printf '\\377\\n'", "min": 0}}, "line 1 is not a number"),
-        ({"length": {"min": 3}}, "no pair of 10 is left (removed: length 10); loosen this filter or remove it"),
-    ],
-)
-def test_error_names_key_and_remedy(filter_: Any, message: str, apply: Apply) -> None:
-    Path("short").write_text("1\n")
-    Path("words").write_text("1\n2\n3\nfour\n" + "5\n" * 6)
-    with pytest.raises(UserError) as caught:
-        apply(NUMBERED, filter_)
-    assert message in str(caught.value) and str(caught.value).startswith("data.filters.")
-    assert {path.suffix for path in Path("cache").glob("*filtered*")} <= {".lock"}  # neither a result nor a part
+def test_a_filter_that_leaves_nothing_is_an_error(apply: Apply) -> None:
+    with pytest.raises(UserError, match=r"^data\.filters\.length: no pair of 10 is left \(removed: length 10\)"):
+        apply(NUMBERED, {"length": {"min": 3}})
 
 
 def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
@@ -220,12 +173,3 @@ def test_near_overlap_finds_similar_text(apply: Apply) -> None:
     found = apply(GOOD, "near_overlap", **held_out)
     assert [*found] == GOOD[1:]
     assert found.filters[0].examples[0].reason == "target is 93% similar to that of pair 2 of news"
-
-
-@pytest.mark.parametrize(("number", "error"), [("INT", KeyboardInterrupt), ("TERM", SystemExit)])
-def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[BaseException], apply: Apply) -> None:
-    command = f"echo $$ > pid; sleep 0.5; kill -{number} {os.getpid()}; exec sleep 600"  # once it has started
-    with pytest.raises(error):
-        apply(NUMBERED, {"command": {"run": command, "min": 0}})
-    with pytest.raises(ProcessLookupError):
-        os.killpg(int(Path("pid").read_text(encoding="utf-8")), 0)

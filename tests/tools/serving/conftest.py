@@ -14,8 +14,8 @@ from serving_helpers import ENDLESS, GatedModel
 from starlette.testclient import TestClient
 
 from transformer_mt.tools.serving.app import make_app
+from transformer_mt.tools.serving.limits import ApiKeys, Limits
 from transformer_mt.tools.serving.models import ModelOptions, ServedModel
-from transformer_mt.tools.serving.requests import ApiKeys, Limits
 from transformer_mt.tools.serving.service import TranslationService
 
 OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {"n_best": 1})

@@ -41,6 +41,8 @@ def test_json_and_a_form_get_the_same_translation(client: TestClient, translator
     fields = {"q": "one two three", **EN_DE}
     assert client.post("/translate", json=fields).json() == {"translatedText": expected}
     assert client.post("/translate", data=fields).json() == {"translatedText": expected}
+    raw = b"q=one two three&source=en&target=de"  # as curl -d sends it
+    assert client.post("/translate", content=raw, headers={"Content-Type": FORM}).json() == {"translatedText": expected}
 
 
 def test_a_list_gets_a_list(client: TestClient, translator: Translator) -> None:
@@ -49,14 +51,9 @@ def test_a_list_gets_a_list(client: TestClient, translator: Translator) -> None:
     assert repeated.json()["translatedText"] == translator.translate(SENTENCES)
 
 
-def test_lines_of_a_text_are_translated_one_by_one(client: TestClient, translator: Translator) -> None:
-    expected = "\n".join(translator.translate(["one two", "", "three"]))
-    assert translate(client, "one two\r\n\nthree")["translatedText"] == expected
-
-
 def test_the_answer_equals_that_of_tmt_translate(client: TestClient, tiny_run: Path, tmt: Any) -> None:
     """A line that is longer than the training pairs is split in the same way."""
-    text = "One two three. " * 40 + "\neight six\n</s> <s>\n"
+    text = "One two three. " * 40 + "\r\n\neight six\n</s> <s>\n"
     expected = tmt("translate", tiny_run, "--threads", 1, stdin=text.encode()).stdout
     assert translate(client, text)["translatedText"] + "\n" == expected + "\n"
 
@@ -132,114 +129,61 @@ def test_languages_and_models_are_listed(client: TestClient) -> None:
     assert model["maxAlternatives"] == 4
 
 
-def test_other_codes_of_a_language_find_its_model(client: TestClient) -> None:
-    expected = translate(client, "one")
-    assert translate(client, "one", source="eng", target="DEU") == expected
-
-
-@pytest.mark.parametrize("format", ["text/plain", "application/x-ndjson"])
-def test_a_stream_of_lines_is_translated(client: TestClient, translator: Translator, format: str) -> None:
-    lines = [*SENTENCES, ""] * 20
-    rows = lines if format == "text/plain" else [json.dumps({"q": line}) for line in lines]
-    body = "\n".join(rows).encode() + b"\n"
-    pieces = (body[start : start + 77] for start in range(0, len(body), 77))
-    url = "/translate_lines?source=en&target=de"
-    answer = client.post(url, content=pieces, headers={"Content-Type": format})
-    assert answer.status_code == 200
-    found = answer.text.removesuffix("\n").split("\n")
-    if format != "text/plain":
-        found = [json.loads(line)["translatedText"] for line in found]
-    assert found == translator.translate(lines)
-
-
-def test_a_wrong_line_of_a_json_stream_does_not_end_it(client: TestClient) -> None:
-    body = b'{"q": "one"}\n{"q": 5}\nnonsense\n\xff\n{"q": "two"}'
-    url, headers = "/translate_lines?source=en&target=de", {"Content-Type": "application/x-ndjson"}
-    lines = [json.loads(line) for line in client.post(url, content=body, headers=headers).text.splitlines()]
-    assert [list(line) for line in lines] == [["translatedText"], ["error"], ["error"], ["error"], ["translatedText"]]
-
-
-def test_wrong_streams_are_refused(client: TestClient) -> None:
-    text = {"Content-Type": "text/plain"}
-    url = "/translate_lines?source=en&target=de"
-    assert_error(client.post(url, content=b"one\n\xff\n", headers=text), 400, "UTF-8")
-    assert_error(client.post(url, content=b"x" * 10_001, headers=text), 413)
-    assert_error(client.post(url, content=b"x" * 1_000_000, headers=text), 413)
-    assert_error(client.post(url, json={}), 415)
-    assert_error(client.post("/translate_lines?source=en", content=b"x", headers=text), 400, "target")
-    assert_error(client.post("/translate_lines?source=en&target=fr", content=b"x", headers=text), 400, "/languages")
-
-
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
+BODY = {"q": "one", **EN_DE}
 
 
-WRONG = [
-    (JSON, b"", 400, "JSON"),
-    (JSON, b"{", 400, "JSON"),
-    (JSON, b'{"q": "\xff", "source": "en", "target": "de"}', 400, "JSON"),
-    (JSON, b'{"q": "\\ud800", "source": "en", "target": "de"}', 400, ""),
-    (JSON, b"[" * 100_000, 400, ""),
-    (JSON, b'"text"', 400, ""),
-    (JSON, b"{}", 400, "q is missing: a text, or a list of texts"),
-    (JSON, b'{"q": "one", "target": "de"}', 400, "source is missing: language code, or auto"),
-    (JSON, b'{"q": 5, "source": "en", "target": "de"}', 400, "q: "),
-    (JSON, b'{"q": "", "source": "en", "target": "de"}', 400, "no text"),
-    (JSON, b'{"q": [" ", "\\n"], "source": "en", "target": "de"}', 400, "no text"),
-    (JSON, b'{"q": "one", "source": "en"}', 400, "target is missing: language code"),
-    (JSON, b'{"q": "one", "source": "fr", "target": "de"}', 400, "fr to de"),
-    (JSON, b'{"q": "one", "source": "auto", "target": "fr"}', 400, "fr"),
-    (JSON, b'{"q": "one", "source": "\\u0007<b>", "target": "de"}', 400, "\\x07<b>"),
-    (JSON, b'{"q": "one", "source": "en", "target": "de", "format": "pdf"}', 400, "format: "),
-    (JSON, b'{"q": "one", "source": "en", "target": "de", "format": "html", "prefix": "a"}', 400, "prefix: "),
-    (
-        JSON,
-        b'{"q": "one", "source": "en", "target": "de", "format": "html", "alignment": true}',
-        400,
-        "alignment: ",
-    ),
-    (JSON, b'{"q": "one", "source": "en", "target": "de", "alternatives": -1}', 400, "alternatives: "),
-    (JSON, b'{"q": "one", "source": "en", "target": "de", "tag": "x"}', 400, "tag"),
-    (JSON, b'{"q": "one\\ntwo", "source": "en", "target": "de", "prefix": "eins"}', 400, "prefix: "),
-    (
-        JSON,
-        b'{"q": "one", "source": "en", "target": "de", "prefix": "eins\\nzwei"}',
-        400,
-        "prefix: must be one line",
-    ),
-    (JSON, b'{"q": "one", "source": "en", "target": "de", "prefix": "eins\\r"}', 400, "prefix: must be one line"),
-    (JSON, b'{"q": ["one"' + b', "x"' * 2000 + b'], "source": "en", "target": "de"}', 400, "at most 1000"),
-    (FORM, b"q=%ff&source=en&target=de", 400, "UTF-8"),
-    (FORM, b"q=\xff&source=en&target=de", 400, "UTF-8"),
-    (FORM, b"&a=b" * 5000, 400, "q is missing"),
-    (FORM, b"q=one&" * 1100 + b"source=en&target=de", 400, "at most 1000"),
-    ("multipart/form-data; boundary=x", b"--x\r\n\r\n", 415, "application/json"),
-    ("text/plain", b"one", 415, "application/json"),
-    ("", b"one", 415, ""),
-]
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"q": 5}, "q"),
+        ({"q": ""}, "q"),
+        ({"q": [" ", "\n"]}, "q"),
+        ({"q": "\ud800"}, "q"),
+        ({"q": ["x"] * 1001}, "q"),
+        ({"source": None}, "source"),
+        ({"source": "fr"}, "source"),
+        ({"source": "\x07<b>"}, r"\x07<b>"),
+        ({"target": None}, "target"),
+        ({"source": "auto", "target": "fr"}, "target"),
+        ({"format": "pdf"}, "format"),
+        ({"format": "html", "prefix": "a"}, "prefix"),
+        ({"format": "html", "alignment": True}, "alignment"),
+        ({"alternatives": -1}, "alternatives"),
+        ({"tag": "x"}, "tag"),
+        ({"q": "one\ntwo", "prefix": "eins"}, "prefix"),
+        ({"prefix": "eins\nzwei"}, "prefix"),
+        ({"prefix": "eins\r"}, "prefix"),
+        ({"q": "one " * 500, "prefix": "eins"}, "prefix"),
+        ({"prefix": "x" * 9000}, "prefix"),
+    ],
+)
+def test_an_invalid_field_is_named(client: TestClient, fields: dict[str, Any], named: str) -> None:
+    """A prefix is shorter than any translation, and its text is not split: its search would hold up all requests."""
+    merged = {name: value for name, value in (BODY | fields).items() if value is not None}
+    content = json.dumps(merged).encode()
+    assert_error(client.post("/translate", content=content, headers={"Content-Type": JSON}), 400, named)
 
 
-def test_wrong_requests_are_refused(client: TestClient) -> None:
-    for content_type, body, status, part in WRONG:
-        answer = client.post("/translate", content=body, headers={"Content-Type": content_type})
-        assert_error(answer, status, part)
-    assert client.get("/health").status_code == 200
-
-
-def test_a_prefix_of_a_text_that_is_split_is_refused(client: TestClient) -> None:
-    assert_error(client.post("/translate", json={"q": "one " * 500, "prefix": "eins", **EN_DE}), 400, "prefix: ")
-
-
-def test_a_prefix_that_is_longer_than_any_translation_is_refused(client: TestClient) -> None:
-    """Its search would hold up all other requests."""
-    answer = client.post("/translate", json={"q": "one", "prefix": "x" * 9000, **EN_DE})
-    assert_error(answer, 400, "prefix: ", "at most")
-
-
-def test_the_limit_of_characters_names_the_fields_that_it_counts(client: TestClient) -> None:
-    assert_error(client.post("/translate", json={"q": "x" * 10_001, **EN_DE}), 413, "q: 10,001 characters")
-    answer = client.post("/translate", json={"q": "one", "prefix": "x" * 9998, **EN_DE})
-    assert_error(answer, 413, "q and prefix: 10,001 characters")
+@pytest.mark.parametrize(
+    ("content_type", "body", "status"),
+    [
+        (JSON, b"", 400),
+        (JSON, b"{", 400),
+        (JSON, b'{"q": "\xff", "source": "en", "target": "de"}', 400),
+        (JSON, b"[" * 100_000, 400),
+        (JSON, b'"text"', 400),
+        (FORM, b"q=%ff&source=en&target=de", 400),
+        (FORM, b"q=\xff&source=en&target=de", 400),
+        (FORM, b"&a=b" * 5000, 400),
+        (FORM, b"q=one&" * 1100 + b"source=en&target=de", 400),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\n", 415),
+        ("", b"one", 415),
+    ],
+)
+def test_a_damaged_body_is_refused(client: TestClient, content_type: str, body: bytes, status: int) -> None:
+    assert_error(client.post("/translate", content=body, headers={"Content-Type": content_type}), status)
 
 
 def test_special_text_is_translated_as_text(client: TestClient, translator: Translator) -> None:
@@ -270,9 +214,6 @@ def test_metrics_count_requests_without_text(client: TestClient) -> None:
     assert "secret" not in text
 
 
-# --- OpenAPI ----------------------------------------------------------------------------------------------------------
-
-
 def test_answers_fit_the_openapi_description(client: TestClient) -> None:
     description = client.get("/openapi.json").json()
     options = {"alternatives": 2, "alignment": True, "confidence": True, "source": "auto", "target": "de"}
@@ -280,24 +221,11 @@ def test_answers_fit_the_openapi_description(client: TestClient) -> None:
         ("post", "/translate", client.post("/translate", json={"q": "one two", **EN_DE})),
         ("post", "/translate", client.post("/translate", json={"q": ["one", "two"], **options})),
         ("post", "/translate", client.post("/translate", json={"q": ""})),
-        ("post", "/translate", client.post("/translate", content=b"x")),
         ("post", "/detect", client.post("/detect", json={"q": "one two"})),
-        ("post", "/detect", client.post("/detect", json={})),
-        *(("get", path, client.get(path)) for path in ("/languages", "/models", "/health", "/ready")),
+        *(("get", path, client.get(path)) for path in ("/languages", "/models", "/health")),
     ]
     for method, path, answer in answers:
         responses = description["paths"][path][method]["responses"]
         content = responses.get(str(answer.status_code), responses.get("default"))["content"]
         schema = {**content["application/json"]["schema"], "components": description["components"]}
         jsonschema.Draft202012Validator(schema).validate(answer.json())
-
-
-def test_the_openapi_description_has_all_request_fields_and_refuses_others(client: TestClient) -> None:
-    description = client.get("/openapi.json").json()
-    schema = {"$ref": "#/components/schemas/TranslateRequest", "components": description["components"]}
-    validator = jsonschema.Draft202012Validator(schema)
-    validator.validate({"q": ["one"], **EN_DE, "alternatives": 3, "format": "html"})
-    assert not validator.is_valid({"q": "one", "source": "en"})
-    assert not validator.is_valid({"q": "one", **EN_DE, "format": "pdf"})
-    references = {part.split('"')[0] for part in json.dumps(description).split('"#/components/schemas/')[1:]}
-    assert references <= description["components"]["schemas"].keys()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving_helpers import WAIT, GatedModel, count_batches, wait_until
+from serving_helpers import GatedModel, count_batches, wait_until
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.serving import service as service_module
+from transformer_mt.tools.serving.limits import ApiKeys
 from transformer_mt.tools.serving.models import ServedModel
-from transformer_mt.tools.serving.requests import ApiError, ApiKeys
 from transformer_mt.tools.serving.service import TranslationService
 
 MakeClient = Callable[..., TestClient]
@@ -50,7 +49,7 @@ def test_requests_above_the_limit_get_status_429(make_client: MakeClient, gated:
     client = make_client(models=[gated.model], max_requests=2)
     with ThreadPoolExecutor(2) as pool:
         accepted = [pool.submit(client.post, "/translate", json=ONE) for _ in range(2)]
-        wait_until(lambda: service_of(client).slots.n_taken == 2)
+        wait_until(lambda: service_of(client).n_running == 2)
         refused = client.post("/translate", json=ONE)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
@@ -65,14 +64,7 @@ def test_the_search_stops_at_the_time_limit(make_client: MakeClient, endless_mod
     assert answer.status_code == 504
     assert "0.5 seconds" in answer.json()["error"]
     wait_until(lambda: count_batches(service_of(client)) == 1)
-    assert service_of(client).slots.n_taken == 0
-
-
-def test_a_request_that_ends_late_does_not_delay_the_others(make_client: MakeClient, gated: GatedModel) -> None:
-    client = make_client(models=[gated.model], timeout=0.3)
-    assert client.post("/translate", json=ONE).status_code == 504
-    gated.gate.set()
-    assert client.post("/translate", json=ONE).status_code == 200
+    assert service_of(client).n_running == 0
 
 
 def test_api_keys_are_checked(make_client: MakeClient) -> None:
@@ -81,11 +73,10 @@ def test_api_keys_are_checked(make_client: MakeClient) -> None:
     assert client.post("/translate", json={**ONE, "api_key": "wrong"}).status_code == 403
     assert client.post("/translate", json={**ONE, "api_key": "secret"}).status_code == 200
     assert client.post("/translate", data={**ONE, "api_key": "second"}).status_code == 200
-    assert client.post("/translate", json=ONE, headers={"Authorization": "Bearer secret"}).status_code == 200
-    assert client.post("/translate", json=ONE, headers={"X-API-Key": "secret"}).status_code == 200
+    for key, status in (("secret", 200), ("wrong", 403)):
+        for headers in ({"Authorization": f"Bearer {key}"}, {"X-API-Key": key}):
+            assert client.post("/translate", json=ONE, headers=headers).status_code == status
     assert client.post("/detect", json={"q": "one"}).status_code == 401
-    stream = client.post("/translate_lines?source=en&target=de", content=b"one", headers={"Content-Type": "text/plain"})
-    assert stream.status_code == 401
     assert client.get("/languages").status_code == 200
     assert "secret" not in client.get("/metrics").text
 
@@ -93,8 +84,6 @@ def test_api_keys_are_checked(make_client: MakeClient) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"X-API-Key": "wrong"}, 403),
-        ({"Authorization": "Bearer wrong"}, 403),
         ({"Content-Type": "multipart/form-data; boundary=b"}, 415),
         ({"Content-Length": str(10**9)}, 413),
     ],
@@ -106,41 +95,24 @@ def test_a_request_is_refused_for_its_headers_before_its_body_is_read(
         raise AssertionError("the body is read")
         yield b""
 
-    client = make_client(keys=["secret"])
+    client = make_client()
     headers = {"Content-Type": "application/json", "Content-Length": "10", **headers}
     assert client.post("/translate", content=body(), headers=headers).status_code == status
 
 
-def test_slow_documents_do_not_delay_plain_text(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsing = threading.Event()
-    monkeypatch.setattr(service_module, "parse_document", lambda *_: parsing.wait(WAIT))
-    client = make_client(timeout=0.5)
-    with ThreadPoolExecutor(12) as pool:
-        documents = [pool.submit(client.post, "/translate", json={**ONE, "format": "html"}) for _ in range(12)]
-        wait_until(lambda: service_of(client).slots.n_taken == 12)
-        assert client.post("/translate", json=ONE).status_code == 200
-        assert {answer.result().status_code for answer in documents} == {504}
-    parsing.set()
-
-
-def test_key_files_may_have_comments_and_must_have_a_key(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("\ufeff# équipe A\n\n first \n  # indented\nsecond\n", encoding="utf-8")
-    keys = ApiKeys.read(path)
+def test_a_key_file_may_have_comments(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("\ufeff# équipe A\n\n first \n  # indented\nsecond\n", encoding="utf-8")
+    keys = ApiKeys.read(tmp_path / "keys")
     keys.check("first")
     keys.check("second")
-    with pytest.raises(ApiError, match="not valid"):
+    with pytest.raises(HTTPException):
         keys.check("# indented")
-    path.write_text("\ufeffonly\n", encoding="utf-8")
-    ApiKeys.read(path).check("only")
-    path.write_text("# none\n", encoding="utf-8")
-    with pytest.raises(UserError, match="has no key"):
-        ApiKeys.read(path)
 
 
-def test_keys_that_no_header_can_carry_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("first\nключ\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"keys, line 2: .* ASCII"):
+@pytest.mark.parametrize(("content", "named"), [("# none\n", "keys"), ("first\nключ\n", "line 2")])
+def test_a_key_file_without_usable_keys_is_refused(tmp_path: Path, content: str, named: str) -> None:
+    (tmp_path / "keys").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=named):
         ApiKeys.read(tmp_path / "keys")
 
 
@@ -153,13 +125,6 @@ def test_only_named_origins_may_call_the_api(make_client: MakeClient) -> None:
     preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
     assert client.options("/translate", headers={"Origin": "https://example.org", **preflight}).status_code == 200
     assert client.options("/translate", headers={"Origin": "https://example.com", **preflight}).status_code == 400
-
-
-def test_a_server_that_stops_refuses_new_work(client: TestClient) -> None:
-    service_of(client).is_stopping = True
-    for answer in (client.post("/translate", json=ONE), client.post("/detect", json=ONE), client.get("/ready")):
-        assert answer.status_code == 503
-    assert client.get("/health").status_code == 200
 
 
 def test_text_is_logged_only_on_request(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:

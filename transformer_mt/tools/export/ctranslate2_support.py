@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -15,20 +16,39 @@ from transformer_mt.model.model_config import ModelConfig
 MAX_POSITIONS = 8192  # largest position table of models without learned positions
 
 
+TRAINING_KEYS = ("dropout", "layer_drop", "init")  # without effect on a trained model
+SIZES = ("d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "max_positions", "norm_eps")  # any value
+SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
+    "positions": ("sinusoidal", "learned", "rotary", "none"),
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("pre", "post"),
+    "qk_norm": (False,),
+    "embedding_norm": (True, False),
+    "scale_embeddings": (True, False),
+    "tie_embeddings": ("all", "decoder", "none"),
+    "activation": ("relu", "gelu", "silu", "geglu", "swiglu"),
+    "feed_forward_bias": (True, False),
+    "attention_bias": (True, False),
+    "attention_output_bias": (True, False),
+}
+"""Values of the other keys that CTranslate2 (4.8) can represent. Of a key that is not here, only the default is."""
+REASONS = {
+    "norm_position": "CTranslate2 normalises the input of a sub-layer, or the sum after it, never its output alone",
+    "qk_norm": "CTranslate2 normalises the queries of cross-attention before they are split into heads, this model "
+    "afterwards",
+}
+
+
 def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield each key of section `model` that CTranslate2 (4.8) cannot represent, and the reason."""
-    if config.norm_position == "sublayer":
-        yield (
-            "norm_position",
-            "sublayer: CTranslate2 normalises the input of a sub-layer, or the sum after it, never its output alone; "
-            "choose pre or post",
-        )
-    if config.qk_norm:
-        yield (
-            "qk_norm",
-            "true: CTranslate2 normalises the queries of cross-attention before they are split into heads, this model "
-            "afterwards; choose false",
-        )
+    """Yield each key of section `model` that CTranslate2 is not known to support, and the reason."""
+    for name, section in (("", config), ("encoder.", config.encoder), ("decoder.", config.decoder)):
+        for key, field in type(section).model_fields.items():
+            value = getattr(section, key)
+            supported = SUPPORTED_MODEL_VALUES.get(key, (field.default,))
+            if value not in supported and key not in (*TRAINING_KEYS, *SIZES, "encoder", "decoder"):
+                wrong, *choices = (json.dumps(each).strip('"') for each in (value, *supported))  # as in YAML
+                reason = REASONS.get(key, "CTranslate2 is not known to support it")
+                yield f"{name}{key}", f"{wrong}: {reason}; choose {' or '.join(choices)}"
 
 
 def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:

@@ -56,7 +56,7 @@ class CorpusCheck(NamedTuple):
         return self.filter or make_filter(self.remedy)
 
 
-class FunctionFilter(PairFilter, name="function"):
+class FunctionFilter(PairFilter, kind="function"):
     """A filter that is a function of source and target, for checks that are no filter of `data.filters`."""
 
     reason_of: Callable[[str, str], str | None]

@@ -96,7 +96,7 @@ class DuplicateReasons(Mapping[int, str]):
         return "repeats " + ("" if self._found.of == "pair" else f"the {_COMPARED_NAMES[self._found.of]} of ") + line
 
 
-class DuplicateFilter(CorpusFilter, name="duplicate"):
+class DuplicateFilter(CorpusFilter, kind="duplicate"):
     """Remove repeated pairs, sources or targets. The first one is kept."""
 
     of: ComparedSide = "pair"
@@ -110,7 +110,7 @@ class DuplicateFilter(CorpusFilter, name="duplicate"):
         return FoundDuplicates(repeated, pairs, self.of)
 
 
-class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
+class NearDuplicateFilter(CorpusFilter, kind="near_duplicate"):
     """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
 
     Similarity is the share of runs of four bytes that two texts have in common, without case, spaces and punctuation.
@@ -127,7 +127,7 @@ class NearDuplicateFilter(CorpusFilter, name="near_duplicate"):
         return FoundDuplicates(repeated, pairs, self.of)
 
 
-class OverlapFilter(Filter, name="overlap"):
+class OverlapFilter(Filter, kind="overlap"):
     """Remove training pairs that occur in the validation set or a test set, without case, spaces and punctuation."""
 
     of: ComparedSides = "any"
@@ -156,7 +156,7 @@ class OverlapFilter(Filter, name="overlap"):
         return apply
 
 
-class NearOverlapFilter(Filter, name="near_overlap"):
+class NearOverlapFilter(Filter, kind="near_overlap"):
     """Remove training pairs that are similar to text of the validation set or a test set, but not equal to it."""
 
     of: ComparedSides = "any"
@@ -194,7 +194,7 @@ def _hash_corpus(corpus: ParallelCorpus, of: ComparedSide) -> Hashes:
     return hash_side(corpus.column("src"), corpus.column("tgt"), of, normalized=True)
 
 
-class UnrelatedFilter(PairFilter, name="unrelated"):
+class UnrelatedFilter(PairFilter, kind="unrelated"):
     """Remove pairs whose sides are not translations of each other, by lexicons that are learned from the corpus."""
 
     min: float = -0.3
@@ -207,7 +207,7 @@ class UnrelatedFilter(PairFilter, name="unrelated"):
         """
         if len(context.corpus) < MIN_LEXICON_PAIRS:
             if not context.skip_inapplicable:
-                log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_LEXICON_PAIRS:,} pairs")
+                log_rank0(f"data: filter {self.kind} removes nothing from fewer than {MIN_LEXICON_PAIRS:,} pairs")
             return lambda _src, _tgt: None
         sample = context.sample()
         lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2])]

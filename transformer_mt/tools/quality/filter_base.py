@@ -103,7 +103,6 @@ class FilterLocation(NamedTuple):
 
     number: int
     locations: Mapping[str, Location]  # of its keys; that of "" is the filter's own
-    is_named_file: bool = False  # the user has named the file of the configuration
 
 
 class Filter(Section):
@@ -112,34 +111,31 @@ class Filter(Section):
     In a file it is a bare name, `overlap`, or a name with options, `length: {max: 200}`.
     """
 
-    name: ClassVar[str]
+    kind: ClassVar[str]
     removes: ClassVar[bool] = True
     """Whether it removes pairs. Otherwise it changes their text."""
     _location: FilterLocation | None = PrivateAttr(default=None)
 
-    def __init_subclass__(cls, name: str = "") -> None:
-        """Set the name in a file. Base classes have none."""
+    def __init_subclass__(cls, kind: str = "") -> None:
+        """Set the kind, which is the name in a file. Base classes have none."""
         super().__init_subclass__()
-        cls.name = name
+        cls.kind = kind
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return the function that is applied to each block. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError
 
     def external_state(self) -> object:
-        """Return other state that changes the results, such as a file, as JSON for the key of the cache."""
+        """Return other state that changes the results, such as a version, as JSON for the key of the cache."""
         return None
 
     def set_location(self, location: FilterLocation) -> None:
         """Record where the filter was written, for messages."""
         self._location = location
 
-    def allow_commands(self) -> None:
-        """Allow the filter to run a shell command. Most filters run none."""
-
     def make_error(self, message: str, key: str = "") -> UserError:
         """Return an error about the filter, or one of its keys, with file, line and dotted key."""
-        parts = ["data.filters", self.name, key]
+        parts = ["data.filters", self.kind, key]
         location = ""
         if self._location is not None:
             parts.insert(1, str(self._location.number))
@@ -154,13 +150,13 @@ class Filter(Section):
             value = {}
         elif isinstance(value, dict):
             options = cast(dict[str, Any], value)
-            value = options[cls.name] if options.keys() == {cls.name} else options
+            value = options[cls.kind] if options.keys() == {cls.kind} else options
             value = {} if value is None else value
         return handler(value)
 
     @model_serializer(mode="wrap")
     def _wrap(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {self.name: handler(self)}
+        return {self.kind: handler(self)}
 
 
 class PairFilter(Filter):

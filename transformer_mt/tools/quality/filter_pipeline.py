@@ -158,7 +158,7 @@ class FilterTask:
 
     def _write_table(self, blocks: Iterator[Block], shard: Shard, folder: Path) -> tuple[int, str]:
         indices = {name: i for i, name in enumerate(shard.files)}
-        with TableWriter(folder / TABLE, ["row"]) as table:
+        with TableWriter(folder / TABLE, {"row": "int64"}) as table:
             for block in blocks:
                 files = [indices[name] for name in block.files]
                 table.write(block.src, block.tgt, files, block.lines, block.rows)
@@ -197,7 +197,7 @@ def filter_corpus(
     """Return the corpus that the filters leave, with their reports. It is cached for unchanged input.
 
     `languages` are those of source and target, and `held_out` has the configured validation and test sets. Raises
-    `UserError` with file, line and key if nothing is left, or a filter's file or command does not fit.
+    `UserError` with file, line and key if nothing is left, or a filter does not know a language.
     """
     context = FilterContext(corpus, languages, held_out)
     states = [[filter_.model_dump(mode="json"), filter_.external_state()] for filter_ in filters]
@@ -280,5 +280,5 @@ def iterate_affected(
 
 def _label_filters(filters: Sequence[Filter]) -> list[str]:
     """Return the name of each filter, with its number if another one has the same name."""
-    names = [filter_.name for filter_ in filters]
+    names = [filter_.kind for filter_ in filters]
     return [f"{name} (data.filters.{i})" if names.count(name) > 1 else name for i, name in enumerate(names)]

@@ -1,15 +1,18 @@
-"""Filters of single pairs: normalize, length, ratio, language, script, copy, numbers, urls, repetition, regex."""
+"""Filters that look at one pair at a time, such as length, language or regex."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import regex
 from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
+from transformer_mt.data.corpus import number_column
 from transformer_mt.data.languages import check_language
 from transformer_mt.evaluation.degenerate import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
@@ -36,7 +39,7 @@ from transformer_mt.tools.quality.signals import (
 )
 
 
-class NormalizeFilter(Filter, name="normalize"):
+class NormalizeFilter(Filter, kind="normalize"):
     """Change the text of training pairs, without removing any."""
 
     removes: ClassVar[bool] = False
@@ -81,7 +84,7 @@ class NormalizeFilter(Filter, name="normalize"):
         return apply
 
 
-class LengthFilter(PairFilter, name="length"):
+class LengthFilter(PairFilter, kind="length"):
     """Remove pairs with a side that is too short or too long."""
 
     min: int = Field(default=1, ge=0)
@@ -104,7 +107,7 @@ class LengthFilter(PairFilter, name="length"):
         return None
 
 
-class RatioFilter(PairFilter, name="ratio"):
+class RatioFilter(PairFilter, kind="ratio"):
     """Remove pairs with one side much longer than the other.
 
     Lengths are in characters, relative to the median of the corpus, so that scripts are comparable.
@@ -124,7 +127,7 @@ class RatioFilter(PairFilter, name="ratio"):
         return find_reason
 
 
-class LanguageFilter(PairFilter, name="language"):
+class LanguageFilter(PairFilter, kind="language"):
     """Remove pairs with a side that is clearly in another language. A side in doubt is kept."""
 
     src: Annotated[str, AfterValidator(check_language)] | None = None
@@ -180,7 +183,7 @@ def _check_script(value: str) -> str:
 Script = Annotated[str, AfterValidator(_check_script)]
 
 
-class ScriptFilter(PairFilter, name="script"):
+class ScriptFilter(PairFilter, kind="script"):
     """Remove pairs with a side whose words are nearly all in another script."""
 
     src: Script | None = None
@@ -213,7 +216,7 @@ class ScriptFilter(PairFilter, name="script"):
         return find_reason
 
 
-class CopyFilter(PairFilter, name="copy"):
+class CopyFilter(PairFilter, kind="copy"):
     """Remove pairs that were not translated."""
 
     max: float = Field(default=0.8, ge=0.0, lt=1.0)
@@ -227,7 +230,7 @@ class CopyFilter(PairFilter, name="copy"):
         return f"{share:.0%} of the words are the same" if share > self.max and n_words >= self.min_words else None
 
 
-class NumbersFilter(PairFilter, name="numbers"):
+class NumbersFilter(PairFilter, kind="numbers"):
     """Remove pairs whose numbers differ. Separators and small numbers, which texts often spell, do not count."""
 
     min: float = Field(default=0.5, gt=0.0, le=1.0)
@@ -239,7 +242,7 @@ class NumbersFilter(PairFilter, name="numbers"):
         return f"only {share:.0%} of the numbers agree" if share is not None and share < self.min else None
 
 
-class UrlsFilter(PairFilter, name="urls"):
+class UrlsFilter(PairFilter, kind="urls"):
     """Remove pairs with URLs or e-mail addresses on one side only."""
 
     exact: bool = False
@@ -254,7 +257,7 @@ class UrlsFilter(PairFilter, name="urls"):
         return f"only one side has {next(iter(missing))}"
 
 
-class RepetitionFilter(PairFilter, name="repetition"):
+class RepetitionFilter(PairFilter, kind="repetition"):
     """Remove pairs with a side that repeats a word or phrase, and the other side does not."""
 
     max: float = Field(default=0.5, gt=0.0, lt=1.0)
@@ -279,7 +282,7 @@ def _check_pattern(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
-class RegexFilter(PairFilter, name="regex"):
+class RegexFilter(PairFilter, kind="regex"):
     r"""Remove pairs by a regular expression of the package `regex`, which knows classes such as \p{Han}."""
 
     side: Literal["src", "tgt", "both", "any"] = "any"
@@ -307,3 +310,35 @@ class RegexFilter(PairFilter, name="regex"):
             return reason if is_found == (self.drop is not None) else None
 
         return find_reason
+
+
+class ColumnFilter(Filter, kind="column"):
+    """Remove pairs by a column of numbers of their table, such as scores that another program has computed."""
+
+    name: str = Field(min_length=1)
+    """column of the table or data set, with a number in each row; required"""
+    min: float | None = None
+    """remove pairs with a lower number; null: no lower limit"""
+    max: float | None = None
+    """remove pairs with a higher number; null: no upper limit"""
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> ColumnFilter:
+        if self.min is None and self.max is None:
+            raise section_error("", "set min or max")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise section_error("min", f"{self.min:g} is more than max, {self.max:g}: no pair would be left")
+        return self
+
+    def make_function(self, context: FilterContext) -> FilterFunction:
+        """Return a function that looks up the numbers of a block in the unfiltered corpus."""
+        low = -math.inf if self.min is None else self.min
+        high = math.inf if self.max is None else self.max
+        column = number_column(self.name)
+
+        def apply(block: Block) -> dict[int, str]:
+            numbers = np.array(context.corpus.take(block.rows, [column])[column], np.float64)
+            outside = np.flatnonzero((numbers < low) | (numbers > high))
+            return {i: f"{self.name} is {numbers[i]:g}" for i in outside.tolist()}
+
+        return apply

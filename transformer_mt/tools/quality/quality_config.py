@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from transformer_mt.tools.quality import corpus_filters, pair_filters, score_filters
+from transformer_mt.tools.quality import corpus_filters, pair_filters
 from transformer_mt.tools.quality.filter_base import Filter
 
 FILTERS: dict[str, type[Filter]] = {
-    filter_.name: filter_
+    filter_.kind: filter_
     for filter_ in (
         pair_filters.NormalizeFilter,
         pair_filters.LengthFilter,
@@ -27,8 +27,7 @@ FILTERS: dict[str, type[Filter]] = {
         pair_filters.UrlsFilter,
         pair_filters.RepetitionFilter,
         pair_filters.RegexFilter,
-        score_filters.ScoreFilter,
-        score_filters.CommandFilter,
+        pair_filters.ColumnFilter,
     )
 }
 """The filters by name."""
@@ -42,7 +41,7 @@ def make_filter(name: str, **options: Any) -> Filter:
 def _filter_name(value: Any) -> str | None:
     """Return the name of a filter in any of its forms, or None if it has no form of a filter."""
     if isinstance(value, Filter):
-        return value.name
+        return value.kind
     if isinstance(value, dict) and len(cast(dict[Any, Any], value)) == 1:
         return str(next(iter(cast(dict[Any, Any], value))))
     return value if isinstance(value, str) else None

@@ -244,7 +244,7 @@ def repair_source(
             row = int(block.rows[i])
             file, src_row, tgt_row = map(int, rows[:, row])
             lines = files[file][0].locate(src_row), files[file][1].locate(tgt_row)
-            change = Change(action, filter_.name, reason, *lines, block.src[i], block.tgt[i])
+            change = Change(action, filter_.kind, reason, *lines, block.src[i], block.tgt[i])
             if filter_.removes:
                 record(change)
             else:

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import threading
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from transformer_mt.data.languages import primary_language
-from transformer_mt.decoding.line_splitting import TranslatedLine
-from transformer_mt.system.log import log
-from transformer_mt.tools.markup.elements import MarkedText
-
-
-class LanguagePair(NamedTuple):
-    """A source and a target language, with the tag that selects them in a model of several languages."""
-
-    source: str
-    target: str
-    tag: str | None = None
-
-    def __str__(self) -> str:
-        codes = f"{self.source}-{self.target}"
-        return codes if self.tag is None else f"{codes} ({self.tag})"
-
-
-def is_same_language(code: str, other: str) -> bool:
-    """Return whether two codes name one language: `en` and `eng_Latn`, but not `zh-Hans` and `zh-Hant`."""
-    subtags = {_subtags(code), _subtags(other)} - {""}
-    return primary_language(code) == primary_language(other) and len(subtags) < 2
-
-
-def find_language_pair(
-    pairs: Iterable[LanguagePair], source: str, target: str, tag: str | None = None
-) -> LanguagePair | None:
-    """Return the first pair that fits, or None. An exact code comes before another code of the language."""
-    tagged = [pair for pair in pairs if tag in (None, pair.tag)]
-    fitting = [
-        pair for pair in tagged if is_same_language(source, pair.source) and is_same_language(target, pair.target)
-    ]
-    return min(fitting, key=lambda pair: (pair.source != source) + (pair.target != target), default=None)
-
-
-def _subtags(code: str) -> str:
-    """Return the script and region of a code: hant-hk for zh_Hant_HK."""
-    return code.lower().replace("_", "-").partition("-")[2]
-
+from transformer_mt.tools.serving.language_pairs import LanguagePair
 
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
+LINES_PER_TURN = 8  # lines of a request that come before the first line of a request that arrives one batch later
+LineT = TypeVar("LineT")
+ResultT = TypeVar("ResultT")
 
 
 class BatchOptions(NamedTuple):
@@ -65,146 +30,117 @@ class BatchOptions(NamedTuple):
 
 
 @dataclass(eq=False)
-class TranslationJob:
-    """The lines of one text of a request, and their translations."""
+class BatchLine(Generic[LineT, ResultT]):
+    """One line of a text, and its translation."""
 
     options: BatchOptions
-    lines: Sequence[str | MarkedText]
-    prefix: str = ""  # of the translation of the first line
-    future: Future[list[TranslatedLine]] = field(default_factory=Future[list[TranslatedLine]])
+    text: LineT
+    length: int
+    """Characters."""
+    position: int
+    """In the text, from 0."""
+    prefix: str
+    """The beginning of its translation."""
+    turn: float
+    """Lines with a lower turn are translated first."""
+    result: asyncio.Future[ResultT]
+    """Cancelled if nobody waits for it any more."""
     created: float = field(default_factory=time.monotonic)
-    is_cancelled: bool = False  # its search stops, and its future may never have a result
-    n_taken: int = 0  # lines that were put into a batch
-    translated: dict[int, TranslatedLine] = field(default_factory=dict[int, TranslatedLine])
-
-    def __post_init__(self) -> None:
-        self.future.set_running_or_notify_cancel()  # from now on, only the worker ends it
-
-    @property
-    def has_lines(self) -> bool:
-        """Return whether lines wait for a batch."""
-        return self.n_taken < len(self.lines) and not self.is_cancelled
 
 
-class BatchLine(NamedTuple):
-    """One line of a batch."""
+class BatchingWorker(Generic[LineT, ResultT]):
+    """Translates lines with one model in a thread, those of several texts together.
 
-    job: TranslationJob
-    position: int  # in the job, from 0
-    text: str | MarkedText
-    prefix: str  # of its translation
-
-
-def count_characters(line: str | MarkedText) -> int:
-    """Return the length of a line with its elements."""
-    return len(line if isinstance(line, str) else line.surface)
-
-
-TranslateBatch = Callable[[BatchOptions, Sequence[BatchLine]], list[TranslatedLine]]
-"""Translates the lines of a batch. A line is not needed any more once its job is cancelled."""
-
-
-class BatchingWorker:
-    """A thread that translates jobs with one model, several at a time.
-
-    A batch takes one line of each waiting job in turn, so a long text does not hold up a short one.
+    A long text does not hold up a short one, because its later lines have later turns.
     """
 
     def __init__(
         self,
-        translate: TranslateBatch,
+        translate: Callable[[BatchOptions, Sequence[BatchLine[LineT, ResultT]]], Sequence[ResultT]],
         *,
         window: float = 0.003,
         max_lines: int = 64,
-        observe: Callable[[int, int, float], None] = lambda n_lines, n_jobs, seconds: None,
+        observe: Callable[[int, float], None] = lambda n_lines, seconds: None,
     ) -> None:
-        """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch."""
+        """Set the translation of a batch. It may return anything for a line whose result is cancelled.
+
+        A line waits up to `window` seconds for others. `observe` is called after each batch.
+        """
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
-        self._waiting: list[TranslationJob] = []
-        self._changed = threading.Condition()
-        self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="tmt-batching", daemon=True)
-        self._thread.start()
+        self._waiting: list[BatchLine[LineT, ResultT]] = []
+        self._arrival = asyncio.Event()
+        self._n_batches = 0
+        self._thread = ThreadPoolExecutor(1, "tmt-batching")
+        self._task: asyncio.Task[None] | None = None
 
-    def submit(self, job: TranslationJob) -> None:
-        """Add a job to the queue. A job without lines is finished. Raises `RuntimeError` if the worker has stopped."""
-        if not job.lines:
-            job.future.set_result([])
-            return
-        with self._changed:
-            if self._is_stopped:
-                raise RuntimeError("the worker has stopped")
-            self._waiting.append(job)
-            self._changed.notify()
+    async def run(
+        self, options: BatchOptions, lines: Sequence[LineT], lengths: Sequence[int], prefix: str = ""
+    ) -> list[ResultT]:
+        """Return the translated lines of a text; `prefix` is that of the first. The search stops with the task."""
+        loop = asyncio.get_running_loop()
+        batch_lines: list[BatchLine[LineT, ResultT]] = []
+        for i, (line, length) in enumerate(zip(lines, lengths, strict=True)):
+            turn = self._n_batches + i / LINES_PER_TURN
+            batch_lines.append(BatchLine(options, line, length, i, "" if i else prefix, turn, loop.create_future()))
+        self._waiting += batch_lines
+        self._arrival.set()
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._translate_waiting())
+        try:
+            return await asyncio.gather(*(line.result for line in batch_lines))
+        finally:
+            for line in batch_lines:
+                line.result.cancel()
 
-    def stop(self) -> None:
-        """Finish the jobs in the queue, then end the thread."""
-        with self._changed:
-            self._is_stopped = True
-            self._changed.notify()
-        self._thread.join()
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
 
-    def _run(self) -> None:
-        while batch := self._next_batch():
+    async def _translate_waiting(self) -> None:
+        """Translate until no line waits."""
+        while True:
+            self._waiting = [line for line in self._waiting if not line.result.done()]
+            if not self._waiting:
+                return
+            remaining = min(line.created for line in self._waiting) + self._window - time.monotonic()
+            if remaining > 0 and len(self._waiting) < self._max_lines:
+                self._arrival.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrival.wait(), remaining)
+                continue
+            batch = self._take_batch()
+            self._n_batches += 1
             start = time.monotonic()
-            self._process(batch)
-            self._observe(len(batch), len(_jobs_of(batch)), time.monotonic() - start)
+            await self._translate_batch(batch)
+            self._observe(len(batch), time.monotonic() - start)
 
-    def _next_batch(self) -> list[BatchLine]:
-        """Wait for lines, and return the next batch; empty after the last one."""
-        with self._changed:
-            while True:
-                self._waiting = [job for job in self._waiting if job.has_lines]
-                remaining = None
-                if self._waiting:
-                    remaining = self._waiting[0].created + self._window - time.monotonic()
-                    n_lines = sum(len(job.lines) for job in self._waiting)
-                    if remaining <= 0 or n_lines >= self._max_lines or self._is_stopped:
-                        return self._take()
-                elif self._is_stopped:
-                    return []
-                self._changed.wait(remaining)
-
-    def _take(self) -> list[BatchLine]:
-        """Take lines of the jobs that have the options of the first job, one of each job in turn."""
-        jobs = [job for job in self._waiting if job.options == self._waiting[0].options]
-        batch: list[BatchLine] = []
+    def _take_batch(self) -> list[BatchLine[LineT, ResultT]]:
+        """Take the lines whose turn it is, and that have the options of the first one."""
+        self._waiting.sort(key=lambda line: line.turn)
+        batch: list[BatchLine[LineT, ResultT]] = []
         room = MAX_BATCH_CHARACTERS
-        while jobs:
-            for job in jobs:
-                length = count_characters(job.lines[job.n_taken])
-                if batch and (length > room or len(batch) == self._max_lines):
-                    room = -math.inf  # the batch is full
+        for line in self._waiting:
+            if line.options == self._waiting[0].options:
+                room -= line.length
+                if batch and (room < 0 or len(batch) == self._max_lines):
                     break
-                prefix = "" if job.n_taken else job.prefix
-                batch.append(BatchLine(job, job.n_taken, job.lines[job.n_taken], prefix))
-                job.n_taken += 1
-                room -= length
-            jobs = [job for job in jobs if job.has_lines] if room > 0 else []
-        taken = dict.fromkeys(_jobs_of(batch))
-        self._waiting = [*(job for job in self._waiting if job not in taken), *taken]
+                batch.append(line)
+        taken = set(batch)
+        self._waiting = [line for line in self._waiting if line not in taken]
         return batch
 
-    def _process(self, batch: list[BatchLine]) -> None:
-        """Translate a batch. If it fails, translate each job alone, so that one cannot make others fail."""
-        jobs = _jobs_of(batch)
+    async def _translate_batch(self, batch: Sequence[BatchLine[LineT, ResultT]]) -> None:
+        """Translate a batch. If it fails, translate each line alone, so that one cannot make others fail."""
+        loop = asyncio.get_running_loop()
         try:
-            translated_lines = self._translate(batch[0].job.options, batch)
+            results = await loop.run_in_executor(self._thread, self._translate, batch[0].options, batch)
         except Exception as error:
-            if len(jobs) == 1:
-                jobs[0].is_cancelled = True
-                jobs[0].future.set_exception(error)
-                return
-            log(f"tmt: a batch failed ({type(error).__name__}); its {len(jobs)} requests are translated one by one")
-            for job in jobs:
-                self._process([line for line in batch if line.job is job])
+            if len(batch) > 1:
+                for line in batch:
+                    await self._translate_batch([line])
+            elif not batch[0].result.done():
+                batch[0].result.set_exception(error)
             return
-        for line, translated in zip(batch, translated_lines, strict=True):
-            line.job.translated[line.position] = translated
-        for job in jobs:
-            if len(job.translated) == len(job.lines) and not job.is_cancelled:
-                job.future.set_result([job.translated[i] for i in range(len(job.lines))])
-
-
-def _jobs_of(batch: Sequence[BatchLine]) -> list[TranslationJob]:
-    return list(dict.fromkeys(line.job for line in batch))
+        for line, result in zip(batch, results, strict=True):
+            if not line.result.done():
+                line.result.set_result(result)

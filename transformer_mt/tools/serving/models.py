@@ -1,8 +1,13 @@
-"""The models of the server: loading of runs and exported folders, language pairs, and reloading."""
+"""The models of the server: loading and reloading of runs and exported folders, and translation of texts.
+
+Only this module of the server knows the translator and its types.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -10,18 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.choices import SplitWhen
-from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine
-from transformer_mt.decoding.translator import ModelProvenance
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.engine import target_word_indices
+from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces
+from transformer_mt.decoding.translator import ModelProvenance, Translation, TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.system.log import log
-from transformer_mt.tools.documents.formats import adapt_translator
+from transformer_mt.tools.documents.document import Document, DocumentOptions
+from transformer_mt.tools.documents.formats import adapt_translator, fill_document, make_lines, parse_document
 from transformer_mt.tools.export.engine_choice import load_translator
+from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.markup.stages import make_stages
 from transformer_mt.tools.robustness.guard import Guard
-from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, LanguagePair
+from transformer_mt.tools.serving.batching import BatchLine, BatchOptions
+from transformer_mt.tools.serving.language_pairs import LanguagePair
+from transformer_mt.tools.serving.schemas import TranslatedSegment, TranslateRequest
+
+SourceLine = str | MarkedText
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,9 @@ class ServedModel:
         """The language pairs of the model."""
         return tuple(self.loaded.translators)
 
-    def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
+    def translate(
+        self, options: BatchOptions, lines: Sequence[BatchLine[SourceLine, TranslatedLine]]
+    ) -> list[TranslatedLine]:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
         translator = self.loaded.translators[options.language_pair]
         text_translator = translator.text_translator.with_options({"n_best": options.n_best})
@@ -81,8 +96,45 @@ class ServedModel:
             [line.prefix for line in lines],
             [line.position + 1 for line in lines],
             alignments=options.alignments,
-            is_cancelled=lambda index: lines[index].job.is_cancelled,
+            is_cancelled=lambda index: lines[index].result.cancelled(),
         )
+
+    def check_request(self, pair: LanguagePair, text: str, request: TranslateRequest) -> None:
+        """Raise `UserError` if the model cannot do what a request asks for."""
+        if not self.loaded.has_alignments:
+            if request.alignment:
+                raise UserError("alignment: a CTranslate2 model has none; serve the run itself")
+            if request.format == "html":
+                raise UserError("format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
+        if not request.prefix.strip():
+            return
+        translator = self.loaded.translators[pair]
+        max_tokens = translator.chunker.max_tokens
+        if translator.chunker.count_tokens([text])[0] > max_tokens:
+            raise UserError("prefix: the text is too long to be translated at once; send one sentence")
+        (ids,) = translator.text_translator.tokenizers.tgt.encode([request.prefix])
+        if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
+            raise UserError(f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
+
+    def make_segments(
+        self, pair: LanguagePair, lines: Sequence[TranslatedLine], *, confidence: bool
+    ) -> list[TranslatedSegment]:
+        """Return each chunk of the lines of a text with details of its best translation."""
+        tokenizer = self.loaded.translators[pair].text_translator.tokenizers.tgt
+        segments: list[TranslatedSegment] = []
+        for number, line in enumerate(lines):
+            best = [n_best[0] for n_best in line.translations]
+            targets = restore_spaces(line.chunk_surfaces, [each.text for each in best], line.chunker.tgt_lang)
+            for i, (source, translation, target) in enumerate(zip(line.chunk_surfaces, best, targets, strict=True)):
+                segment = TranslatedSegment(
+                    source=source,
+                    target=f"\n{target}" if number and not i else target,
+                    alignment=translation.alignment,
+                    probability=_round_probability(translation.score_per_token) if confidence else None,
+                    words=_word_probabilities(tokenizer, translation) if confidence else None,
+                )
+                segments.append(segment)
+        return segments
 
     def reload(self) -> bool:
         """Load the folder again if its checkpoint has changed. Return whether it had.
@@ -120,8 +172,67 @@ class ServedModel:
         return f"{info.step} {sorted((name, file.sha256) for name, file in info.files.items())}"
 
 
+@dataclass(frozen=True)
+class SourceText:
+    """A text of a request, divided into lines, or into the segments of a page."""
+
+    text: str
+    lines: Sequence[SourceLine]
+    document: Document | None = None
+
+    @classmethod
+    def parse(cls, text: str, request: TranslateRequest) -> SourceText:
+        """Divide a text of a request."""
+        if request.format == "html":
+            document = parse_document(text, "html", DocumentOptions(request.target))
+            return cls(text, make_lines(document), document)
+        lines = (text.strip("\n") if request.prefix else text).split("\n")
+        return cls(text, [line.removesuffix("\r") for line in lines])
+
+    @property
+    def visible(self) -> str:
+        """The text without markup."""
+        if self.document is None:
+            return self.text
+        return "\n".join(segment.source.text_only for segment in self.document.segments)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Characters of each line, with its elements."""
+        return [len(line if isinstance(line, str) else line.surface) for line in self.lines]
+
+    def join_n_best(self, translated: Sequence[TranslatedLine]) -> list[str]:
+        """Return the different translations of the text, the best first."""
+        n_best_lists = [[translation.text for translation in line.join()] for line in translated]
+        texts: dict[str, None] = {}
+        for rank in range(max(map(len, n_best_lists), default=1)):
+            if self.document is None:
+                texts["\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists)] = None
+            else:
+                texts[fill_document(self.document, translated, rank)] = None
+        return [*texts]
+
+
+def _word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:
+    """Return the geometric mean of the token probabilities of each word, EOS left out."""
+    ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
+    words = target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids])
+    scores: list[list[float]] = [[] for _ in translation.text.split()]
+    for word, score in zip(words, translation.token_scores, strict=False):
+        if word < len(scores):
+            scores[word].append(score)
+    return [_round_probability(sum(word) / max(1, len(word))) for word in scores]
+
+
+def _round_probability(log_probability: float) -> float:
+    """Return a probability with four decimals; 0 if the model's output was NaN."""
+    return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)
+
+
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
     """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
+    for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
+        warnings.simplefilter("ignore", category)
     models: list[ServedModel] = []
     for path in paths:
         model = ServedModel(path, options)

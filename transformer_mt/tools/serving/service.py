@@ -1,47 +1,32 @@
-"""The service that the HTTP routes call: it finds the model, translates within the limits, and detects languages."""
+"""The service that the endpoints call: it finds the model, translates within the limits, and detects languages."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from starlette.exceptions import HTTPException
 
-from transformer_mt.config.yaml_loader import has_lone_surrogate
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.line_splitting import LineTranslator, TranslatedLine, restore_spaces
-from transformer_mt.decoding.translator import Translation
-from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
-from transformer_mt.tools.documents.document import Document, DocumentOptions
-from transformer_mt.tools.documents.formats import fill_document, make_lines, parse_document
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
-from transformer_mt.tools.markup.elements import MarkedText
-from transformer_mt.tools.serving.batching import (
-    BatchingWorker,
-    BatchOptions,
-    LanguagePair,
-    TranslationJob,
-    count_characters,
-    find_language_pair,
-    is_same_language,
+from transformer_mt.tools.serving.batching import BatchingWorker, BatchOptions
+from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
+from transformer_mt.tools.serving.limits import ApiKeys, Limits
+from transformer_mt.tools.serving.models import (
+    ServedModel,
+    SourceLine,
+    SourceText,
+    TranslatedLine,
+    iterate_language_pairs,
 )
-from transformer_mt.tools.serving.models import ServedModel, iterate_language_pairs
-from transformer_mt.tools.serving.requests import (
-    ApiError,
-    ApiKeys,
+from transformer_mt.tools.serving.schemas import (
     DetectedLanguage,
     Language,
-    Limits,
-    RequestSlots,
     ServedLanguagePair,
     TranslateAnswer,
     TranslatedSegment,
@@ -51,41 +36,6 @@ from transformer_mt.tools.serving.requests import (
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LINES = (1, 2, 4, 8, 16, 32, 64, 128)
-T = TypeVar("T")
-
-
-def make_segments(
-    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, *, confidence: bool
-) -> list[TranslatedSegment]:
-    """Return each chunk of the lines of a text with details of its best translation."""
-    segments: list[TranslatedSegment] = []
-    for number, line in enumerate(lines):
-        best = [n_best[0] for n_best in line.translations]
-        targets = restore_spaces(line.chunk_surfaces, [each.text for each in best], line.chunker.tgt_lang)
-        for i, (source, translation, target) in enumerate(zip(line.chunk_surfaces, best, targets, strict=True)):
-            details: dict[str, Any] = {}
-            if confidence:
-                details["probability"] = _round_probability(translation.score_per_token)
-                details["words"] = compute_word_probabilities(tokenizer, translation)
-            target = f"\n{target}" if number and not i else target
-            segments.append(TranslatedSegment(source=source, target=target, alignment=translation.alignment, **details))
-    return segments
-
-
-def compute_word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:
-    """Return the geometric mean of the token probabilities of each word, EOS left out."""
-    ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
-    words = target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids])
-    scores: list[list[float]] = [[] for _ in translation.text.split()]
-    for word, score in zip(words, translation.token_scores, strict=False):
-        if word < len(scores):
-            scores[word].append(score)
-    return [_round_probability(sum(word) / max(1, len(word))) for word in scores]
-
-
-def _round_probability(log_probability: float) -> float:
-    """Return a probability with four decimals; 0 if the model's output was NaN."""
-    return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)
 
 
 class Metrics:
@@ -101,14 +51,17 @@ class Metrics:
         self.characters = count("tmt_source_characters", "Characters translated", ("language_pair",))
         self.cancelled = count("tmt_cancelled", "Translations given up", ("reason",))
         self.batch_lines = measure("tmt_batch_lines", "Lines of a batch", buckets=LINES)
-        self.batch_requests = measure("tmt_batch_requests", "Texts of a batch", buckets=LINES)
         self.batch_seconds = measure("tmt_batch_seconds", "Time of a batch", buckets=SECONDS)
         self.reloads = count("tmt_reloads", "Checkpoints loaded while serving")
 
-    def observe_batch(self, n_lines: int, n_requests: int, seconds: float) -> None:
+    def record_request(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Record a request."""
+        self.requests.labels(method, path, status).inc()
+        self.seconds.labels(path).observe(seconds)
+
+    def observe_batch(self, n_lines: int, seconds: float) -> None:
         """Record a batch."""
         self.batch_lines.observe(n_lines)
-        self.batch_requests.observe(n_requests)
         self.batch_seconds.observe(seconds)
 
     def render(self) -> bytes:
@@ -117,44 +70,33 @@ class Metrics:
 
 
 class ModelRoute(NamedTuple):
-    """The language pair of a text, with the model and the thread that translate it."""
+    """A language pair, with the model and the worker that translate it."""
 
     language_pair: LanguagePair
     model: ServedModel
-    worker: BatchingWorker
-
-    @property
-    def translator(self) -> LineTranslator:
-        """The translator of the language pair."""
-        return self.model.loaded.translators[self.language_pair]
+    worker: BatchingWorker[SourceLine, TranslatedLine]
 
 
-@dataclass(frozen=True)
-class SourceText:
-    """A text of a request, ready for its translation."""
+class PreparedText(NamedTuple):
+    """A text of a request with its model. A text in the target language has no model, because it stays unchanged."""
 
-    route: ModelRoute
-    lines: Sequence[str | MarkedText]
-    document: Document | None
+    source: SourceText
     detected: DetectedLanguage | None
-    unchanged: str | None = None  # the text, if it is in the target language already; then there are no lines
+    route: ModelRoute | None
 
-    def join_n_best(self, translated: Sequence[TranslatedLine]) -> list[str]:
+    def join_n_best(self, lines: Sequence[TranslatedLine]) -> list[str]:
         """Return the different translations of the text, the best first."""
-        if self.unchanged is not None:
-            return [self.unchanged]
-        n_best_lists = [[translation.text for translation in line.join()] for line in translated]
-        texts: dict[str, None] = {}
-        for rank in range(max(map(len, n_best_lists), default=1)):
-            if self.document is None:
-                texts["\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists)] = None
-            else:
-                texts[fill_document(self.document, translated, rank)] = None
-        return [*texts]
+        return self.source.join_n_best(lines) if self.route else [self.source.text]
+
+    def make_segments(self, lines: Sequence[TranslatedLine], *, confidence: bool) -> list[TranslatedSegment]:
+        """Return each chunk of the text with details of its best translation."""
+        if self.route is None:
+            return []
+        return self.route.model.make_segments(self.route.language_pair, lines, confidence=confidence)
 
 
 class TranslationService:
-    """The models of the server, each with its worker thread."""
+    """The models of the server, each with its worker."""
 
     def __init__(
         self,
@@ -166,27 +108,21 @@ class TranslationService:
         max_batch_lines: int = 64,
         log_text: bool = False,
     ) -> None:
-        self.limits, self.keys, self.log_text = limits, keys, log_text
+        self.models, self.limits, self.keys, self.log_text = models, limits, keys, log_text
         self.metrics = Metrics()
-        self.slots = RequestSlots(limits.max_requests)
-        self.metrics.in_flight.set_function(lambda: self.slots.n_taken)
-        self.is_stopping = False
-        self.models = models
+        self.metrics.in_flight.set_function(lambda: self.n_running)
+        self.n_running = 0
         self._routes: dict[LanguagePair, ModelRoute] = {}
-        self._workers: list[BatchingWorker] = []
-        self._document_pool = ThreadPoolExecutor(1, "tmt-documents")  # so that documents do not delay plain text
         for model in models:
             worker = BatchingWorker(
                 model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
             )
-            self._workers.append(worker)
             self._routes |= {pair: ModelRoute(pair, model, worker) for pair in model.language_pairs}
 
     def close(self) -> None:
-        """End the worker threads, after they have finished all jobs."""
-        self._document_pool.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            worker.stop()
+        """End the worker threads."""
+        for route in self._routes.values():
+            route.worker.close()
 
     def reload(self) -> None:
         """Load new checkpoints. Requests continue with the old ones meanwhile."""
@@ -194,15 +130,16 @@ class TranslationService:
             if model.reload():
                 self.metrics.reloads.inc()
 
-    def check_stopping(self) -> None:
-        """Raise `ApiError` while the server stops."""
-        if self.is_stopping:
-            raise ApiError(503, "the server is stopping", {"Connection": "close", "Retry-After": "5"})
-
     def check_key(self, key: str | None) -> None:
-        """Raise `ApiError` unless the key is valid, or the server has no keys."""
+        """Raise `HTTPException` unless the key is valid, or the server has no keys."""
         if self.keys is not None:
             self.keys.check(key)
+
+    def check_length(self, texts: Sequence[str], name: str = "q") -> None:
+        """Raise `HTTPException` for texts that are too long together."""
+        n_characters, maximum = sum(map(len, texts)), self.limits.max_characters
+        if n_characters > maximum:
+            raise HTTPException(413, f"{name}: {n_characters:,} characters; at most {maximum:,} are translated")
 
     # --- languages ----------------------------------------------------------------------------------------------------
 
@@ -230,152 +167,114 @@ class TranslationService:
 
     def detect(self, text: str) -> list[DetectedLanguage]:
         """Return the likely languages of a text, the most likely first."""
-        ranking = LanguageDetector.load().rank(text[:DETECTED_CHARACTERS])
-        likely = [(code, round(100 * probability, 1)) for code, probability in ranking[:5]]
-        return [DetectedLanguage(language=code, confidence=value) for code, value in likely if value >= 1]
+        likely = [_make_detected(code, probability) for code, probability in _rank_languages(text).items()]
+        return [detected for detected in likely[:5] if detected.confidence >= 1]
 
-    def detect_source(self, text: str, target: str) -> DetectedLanguage:
-        """Return the most likely language of a text among those that a model translates to `target`."""
+    def _detect_source(self, text: str, target: str) -> DetectedLanguage:
+        """Return the most likely language of a text among those that a model translates to `target`.
+
+        Return the target language if the text is certainly in it, unless a model translates within this language,
+        such as from en-US to en-GB.
+        """
         sources = [pair.source for pair in self._routes if is_same_language(target, pair.target)]
         if not sources:
-            raise ApiError(400, f"target: no model translates to {_shown(target)}; see /languages")
-        ranking = dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
+            raise HTTPException(400, f"target: no model translates to {_shown(target)}; see /languages")
+        ranking = _rank_languages(text)
+        language = primary_language(target)
+        is_certain = next(iter(ranking), None) == language and ranking[language] >= LANGUAGE_THRESHOLD
+        if is_certain and language not in map(primary_language, sources):
+            return _make_detected(target, ranking[language])
         best = max(sources, key=lambda code: ranking.get(primary_language(code), 0.0))
-        probability = ranking.get(primary_language(best), 0.0)
-        return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
-
-    def find_target_language(self, text: str, target: str) -> DetectedLanguage | None:
-        """Return the target language if a text is certainly in it, so that it needs no translation.
-
-        Return None also if a model translates within this language, such as from en-US to en-GB.
-        """
-        if any(
-            is_same_language(target, pair.source) and is_same_language(target, pair.target) for pair in self._routes
-        ):
-            return None
-        for code, probability in LanguageDetector.load().rank(text[:DETECTED_CHARACTERS])[:1]:
-            if code == primary_language(target) and probability >= LANGUAGE_THRESHOLD:
-                return DetectedLanguage(language=target, confidence=round(100 * min(1.0, probability), 1))
-        return None
-
-    def find_route(self, source: str, target: str, tag: str | None = None) -> ModelRoute:
-        """Return the model and the thread for a language pair. Raises `ApiError` if no model translates it."""
-        pair = find_language_pair(self._routes, source, target, tag)
-        if pair is None:
-            with_tag = "" if tag is None else f" with tag {_shown(tag)}"
-            raise ApiError(400, f"no model translates {_shown(source)} to {_shown(target)}{with_tag}; see /languages")
-        return self._routes[pair]
+        return _make_detected(best, ranking.get(primary_language(best), 0.0))
 
     # --- translation --------------------------------------------------------------------------------------------------
 
     async def translate(self, request: TranslateRequest) -> TranslateAnswer:
-        """Answer a request."""
-        texts = request.texts()
-        self._check_texts(request, texts)
-        pool = self._document_pool if request.format == "html" else None
-        async with self.slots.take(), self.time_limit():
-            sources = await self._run_in_thread(pool, lambda: [self._prepare(text, request) for text in texts])
-            jobs: list[TranslationJob] = []
-            for source in sources:
-                n_best = 1 + min(request.alternatives, source.route.model.loaded.max_alternatives)
-                pair, is_document = source.route.language_pair, source.document is not None
-                options = BatchOptions(pair, n_best, request.alignment, request.confidence, is_document)
-                jobs.append(TranslationJob(options, source.lines, request.prefix))
-            lines = await self.run(jobs, [source.route for source in sources])
-            answer = await self._run_in_thread(pool, lambda: self._make_answer(request, sources, lines))
+        """Answer a request. Raises `HTTPException` or `UserError` if it is refused."""
+        self._check_texts(request)
+        async with self._limit_work():
+            texts = await asyncio.to_thread(lambda: [self._prepare(text, request) for text in request.texts])
+            lines = await asyncio.gather(*(self._translate(text, request) for text in texts))
+            answer = await asyncio.to_thread(self._make_answer, request, texts, lines)
         if self.log_text:
-            log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
+            log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translatedText!r}")
         return answer
 
-    def _prepare(self, text: str, request: TranslateRequest) -> SourceText:
-        """Detect the language of a text, find its model and divide it into lines or segments."""
-        document = None
-        visible = text
-        if request.format == "html":
-            document = parse_document(text, "html", DocumentOptions(request.target))
-            visible = "\n".join(segment.source.text_only for segment in document.segments)
-        detected = self.detect_source(visible, request.target) if request.source == "auto" else None
-        route = self.find_route(detected.language if detected else request.source, request.target, request.tag)
-        if detected is not None and (found := self.find_target_language(visible, request.target)):
-            return SourceText(route, (), None, found, unchanged=text)
-        if not route.model.loaded.has_alignments:
-            if request.alignment:
-                raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
-            if document is not None:
-                raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
-        if request.prefix.strip():
-            self._check_prefix(request.prefix, text, route.translator)
-        if document is not None:
-            return SourceText(route, make_lines(document), document, detected)
-        lines = (text.strip("\n") if request.prefix else text).split("\n")
-        return SourceText(route, [line.removesuffix("\r") for line in lines], None, detected)
+    def _check_texts(self, request: TranslateRequest) -> None:
+        texts, prefix = request.texts, request.prefix
+        self.check_length([*texts, prefix], "q and prefix" if prefix else "q")
+        if not any(text.strip() for text in texts):
+            raise HTTPException(400, "q: there is no text to translate")
+        for name in ("prefix", "alignment", "confidence"):
+            if request.format == "html" and getattr(request, name):
+                raise HTTPException(400, f"{name}: is for text; leave it out, or send format: text")
+        if "\n" in prefix or "\r" in prefix:
+            raise HTTPException(400, "prefix: must be one line")
+        if prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
+            raise HTTPException(400, "prefix: q must be one text of one line")
 
     @asynccontextmanager
-    async def time_limit(self) -> AsyncGenerator[None]:
-        """Stop a translation after `--timeout`, with status 504. Count it, and also one whose client disconnects."""
+    async def _limit_work(self) -> AsyncGenerator[None]:
+        """Refuse a request above the limit, and stop it after the time limit. Count those that are given up."""
+        if self.n_running >= self.limits.max_requests:
+            raise HTTPException(429, "too many requests at the same time; try again soon", {"Retry-After": "1"})
+        self.n_running += 1
         try:
             async with asyncio.timeout(self.limits.timeout):
                 yield
         except TimeoutError:
             self.metrics.cancelled.labels("time").inc()
             message = f"the translation took more than {self.limits.timeout:g} seconds; send less text"
-            raise ApiError(504, message) from None
+            raise HTTPException(504, message) from None
         except asyncio.CancelledError:
             self.metrics.cancelled.labels("disconnect").inc()
             raise
-        except UserError as error:
-            raise ApiError(400, str(error)) from None
-
-    @staticmethod
-    async def _run_in_thread(pool: Executor | None, function: Callable[[], T]) -> T:
-        """Call a function in a thread of `pool`. None: the default pool, which serves requests of plain text."""
-        return await asyncio.get_running_loop().run_in_executor(pool, function)
-
-    async def run(self, jobs: Sequence[TranslationJob], routes: Sequence[ModelRoute]) -> list[list[TranslatedLine]]:
-        """Return the translated lines of each job. The search stops if the task is cancelled."""
-        for job, route in zip(jobs, routes, strict=True):
-            self.metrics.characters.labels(str(route.language_pair)).inc(sum(map(count_characters, job.lines)))
-            route.worker.submit(job)
-        try:
-            return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
         finally:
-            for job in jobs:
-                job.is_cancelled = True
+            self.n_running -= 1
 
-    def _check_texts(self, request: TranslateRequest, texts: Sequence[str]) -> None:
-        check_text([*texts, request.prefix], self.limits, "q and prefix" if request.prefix else "q")
-        if not any(text.strip() for text in texts):
-            raise ApiError(400, "q: there is no text to translate")
-        for name in ("prefix", "alignment", "confidence"):
-            if request.format == "html" and getattr(request, name):
-                raise ApiError(400, f"{name}: is for text; leave it out, or send format: text")
-        if "\n" in request.prefix or "\r" in request.prefix:
-            raise ApiError(400, "prefix: must be one line")
-        if request.prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
-            raise ApiError(400, "prefix: q must be one text of one line")
+    def _prepare(self, text: str, request: TranslateRequest) -> PreparedText:
+        """Divide a text, detect its language and find its model."""
+        source, detected, language = SourceText.parse(text, request), None, request.source
+        if language == "auto":
+            detected = self._detect_source(source.visible, request.target)
+            language = detected.language
+        pair = find_language_pair(self._routes, language, request.target, request.tag)
+        if pair is None and detected is not None and language == request.target:
+            return PreparedText(source, detected, None)
+        if pair is None:
+            with_tag = "" if request.tag is None else f" with tag {_shown(request.tag)}"
+            codes = f"{_shown(language)} to {_shown(request.target)}"
+            raise HTTPException(400, f"source, target: no model translates {codes}{with_tag}; see /languages")
+        route = self._routes[pair]
+        route.model.check_request(pair, text, request)
+        return PreparedText(source, detected, route)
 
-    @staticmethod
-    def _check_prefix(prefix: str, text: str, translator: LineTranslator) -> None:
-        max_tokens = translator.chunker.max_tokens
-        if translator.chunker.count_tokens([text])[0] > max_tokens:
-            raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
-        (ids,) = translator.text_translator.tokenizers.tgt.encode([prefix])
-        if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
-            raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
+    async def _translate(self, text: PreparedText, request: TranslateRequest) -> list[TranslatedLine]:
+        """Return the translated lines of a text. The search stops if the task is cancelled."""
+        if text.route is None:
+            return []
+        pair, model, worker = text.route
+        n_best = 1 + min(request.alternatives, model.loaded.max_alternatives)
+        is_document = request.format == "html"
+        options = BatchOptions(pair, n_best, request.alignment, request.confidence, is_document)
+        lengths = text.source.lengths
+        self.metrics.characters.labels(str(pair)).inc(sum(lengths))
+        return await worker.run(options, text.source.lines, lengths, request.prefix)
 
     @staticmethod
     def _make_answer(
-        request: TranslateRequest, sources: Sequence[SourceText], lines: Sequence[Sequence[TranslatedLine]]
+        request: TranslateRequest, texts: Sequence[PreparedText], lines: Sequence[Sequence[TranslatedLine]]
     ) -> TranslateAnswer:
-        n_best_lists = [source.join_n_best(text) for source, text in zip(sources, lines, strict=True)]
-        best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
+        best: list[str] = []
+        others: list[list[str]] = []
         segments: list[list[TranslatedSegment]] = []
-        if request.alignment or request.confidence:
-            for source, text in zip(sources, lines, strict=True):
-                route = source.route
-                tokenizer = route.translator.text_translator.tokenizers.tgt
-                segments.append(make_segments(text, tokenizer, confidence=request.confidence))
-        detected = [source.detected for source in sources if source.detected is not None]
+        for text, found in zip(texts, lines, strict=True):
+            n_best = text.join_n_best(found)
+            best.append(n_best[0])
+            others.append(n_best[1:])
+            if request.alignment or request.confidence:
+                segments.append(text.make_segments(found, confidence=request.confidence))
+        detected = [text.detected for text in texts if text.detected is not None]
         is_list = isinstance(request.q, list)
         return TranslateAnswer(
             translatedText=best if is_list else best[0],
@@ -385,13 +284,13 @@ class TranslationService:
         )
 
 
-def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:
-    """Raise `ApiError` for texts that are too long together, or that are not Unicode text."""
-    n_characters = sum(map(len, texts))
-    if n_characters > limits.max_characters:
-        raise ApiError(413, f"{name}: {n_characters:,} characters; at most {limits.max_characters:,} are translated")
-    if any(map(has_lone_surrogate, texts)):
-        raise ApiError(400, f"{name}: half a character (a lone surrogate); send valid Unicode text")
+def _rank_languages(text: str) -> dict[str, float]:
+    """Return the probabilities of languages, the most likely first."""
+    return dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
+
+
+def _make_detected(code: str, probability: float) -> DetectedLanguage:
+    return DetectedLanguage(language=code, confidence=round(100 * min(1.0, probability), 1))
 
 
 def _shown(code: str) -> str:

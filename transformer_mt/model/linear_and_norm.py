@@ -1,6 +1,6 @@
-"""Building blocks of the layers: linear projections with their initialisation, normalisation and dropout.
+"""Linear projections with their initialisation, normalisation, and dropout: what attention and layers are built of.
 
-`D` input width, `O` output width, `B` batch, `T` target length, `N` labels that are not padding.
+`D` input width, `O` output width.
 """
 
 from __future__ import annotations
@@ -164,26 +164,3 @@ def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0.0:
         return x
     return dropout_cpu(x, p) if uses_cpu_kernels(x.device) else F.dropout(x, p)
-
-
-# --- chunks of logits -------------------------------------------------------------------------------------------------
-
-CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
-"""Maximum size of a chunk of logits, by device type: on a CPU, about the size of its caches."""
-DEFAULT_CHUNK_BYTES = 1 << 25
-
-
-def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
-    """Return the flat indices of the `n_labels` labels that are not padding. [B, T] -> [N].
-
-    The caller passes `n_labels`, so that a GPU need not synchronise to count them.
-    """
-    is_real = labels.flatten() != pad_id  # [B * T]
-    if labels.device.type == "mps":  # MPS has `nonzero_static` only from torch 2.12 on
-        return is_real.nonzero()[:, 0]
-    return torch.nonzero_static(is_real, size=n_labels)[:, 0]
-
-
-def chunk_rows(device: torch.device, row_bytes: int) -> int:
-    """Return the number of rows of a chunk, at least 1."""
-    return max(1, CHUNK_BYTES.get(device.type, DEFAULT_CHUNK_BYTES) // row_bytes)

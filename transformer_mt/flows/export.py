@@ -1,0 +1,156 @@
+"""Export of a run: its weights or a mean of them as a run folder, or a folder for CTranslate2."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.evaluation import Validator
+from transformer_mt.flows.prepare import encode_validation, load_split
+from transformer_mt.flows.run_overview import render_readme
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
+from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints
+from transformer_mt.system import files
+from transformer_mt.system.device import configure_process, resolve_machine
+from transformer_mt.system.log import log
+from transformer_mt.training.distributed import Ranks
+
+
+def write_weights_folder(
+    source: RunFolder, output: Path, model: Transformer, checkpoint: CheckpointInfo, what: str, steps: list[int]
+) -> None:
+    """Write a run folder with one checkpoint, without training state: an atomic folder with its record and README.
+
+    `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
+    describes the weights, and `steps` lists the training steps that they come from. Configuration and
+    tokenizers are copied.
+    """
+    record = source.read_metadata()
+    if steps != [record.get("tested", {}).get("step")]:  # the test scores are those of other weights
+        record = {key: value for key, value in record.items() if key not in TEST_KEYS}
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    record["exported"] = {"what": what, "steps": steps, "run": str(source.path), "created": created}
+    scored = checkpoint if checkpoint.scores else None
+    readme = render_readme(RunFolder(output), configuration.load_run(source), record, scored)
+    with files.atomic_new_folder(output) as folder:
+        run = RunFolder(folder)
+        shutil.copyfile(source.config, run.config)
+        shutil.copyfile(source.tokenizer, run.tokenizer)
+        write_metadata(run, record)
+        path = run.checkpoints / checkpoint.path.name
+        checkpoints.save(CheckpointInfo(path, checkpoint.step, checkpoint.metric, checkpoint.scores), model, None)
+        files.write_text(run.readme, readme)
+
+
+def export_weights(source: RunFolder, averaged: Sequence[CheckpointInfo], output: Path) -> CheckpointInfo:
+    """Write the mean of the weights of some checkpoints as a run folder. Return its checkpoint.
+
+    The mean of several is validated like the checkpoints of a training. Raises `UserError` if the validation text
+    cannot be read or has changed, or a running training has deleted a checkpoint.
+    """
+    config, tokenizers = configuration.load_run(source), TokenizerPair.load(source.tokenizer)
+    model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+    load_average(model, averaged)
+    steps, result = [info.step for info in averaged], averaged[-1]
+    what = f"from {source.path}, step {steps[0]:,}"
+    if len(averaged) > 1:
+        what = f"the mean of {source.path}, steps {', '.join(f'{step:,}' for step in steps)}"
+        result = replace(result, scores=_validate(source, config, model, tokenizers), files={})
+    write_weights_folder(source, output, model.cpu(), result, what, steps)
+    return result
+
+
+def select_checkpoints(run: RunFolder, n: int, *, takes_best: bool) -> list[CheckpointInfo]:
+    """Return the newest or the best checkpoints, oldest first. Raises `UserError` if the run has too few."""
+    available = [info for info in run.list_checkpoints() if not info.stopped]
+    candidates = rank_checkpoints(available) if takes_best else available[::-1]
+    if len(candidates) < n:
+        steps = ", ".join(str(info.step) for info in candidates) or "none"
+        raise UserError(
+            f"export: {run.path} has only {len(candidates)} of {n} checkpoints (steps: {steps});\n"
+            "keep.last and keep.best set how many a training keeps"
+        )
+    return sorted(candidates[:n], key=lambda info: info.step)
+
+
+def load_average(model: Transformer, averaged: Sequence[CheckpointInfo]) -> None:
+    """Load the mean of the weights, which is computed in fp64.
+
+    Raises `UserError` if a running training has deleted a checkpoint.
+    """
+    sums = {name: torch.zeros_like(parameter, dtype=torch.float64) for name, parameter in model.named_parameters()}
+    for info in averaged:
+        if not info.path.exists():
+            raise UserError(f"{info.path}: was deleted, because the run is being trained; try again")
+        checkpoints.load_weights(model, info)
+        for name, parameter in model.named_parameters():
+            sums[name] += parameter.detach()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(sums[name].div(len(averaged)))
+
+
+def _validate(run: RunFolder, config: Config, model: Transformer, tokenizers: TokenizerPair) -> dict[str, float]:
+    """Compute the scores that the training would give these weights, in its precision.
+
+    Raises `UserError` if the validation pairs have changed. Their scores are not comparable, and they may be training
+    pairs.
+    """
+    try:
+        pairs = load_split(config, "validation")
+    except UserError as error:
+        raise UserError(f"export: cannot read the validation pairs to score the mean:\n{error}") from None
+    if pairs.fingerprint != run.read_metadata()["sha256"]["validation"]:
+        raise UserError(f"export: the validation pairs of {run.path} have changed since its training; restore them")
+    corpus = encode_validation(config, pairs, tokenizers)
+    machine = resolve_machine("auto", config.precision, "auto")
+    configure_process(machine)
+    model.to(machine.device)
+    return Validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
+
+
+def export_ctranslate2(
+    source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None
+) -> list[str]:
+    """Write a CTranslate2 folder. Return a comparison of both engines on the lines of `src` or the validation set.
+
+    Raises `UserError` if CTranslate2 does not support the model, the search or the quantization.
+    """
+    config = configuration.load_run(source)
+    if problems := list(config.unsupported_by_ctranslate2()):
+        lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
+        remedy = (
+            "(train a new run; with export: ctranslate2 in its YAML, this is checked before the training)"
+            if any(section == "model" for section, *_ in problems)
+            else f"(it may be changed in {source.config})"
+        )
+        raise UserError(f"{source.path}: CTranslate2 does not support this model:\n{lines}\n{remedy}")
+    from transformer_mt.tools.export import ctranslate2_export
+
+    ctranslate2_export.check_quantization(quantization)
+    translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
+    return ctranslate2_export.write_folder(translator, output, quantization, _read_sources(config, src))
+
+
+def _read_sources(config: Config, src: Path | None) -> list[str]:
+    if src is not None:
+        return list(read_lines(src))
+    try:
+        return load_split(config, "validation").column("src")
+    except (UserError, OSError) as error:
+        log(f"the validation sentences cannot be read: {error}\n--src F compares the engines on the lines of a file")
+        return []

@@ -1,0 +1,173 @@
+"""Training pairs from monolingual text, by back-translation or distillation.
+
+Each line becomes a record of `candidates.jsonl`. An interrupted job resumes after the last record. At the end, the text
+files and the report are made from the records, and then the partial file is renamed to `candidates.jsonl`, so a folder
+with that file is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+from transformer_mt import __version__
+from transformer_mt.choices import SynthesisDirection
+from transformer_mt.data.text_files import Errors, check_is_file, read_lines
+from transformer_mt.decoding.translator import ModelProvenance, Translator
+from transformer_mt.errors import UserError
+from transformer_mt.flows.line_input import Line
+from transformer_mt.flows.line_output import find_part, make_part_path, process_lines
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import write_text
+from transformer_mt.tools.synthesis import synthetic_data
+from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction, PairCounts
+
+CANDIDATES, REPORT = "candidates.jsonl", "report.json"
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """The run that translates translations back, and the lowest chrF of a kept pair."""
+
+    run: Path
+    tag: str | None
+    min_chrf: float
+
+
+@dataclass(frozen=True)
+class SynthesisReport:
+    """Content of `report.json`."""
+
+    direction: SynthesisDirection
+    src_lang: str
+    tgt_lang: str
+    mono: Sequence[str]
+    lines: int
+    pairs: int
+    dropped: dict[str, int]
+    mean_chrf: float | None
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SynthesisJob:
+    """Monolingual text, the run that translates it, and the folder of the pairs or of a part of them."""
+
+    run: RunFolder
+    direction: Direction
+    mono: Sequence[Path]
+    errors: Errors
+    folders: Sequence[Path]  # one for each part
+    part: int  # index of the part that this job makes
+    round_trip: RoundTrip | None
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder that this job writes."""
+        return self.folders[self.part]
+
+    def count_finished_parts(self) -> int:
+        """Return the number of complete folders."""
+        return sum((folder / CANDIDATES).exists() for folder in self.folders)
+
+    def execute(self, translator: Translator, back: Translator | None, *, resume: bool) -> SynthesisReport:
+        """Write the pairs. Raises `UserError` if none is left, after the files were written."""
+        start, end, max_tokens, settings = 0, None, *_describe_models(self, translator, back)
+        if len(self.folders) > 1:
+            n_lines = sum(1 for _ in self._read_lines())
+            start, end = find_part(n_lines, self.part, len(self.folders))
+            settings["part"] = f"lines {start + 1} to {end} of {n_lines}"
+        maker = CandidateMaker(translator, max_tokens, back, self.round_trip.min_chrf if self.round_trip else 0.0)
+        self.folder.mkdir(exist_ok=True, parents=True)
+        found: list[SynthesisReport] = []
+
+        def make_records(window: Sequence[Line], first_number: int) -> str:
+            return "".join(each.to_json() for each in maker.make([line.src for line in window], start + first_number))
+
+        def write_results(candidates: Path) -> None:
+            counts = synthetic_data.write_pairs(candidates, self.direction, self.folder)
+            found.append(self._make_report(counts, settings))
+            write_text(self.folder / REPORT, json.dumps(asdict(found[0]), ensure_ascii=False, indent=1) + "\n")
+
+        lines = map(Line, islice(self._read_lines(), start, end))
+        output = self.folder / CANDIDATES
+        process_lines(lines, make_records, output, settings, resume=resume, finish=write_results)
+        return found[0]
+
+    def _read_lines(self) -> Iterator[str]:
+        for path in self.mono:
+            yield from read_lines(path, self.errors)
+
+    def _make_report(self, counts: PairCounts, settings: dict[str, str]) -> SynthesisReport:
+        mono = [str(path) for path in self.mono]
+        return SynthesisReport(self.direction.kind, *self.direction.languages, mono, *counts, settings)
+
+
+def open_job(
+    run: Path,
+    kind: SynthesisDirection,
+    tag: str | None,
+    mono: Sequence[Path],
+    output: Path,
+    *,
+    errors: Errors,
+    task: int | None,
+    tasks: int | None,
+    round_trip: RoundTrip | None,
+    any_language: bool,
+) -> SynthesisJob:
+    """Return a job for all pairs, or for part `task` of `tasks`, after checks that need no model.
+
+    Raises `UserError` if a text or a run has the wrong language, or the output has other files.
+    """
+    for path in mono:
+        check_is_file(path)
+        if not path.is_file():
+            raise UserError(f"{path}: is not a regular file, and would be read twice; write its lines to a file")
+    folders = [output] if tasks is None else [output / f"{part:05d}-of-{tasks:05d}" for part in range(tasks)]
+    _check_output(output, folders, task or 0)
+    folder = RunFolder.open(run)
+    languages = synthetic_data.read_languages(folder, tag, "--tag")
+    direction = Direction(kind, *languages)
+    for path in mono:
+        synthetic_data.check_text(path, run, languages, errors, any_language=any_language)
+    if round_trip is not None:
+        found = synthetic_data.read_languages(RunFolder.open(round_trip.run), round_trip.tag, "--round-trip-tag")
+        synthetic_data.check_round_trip(round_trip.run, found, direction)
+    return SynthesisJob(folder, direction, mono, errors, folders, task or 0, round_trip)
+
+
+def _check_output(output: Path, folders: Sequence[Path], part: int) -> None:
+    """Raise `UserError` unless the folder is new, empty, or left by an interrupted command or by other parts."""
+    if not output.absolute().parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.absolute().parent}")
+    folder = folders[part]
+    for path in {output, folder}:
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: is a file; pass a new folder")
+    if folder != output and output.exists() and (others := {*output.iterdir()} - {*folders}):
+        raise UserError(f"{output}: holds {min(others).name}, which is none of {len(folders)} parts; pass a new folder")
+    if (folder / CANDIDATES).exists():
+        raise UserError(f"{folder}: exists, and its pairs are complete; pass a new folder, or delete it")
+    if folder.exists() and any(folder.iterdir()) and not make_part_path(folder / CANDIDATES).exists():
+        raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
+
+
+def _describe_models(job: SynthesisJob, translator: Translator, back: Translator | None) -> tuple[int, dict[str, str]]:
+    """Return the longest source in tokens, and all settings that affect the pairs."""
+    provenance = ModelProvenance.of_translator(translator)
+    max_tokens = min(provenance.longest_source, translator.max_source_tokens)
+    settings = {
+        "tmt synthesize": __version__,
+        "--direction": job.direction.kind,
+        **provenance.identity,
+        "longest source": str(max_tokens),
+        **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
+    }
+    if back is not None and job.round_trip is not None:
+        settings["--round-trip"] = " ".join(ModelProvenance.of_translator(back).identity.values())
+        settings |= {"--round-trip-tag": str(back.config.tag), "--min-chrf": f"{job.round_trip.min_chrf:g}"}
+    return max_tokens, settings
