@@ -51,10 +51,10 @@ def written(stream: io.TextIOWrapper) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def config_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key that signs runs out of the home folder of the person who runs the tests."""
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the data of runs out of the home folder of the person who runs the tests."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -82,16 +82,6 @@ def add_noise(model: Transformer, seed: int) -> None:
     model.encoder.embedding.tokens.weight.data[:256] = 0
 
 
-def sign_run(run: Path) -> None:
-    """Sign a run whose data settings a test has edited, as a training does."""
-    from transformer_mt.config.yaml_loader import read_yaml
-    from transformer_mt.runs.folder import sign_settings
-
-    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    record["signature"] = sign_settings(read_yaml(run / "config.yaml").values)
-    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-
-
 def forget_lengths(run: Path) -> None:
     """Remove the recorded lengths of a run that was trained on few words, so that it translates longer texts whole."""
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
