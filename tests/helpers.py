@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from transformer_mt.data.batches import Batch
+    from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
+    from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.model.transformer import Transformer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -41,6 +43,16 @@ def plain_torch() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_kernels, "ENABLED", False)
         yield
+
+
+def make_modified_stream(corpus: EncodedCorpus, modifier: BatchModifier) -> BatchStream:
+    """Return the stream of the modified batches of a corpus."""
+    from transformer_mt.data.batch_plan import BatchPlan
+    from transformer_mt.data.batches import BatchReader, BatchStream
+
+    reader = BatchReader(corpus, modifier.tokenizers)
+    read_lengths = partial(reader.read_lengths, growth=modifier.measure_growth(reader))
+    return BatchStream(BatchPlan(reader.bounds, read_lengths, modifier.tokens, modifier.seed), reader, modifier)
 
 
 def assert_succeeded(done: CompletedProcess[str]) -> str:

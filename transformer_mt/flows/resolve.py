@@ -231,7 +231,7 @@ def resolve_batches(
     config = ranks.run_on_rank0(lambda: _resolve_batch_tokens(config, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
     memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
-    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    n_steps = config.train.last_step(len(stream.plan) / config.batches.accumulate)
     config = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )
