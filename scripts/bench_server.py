@@ -116,9 +116,9 @@ async def measure(port: int, sentences: Sequence[str], clients: int, seconds: fl
 
 def measure_directly(engine: Path, sentences: Sequence[str], batch: int, seconds: float, threads: int | None) -> Load:
     """Return the load of CTranslate2 without a server, which translates batches of `batch` sentences."""
-    from transformer_mt.tools.export.ctranslate2_engine import load_translator
+    from transformer_mt.flows.translation import LoadOptions, load_translator
 
-    translator = load_translator(engine, threads=threads or "auto", scores=False)
+    translator = load_translator(engine, LoadOptions(threads=threads or "auto"))
     texts = itertools.cycle(sentences)
     load = Load()
     start = time.monotonic()

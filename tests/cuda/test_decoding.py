@@ -192,7 +192,7 @@ def test_a_search_with_terms_waits_twice_per_position(make_translators, tmp_path
     glossary.write_text("the\tXaver\n", encoding="utf-8")
     _, translator = make_translators(beam=4)
     stage = GlossaryStage(read_glossary(str(glossary)), translator.tokenizers.tgt)
-    automata = [stage.constraint("the", 100, 1) for _ in TEXTS[:4]]
+    automata = [stage.make_automaton("the", 100, 1) for _ in TEXTS[:4]]
     assert all(automata)
     assert count_waits_per_check(translator, constraints=automata) == 2 * GPU_SYNC_INTERVAL + 1
 

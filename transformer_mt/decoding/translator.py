@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self, cast
 
 from transformer_mt.choices import SplitWhen
-from transformer_mt.data.batches import batch_by_length
+from transformer_mt.data.batch_plan import batch_by_length
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.case_stage import CaseStage

@@ -57,7 +57,7 @@ def gated(tiny_model: ServedModel) -> GatedModel:
 
 @pytest.fixture
 def endless_model(tiny_run: Path) -> ServedModel:
-    return ServedModel(tiny_run, make_model_options(**ENDLESS))
+    return ServedModel(tiny_run, make_model_options("auto", **ENDLESS))
 
 
 @pytest.fixture(scope="module")
