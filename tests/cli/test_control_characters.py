@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error
 
+from transformer_mt.decoding.segments import PlainText
 from transformer_mt.decoding.translator import Translator
 
 HOSTILE = "one \x1b]0;owned\x07 \x9b2J \u202eevil\u202c two"
@@ -77,7 +78,7 @@ def test_translations_keep_their_characters(run_copy: Path, tmt: Tmt, monkeypatc
 
     def hostile(self: Translator, *args: Any, **options: Any) -> object:
         results = original(self, *args, **options)
-        return [[replace(one, text=HOSTILE) for one in found] for found in results]
+        return [[replace(one, content=PlainText(HOSTILE)) for one in found] for found in results]
 
     monkeypatch.setattr(Translator, "n_best", hostile)
     assert tmt("translate", run_copy, "one").stdout == HOSTILE + "\n"

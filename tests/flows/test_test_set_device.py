@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.train import score_test_sets
+from transformer_mt.flows.translation import LoadOptions
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 
@@ -21,12 +21,12 @@ def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypat
     """Rank 0 passes on `cuda`, not its own cuda:0, and uses no larger batches than validation does."""
     devices: list[str] = []
 
-    def load(path: Path, checkpoint: str, device: str, *_: object, batch_tokens: int, **__: object) -> NoReturn:
+    def load(path: Path, options: LoadOptions, *, batch_tokens: int, **_: object) -> NoReturn:
         assert batch_tokens == 4096
-        devices.append(device)
+        devices.append(options.device)
         raise UserError("loading")
 
-    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr("transformer_mt.flows.train.load_translator", load)
     monkeypatch.setattr("transformer_mt.flows.train.read_gpu_bytes", lambda _: 1 << 30)
     run, sets = RunFolder(tiny_run), cast(dict[str, ParallelCorpus], {"unseen": None})
     config = configuration.load(run.config)

@@ -25,7 +25,6 @@ from transformer_mt.cli.options import (
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_output import check_output
-from transformer_mt.flows.translation import load_translator
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
@@ -124,6 +123,10 @@ class Evaluate(Command):
 
     def load(self, run: Path) -> Translator:
         """Load the model of a run, or the ensemble, with the options of the search."""
+        from transformer_mt.flows.translation import load_translator
+        from transformer_mt.runs.folder import RunFolder
+
+        RunFolder.open(run)  # an exported model has no test sets and no scoring
         overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
         return load_translator(run, self.loading.make_load_options(ensemble=self.ensemble), **overrides)
 

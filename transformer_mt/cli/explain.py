@@ -22,7 +22,6 @@ from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_input import decode_argument
 from transformer_mt.flows.line_output import check_output
-from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.files import atomic_file, write_text
 from transformer_mt.system.log import log
 
@@ -69,6 +68,7 @@ class Explain(Command):
             raise UserError(f"{self.attention}: the suffix sets the image format; use {', '.join(IMAGE_SUFFIXES)}")
         if self.attention is None and self.kind != "cross":
             raise UserError(f"explain: --kind {self.kind} belongs to --attention F; add it, or leave out --kind")
+        from transformer_mt.flows.translation import load_translator
         from transformer_mt.tools.analysis.explanation import explain
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 

@@ -18,11 +18,11 @@ from transformer_mt.choices import EngineName, Precision, SplitWhen
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
-from transformer_mt.flows.translation import LoadOptions
 
 if TYPE_CHECKING:
     from transformer_mt.data.data_config import DataConfig
     from transformer_mt.flows.configuration import Config
+    from transformer_mt.flows.translation import LoadOptions
     from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.robustness.guard import FaultReport
 
@@ -225,6 +225,8 @@ class LoadingOptions(OptionGroup):
         faults: FaultReport | None = None,
     ) -> LoadOptions:
         """Return how a model is loaded in the process of a command."""
+        from transformer_mt.flows.translation import LoadOptions
+
         return LoadOptions(
             self.checkpoint or "best",
             self.device or "auto",

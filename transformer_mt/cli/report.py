@@ -12,7 +12,6 @@ from transformer_mt.cli.options import LoadingOptions, tag_option
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_input import check_files
 from transformer_mt.flows.line_output import check_output
-from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
@@ -60,4 +59,6 @@ class Report(Command):
 
     def _load_translator(self, run: Path) -> Translator:
         tag = {} if self.tag is None else {"tag": self.tag}
+        from transformer_mt.flows.translation import load_translator
+
         return load_translator(run, self.loading.make_load_options(), n_best=1, engine="torch", **tag)

@@ -23,7 +23,6 @@ from transformer_mt.cli.options import (
     split_sentences_option,
 )
 from transformer_mt.errors import UserError
-from transformer_mt.flows.translation import load_translator
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
@@ -171,6 +170,7 @@ def _serve(args: Serve) -> None:
 
 def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> TranslationService:
     """Load the models, and log their language pairs."""
+    from transformer_mt.flows.translation import load_translator
     from transformer_mt.tools.serving.models import ModelOptions, iterate_language_pairs, load_models
     from transformer_mt.tools.serving.service import TranslationService
 

@@ -30,7 +30,6 @@ from transformer_mt.cli.options import (
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
-from transformer_mt.flows.translation import load_translator
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
@@ -120,6 +119,7 @@ class Synthesize(Command):
         if files.task is not None and files.tasks is not None and files.task >= files.tasks:
             raise UserError(f"synthesize: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
         from transformer_mt.flows.synthesize import RoundTrip, open_job
+        from transformer_mt.flows.translation import load_translator
 
         if back.round_trip is not None:
             round_trip = RoundTrip(back.round_trip, back.round_trip_tag, back.min_chrf)
@@ -153,6 +153,8 @@ class Synthesize(Command):
         """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
         if self.back.round_trip is None:
             return None
+        from transformer_mt.flows.translation import load_translator
+
         tag, batch_tokens = self.back.round_trip_tag, self.search.batch_tokens
         options = collect_overrides(tag=tag, batch_tokens=batch_tokens, engine=self.engine)
         options |= {"beam": 1, "n_best": 1, "sample": False, "guard": False}

@@ -29,12 +29,11 @@ from transformer_mt.flows import line_input
 from transformer_mt.flows.line_input import Line
 from transformer_mt.flows.line_output import Format, OutputKind, check_output, is_complete
 from transformer_mt.flows.line_translation import LineTask, translate_document, translate_lines
-from transformer_mt.flows.translation import is_exported, load_translator
 from transformer_mt.system.log import log, log_rank0
-from transformer_mt.tools.robustness.guard import Fault, FaultReport
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.robustness.guard import Fault, FaultReport
 
 DOCUMENT_OPTIONS = {"--input", "--output", "--split-sentences", "--guard", "--verbose"}
 SCORING_OPTIONS = {
@@ -183,6 +182,8 @@ class Translate(Command):
         if self.lines.resume and self.lines.output and is_complete(self.lines.output):
             log(f"tmt: {self.lines.output} is complete; nothing to resume (to translate again, leave out --resume)")
             return
+        from transformer_mt.tools.robustness.guard import FaultReport
+
         faults = FaultReport(_report_fault if self.lines.verbose else None)
         if document_format and self.lines.input:
             _translate_document(self, self.lines.input, document_format, faults)
@@ -193,6 +194,8 @@ class Translate(Command):
 
     def load(self, faults: FaultReport, *, few_texts: bool = False) -> Translator:
         """Load the model."""
+        from transformer_mt.flows.translation import load_translator
+
         options = self.loading.make_load_options(
             ensemble=self.ensemble,
             few_texts=few_texts,
@@ -302,6 +305,8 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
     if given:
         advice = f"leave it out, or translate its lines with --document-format {LINES}"
         raise UserError(f"{given[0]}: {args.lines.input} is translated as a document ({document_format}); {advice}")
+    from transformer_mt.flows.translation import is_exported
+
     if is_exported(args.run):
         raise UserError(f"{args.run}: CTranslate2 cannot keep the markup of a document; translate with the run")
     for name, is_given, formats, reason in (
