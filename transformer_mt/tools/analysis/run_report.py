@@ -20,8 +20,8 @@ from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, mark_differences
+from transformer_mt.evaluation.changed_sets import measure_robustness
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, MetricComparison, Texts, compare_systems
-from transformer_mt.evaluation.robustness import measure_robustness
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.metadata import PACKAGES
