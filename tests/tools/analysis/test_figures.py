@@ -16,7 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from transformer_mt import Translator
 from transformer_mt.choices import AttentionKind
-from transformer_mt.data.data_config import DataConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis import figures
 from transformer_mt.tools.analysis.figures import AttentionMaps, decode_tokens, translate_with_attention
@@ -90,11 +89,6 @@ def test_schedule_is_drawn_to_the_end_of_training(settings: dict[str, Any], max_
     assert figures.plot_schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
 
 
-def test_training_that_ends_during_the_warm_up_can_be_drawn() -> None:
-    axes = figures.plot_schedule(ScheduleConfig(warmup_steps=500), 64, 100).axes[0]
-    assert not axes.texts
-
-
 def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[np.ndarray]:
     weights = np.random.default_rng(0).gamma(0.3, size=(n_layers, n_heads, n_queries, n_keys))
     return list(weights / weights.sum(-1, keepdims=True))
@@ -119,16 +113,6 @@ def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
     figures.render_pixels(figure)  # dollar signs start no formula; a warning would fail the test
 
 
-def test_attention_figure_grows_with_the_sentence_up_to_a_limit() -> None:
-    sizes: list[float] = []
-    for n in (5, 120):
-        figure = draw_attention(attention(1, 2, n, n), ["ab"] * n, ["ab"] * n)
-        sizes.append(figure.get_size_inches().max())
-        assert len(figure.axes[0].get_xticks()) == len(figure.axes[0].get_xticklabels()) >= min(n, 40)
-    assert sizes == sorted(sizes)
-    assert sizes[-1] * figures.DPI < 2**13
-
-
 def test_lengths_figure_counts_every_sentence() -> None:
     src, tgt = np.array([3, 4, 4, 5, 90, 700]), np.array([1, 2, 8, 8, 8, 101])
     figure = figures.draw_lengths(src, tgt, ("en", "é $x$"), 100, "six pairs")
@@ -148,16 +132,6 @@ def test_a_length_limit_outside_of_the_figure_is_named() -> None:
     assert all(not axes.lines and axes.texts[0].get_text() == "data.max_length 100 →" for axes in figure.axes)
     heights = [patch.get_height() for patch in figure.axes[0].patches]  # pyright: ignore[reportAttributeAccessIssue]
     assert heights == [0, 0, 1, 2]  # one bar per length, from 1
-
-
-def test_title_counts_pairs_beyond_the_limit(make_corpus: Any) -> None:
-    corpus = make_corpus([[5], [5, 5, 5], [5, 5]], [[5, 5, 5, 5], [5], [5]])
-    source: Any = {"src": "a", "tgt": "b"}
-    data = DataConfig(src_lang="en", tgt_lang="de", train=source, max_length=4)
-    assert figures.plot_lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
-    corpus.limit_counts.too_long = 2
-    title = "3 training pairs; 3 beyond data.max_length, 2 of them dropped"
-    assert figures.plot_lengths(corpus, data).get_suptitle() == title
 
 
 def test_the_users_matplotlib_settings_are_ignored() -> None:
@@ -222,15 +196,6 @@ def test_one_head_of_each_kind_of_attention_can_be_drawn(maps: AttentionMaps) ->
         figure = maps.figure(kind, layer=1, head=2)
         assert [axes.get_title() for axes in figure.axes[:-1]] == ["layer 1, head 2"]
         assert np.array_equal(image(figure.axes[0]), getattr(maps.weights, kind)[0][0, 1].numpy())
-
-
-def test_heads_of_one_layer_are_drawn_in_a_square(maps: AttentionMaps) -> None:
-    cross = [torch.cat([layer, layer], dim=1) for layer in maps.weights.cross]
-    figure = maps._replace(weights=maps.weights._replace(cross=cross)).figure("cross", layer=1)
-    panels = figure.axes[:-1]
-    assert [axes.get_title() for axes in panels] == [f"layer 1, head {head}" for head in (1, 2, 3, 4)]
-    grids = [axes.get_subplotspec() for axes in panels]
-    assert {grid.get_gridspec().get_geometry() for grid in grids if grid is not None} == {(2, 2)}
 
 
 def test_figures_do_not_change_the_model_or_the_random_state(translator: Translator) -> None:
