@@ -92,7 +92,8 @@ def compare(args: argparse.Namespace, beam: int) -> None:
     standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     for side in SIDES:
         ratios = [ours / theirs for ours, theirs in zip(rates[side], rates[LIBRARY], strict=True)]
-        bleu = f"  BLEU {standard.score(texts[side], list(read_lines(args.ref))).bleu.value:.2f}" if args.ref else ""
+        score = standard.score(texts[side], list(read_lines(args.ref)))["BLEU"] if args.ref else None
+        bleu = f"  BLEU {score.value:.2f}" if score else ""
         print(
             f"beam {beam}  {side:11}  {statistics.median(rates[side]):7,.0f} sentences/s "
             f"(batches of {sizes[side]:,})  ratio {statistics.median(ratios):.2f} "

@@ -58,7 +58,7 @@ def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) ->
     assert "Worst translations by chrF" in titles
     first = next(element for element in page.iter("dl"))
     assert [text_of(each) for each in first.iter("dd")] == [worst.source, worst.translations[0], worst.reference]
-    unchanged = SCORER.score(hypotheses, lines("test.de")).bleu.value
+    unchanged = SCORER.score(hypotheses, lines("test.de"))["BLEU"].value
     assert ["unchanged", f"BLEU {unchanged:.2f}"] in rows
 
 

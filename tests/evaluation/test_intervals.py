@@ -71,13 +71,9 @@ def test_moses_text_is_detokenized_and_scored_without_case(damage: Damage, sacre
         assert_equal(scores[name], record)
         assert "|case:lc|" in record["signature"]
     quick = scorer.score(tokens[0], tokens[1])
-    assert (quick.bleu.value, quick.chrf.value) == (scores["BLEU"].value, scores["chrF"].value)
-
-
-def test_quick_scores_equal_the_scores_with_intervals(damage: Damage) -> None:
-    hypotheses = damage(REFERENCES, 1)
-    scores, quick = score_with_intervals(hypotheses, REFERENCES, GERMAN), GERMAN.score(hypotheses, REFERENCES)
-    assert (scores["BLEU"].value, scores["chrF"].value) == (quick.bleu.value, quick.chrf.value)
+    assert {name: score.value for name, score in quick.items()} == {
+        name: scores[name].value for name in ("BLEU", "chrF")
+    }
 
 
 def test_interval_is_the_central_95_percent_of_the_resamples() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import (
@@ -221,20 +220,6 @@ def test_self_attention_equals_torch(attention: MultiHeadAttention) -> None:
     torch.testing.assert_close(attention(*attention.project(x), mask), wanted)
 
 
-def test_fused_projection_equals_three_separate_ones(attention: MultiHeadAttention) -> None:
-    """Queries, keys and values are split into heads, projected together or separately."""
-    x, fused = torch.randn(B, S, D), attention.queries_keys_values
-    queries, (keys, values) = attention.project(x)
-    parts = zip(fused.weight.chunk(3), fused.bias.chunk(3), strict=True)
-    for found, (weight, bias) in zip((queries, keys, values), parts, strict=True):
-        wanted = F.linear(x, weight, bias)
-        for head in range(H):
-            torch.testing.assert_close(found[:, head], wanted[..., head * E : (head + 1) * E])
-    torch.testing.assert_close(
-        (attention.project_queries(x), attention.project_keys_values(x)), (queries, KeysValues(keys, values))
-    )
-
-
 def test_attention_dropout_applies_only_in_training(attention: MultiHeadAttention) -> None:
     queries, memory = attention.project(torch.randn(B, T, D))
     plain = attention(queries, memory, None)
@@ -267,19 +252,6 @@ def test_grouped_query_attention_equals_multi_head_with_repeated_keys(path: Atte
     many = KeysValues(*(part.repeat_interleave(heads // groups, dim=1) for part in few))
     allowed = random_mask(B, heads, T, S) if mask == "heads" else MASKS[mask]()
     torch.testing.assert_close(path(queries, few, allowed), path(queries, many, allowed))
-
-
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_grouped_query_module_equals_multi_head_with_repeated_projections(n_kv_heads: int) -> None:
-    few = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, n_kv_heads=n_kv_heads))
-    many = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4))
-    for name in ("weight", "bias"):
-        parts = getattr(few.queries_keys_values, name).detach().split(few.queries_keys_values.widths)
-        repeated = [part.unflatten(0, (n_kv_heads, 8)).repeat_interleave(4 // n_kv_heads, 0) for part in parts[1:]]
-        getattr(many.queries_keys_values, name).data = torch.cat([parts[0], *(part.flatten(0, 1) for part in repeated)])
-    many.output.load_state_dict(few.output.state_dict())
-    x, mask = torch.randn(B, T, 32), causal_mask(T)
-    torch.testing.assert_close(few(*few.project(x), mask), many(*many.project(x), mask))
 
 
 def test_qk_norm_normalises_queries_and_keys_in_each_head() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,6 @@ from search_helpers import RandomSearch
 from torch import Tensor, nn
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.linear_and_norm import FusedLinear, LayerNorm, RMSNorm
@@ -142,13 +140,6 @@ def test_every_preset_works(make_model: MakeModel, preset: Path, tmp_path: Path)
     check_model(make_model(**{**config.model.model_dump(), **sizes}, rough=0.02), tmp_path)
 
 
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_a_preset_lists_its_differences_from_the_source(preset: Path) -> None:
-    comment = re.match(r"(#.*\n)+", preset.read_text(encoding="utf-8"))
-    assert comment and len(comment[0].splitlines()) > 3
-    assert re.search(r"^# Differences? from |does not reproduce one paper", comment[0], re.MULTILINE)
-
-
 @pytest.mark.parametrize(
     ("preset", "d", "d_ff", "millions"), [("vaswani2017_base", 512, 2048, 63.1), ("vaswani2017_big", 1024, 4096, 214.2)]
 )
@@ -213,13 +204,6 @@ def test_embeddings_can_be_unscaled_and_normalised(make_model: MakeModel) -> Non
     torch.testing.assert_close(normalised.mean(-1), torch.zeros(3, 5), atol=1e-5, rtol=0)
 
 
-def test_a_sequence_longer_than_learned_positions_is_refused(make_model: MakeModel) -> None:
-    model = make_model(positions="learned", max_positions=5)
-    model(SRC, TGT)
-    with pytest.raises(UserError, match="max_positions"):
-        model(F.pad(SRC, (0, 1), value=4), TGT)
-
-
 def biases(model: nn.Module, name: str) -> int:
     """Count the bias elements of all projections with this name."""
     return sum(bias.numel() for key, bias in model.named_parameters() if key.endswith(f"{name}.bias"))
@@ -269,9 +253,11 @@ def test_init_selects_the_scale_of_the_weights(make_model: MakeModel, init: str)
     model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu", init=init)
     for depth, weight in matrices(model):
         glorot = math.sqrt(2 / sum(weight.shape))
+        assert weight.abs().max() <= math.sqrt(3) * glorot or init == "normal"  # uniform
         wanted = {"xavier": glorot, "depth_scaled": glorot / math.sqrt(depth), "normal": 0.02}[init]
         assert weight.std().item() == pytest.approx(wanted, rel=0.06)
     assert model.encoder.embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
+    assert not any(bias.any() for name, bias in model.named_parameters() if name.endswith("bias"))
 
 
 def test_layer_drop_skips_layers_only_in_training(make_model: MakeModel) -> None:
@@ -327,11 +313,6 @@ def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel
         ({"d_model": 12, "positions": "rotary"}, "n_heads", "heads of even width, not 3; use 1, 2, 3, 6"),
         ({"d_model": 9, "n_heads": 1, "positions": "rotary"}, "n_heads", "of even width, not 9; use an even d_model"),
         ({"d_model": 16, "decoder": {"n_heads": 5}}, "decoder.n_heads", "5 does not divide d_model 16"),
-        (
-            {"d_model": 16, "encoder": {"n_heads": 2}, "n_kv_heads": 4},
-            "n_kv_heads",
-            "4 does not divide n_heads 2; use 1, 2",
-        ),
         ({"encoder": {"n_kv_heads": 3}}, "encoder.n_kv_heads", "3 does not divide n_heads 4; use 1, 2, 4"),
     ],
 )

@@ -242,7 +242,7 @@ def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:
             raise torch.OutOfMemoryError("none left")
         return forward(self, batch)
 
-    monkeypatch.setattr("transformer_mt.flows.train.log_predicted_memory", lambda *_: None)
+    monkeypatch.setattr("transformer_mt.flows.resolve.log_predicted_memory", lambda *_: None)
     monkeypatch.setattr(BatchLoss, "forward", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr

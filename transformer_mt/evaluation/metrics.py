@@ -47,6 +47,8 @@ BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "ch
 BLEU_TOKENIZERS = {"zh": "zh"} | dict.fromkeys(["ja", "ko", "th", "lo", "km", "my", "bo"], "char")
 TER_ON_CHARACTERS = ("zh", "ja")
 TER_UNDEFINED = ("th", "lo", "km", "my", "bo")  # no spaces, and TER does not split these scripts into characters
+TRAINING_METRICS = ("BLEU", "chrF")
+"""Metrics of the validations and of the test sets at the end of a training. Their keys are in lower case."""
 NO_TER = "TER is left out: it counts words, and the text has no spaces between them"
 
 
@@ -82,21 +84,6 @@ class Score:
 
 
 @dataclass(frozen=True)
-class BleuChrf:
-    """BLEU and chrF of one set of translations."""
-
-    bleu: Score
-    chrf: Score
-
-    def lines(self) -> list[str]:
-        """Return the scores as text for the terminal."""
-        return [
-            f"BLEU {self.bleu.value:.2f}  {self.bleu.signature}",
-            f"chrF {self.chrf.value:.2f}  {self.chrf.signature}",
-        ]
-
-
-@dataclass(frozen=True)
 class Scorer:
     """Settings of the metrics for one target language."""
 
@@ -126,11 +113,11 @@ class Scorer:
         """Return plain text: raw text unchanged, Moses tokens joined."""
         return list(texts) if self.text == "raw" else detokenize(texts, self.tgt_lang)
 
-    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> BleuChrf:
-        """Compute BLEU and chrF without confidence intervals."""
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+        """Compute the `TRAINING_METRICS` without confidence intervals. Keys are their names."""
         hypotheses, references = self.detokenize(hypotheses), self.detokenize(references)
         metrics = self.make_metrics()
-        return BleuChrf(*(score_corpus(metrics[name], hypotheses, references) for name in ("BLEU", "chrF")))
+        return {name: score_corpus(metrics[name], hypotheses, references) for name in TRAINING_METRICS}
 
     def score_sentences(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
         """Compute the sentence-level chrF of each translation."""

@@ -58,7 +58,7 @@ def measure_robustness(data: EvaluationSet, translate: Callable[[EvaluationSet],
     """Translate and score a test set and its changed copies. A copy without any change is left out."""
 
     def score(changed: EvaluationSet, hypotheses: Texts) -> float:
-        return data.scorer.score(hypotheses, changed.references).bleu.value
+        return data.scorer.score(hypotheses, changed.references)["BLEU"].value
 
     unchanged = translate(data)
     yield RobustnessScore("unchanged", len(data.sources), score(data, unchanged), None)

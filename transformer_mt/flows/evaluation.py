@@ -103,8 +103,7 @@ class Validator:
         degenerate = find_degenerate(self.src_texts, hypotheses, [translation.finished for translation in translations])
         scores = {
             **self.losses(),
-            "bleu": text_scores.bleu.value,
-            "chrf": text_scores.chrf.value,
+            **{name.lower(): score.value for name, score in text_scores.items()},
             "degenerate": degenerate.share,
             **self.source_scores(hypotheses),
             **({"expect": sum(test.problem is None for test in tests) / len(tests)} if tests else {}),
@@ -140,13 +139,13 @@ class Validator:
         return check_translations(self.tests, self.ranks.all_gather(translations))
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Return BLEU and chrF of the pairs of each source, if there are several."""
+        """Return the scores of the pairs of each source, if there are several."""
         scores: dict[str, float] = {}
         for part in self.source_ranges if len(self.source_ranges) > 1 else ():
             if part.first == part.end:
                 continue  # if all of its pairs are training pairs
             found = part.scorer.score(hypotheses[part.first : part.end], self.references[part.first : part.end])
-            scores |= {f"bleu/{part.name}": found.bleu.value, f"chrf/{part.name}": found.chrf.value}
+            scores |= {f"{name.lower()}/{part.name}": score.value for name, score in found.items()}
         return scores
 
     def draw(self, translator: Translator) -> dict[str, Pixels]:

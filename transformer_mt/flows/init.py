@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from transformer_mt.config.rendering import render_value
 from transformer_mt.config.section import check_folder_name
@@ -49,13 +49,13 @@ class SizePreset:
     d_ff: int
     n_heads: int = 4
     n_layers: int = 4  # of the encoder, and of the decoder
-    positions: Literal["rotary", "sinusoidal"] = "rotary"
+    positions: str = "rotary"
     dropout: float
     word_dropout: float = 0.0
     tokens: int = 4096  # per batch
     accumulate: int = 1  # batches per step
-    optimizer: Literal["muon", "adam"] = "adam"
-    schedule: Literal["wsd", "inverse_sqrt"] = "wsd"
+    optimizer: str = "adam"
+    schedule: str = "wsd"
     warmup_steps: int
     peak: float
     max_steps: int

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from shlex import join, quote
+from typing import NamedTuple
 
 import torch
 
@@ -29,7 +30,8 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
-from transformer_mt.training import memory_estimate as memory
+from transformer_mt.training import memory_estimate
+from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, ScheduleConfig, make_schedule
@@ -100,11 +102,7 @@ def _dataset_key(source: Source) -> tuple[str | None, ...]:
 
 def _resolve_machine_settings(config: Config) -> Config:
     machine = resolve_machine(config.device, config.precision, config.threads)
-    if config.compile == "layers" and machine.device.type != "cuda":
-        # on a CPU, compiled layers took 1.6 times as long in bf16, and compiled attention fails for new lengths
-        raise UserError(
-            f"compile: layers: works on CUDA only, and the device is {machine.device}; set compile: auto or off"
-        )
+    _check_machine(config, machine.device)
     return config.model_copy(
         update={
             "device": machine.device.type if config.device == "auto" else config.device,
@@ -114,6 +112,19 @@ def _resolve_machine_settings(config: Config) -> Config:
             "data": config.data.with_resolved_stages(config.train.max_steps),
         }
     )
+
+
+def _check_machine(config: Config, device: torch.device) -> None:
+    """Raise `UserError` for settings that this device, or a training of several processes, does not allow."""
+    if config.compile == "layers" and device.type != "cuda":
+        # on a CPU, compiled layers took 1.6 times as long in bf16, and compiled attention fails for new lengths
+        raise UserError(f"compile: layers: works on CUDA only, and the device is {device}; set compile: auto or off")
+    is_packed = can_pack(config.model, config.loss.consistency, device)
+    if config.train.cuda_graphs and not (is_packed and launcher.world_size() == 1):
+        raise UserError(
+            "train.cuda_graphs: needs a GPU, one process, loss.consistency: none, and heads whose width is a multiple "
+            "of 8; set it to false"
+        )
 
 
 def _refuse_exported(run: RunFolder) -> None:
@@ -201,21 +212,44 @@ def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair
     with torch.device("meta"):
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     n_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    memory.check_weights_fit(n_bytes, config.optimizer.values_per_weight, machine.device)
+    memory_estimate.check_weights_fit(n_bytes, config.optimizer.values_per_weight, machine.device)
 
 
-def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:
+class SizedBatches(NamedTuple):
+    """The stream of training batches, the configuration without `auto`, and what follows from both."""
+
+    config: Config
+    stream: BatchStream
+    memory: MemoryPrediction  # of the largest batch
+    n_steps: int | None  # of the training; None: unknown
+
+
+def resolve_batches(
+    config: Config, machine: Machine, model: Transformer, data: TrainingData, ranks: Ranks
+) -> SizedBatches:
+    """Resolve what depends on the batches and the memory: their size, packing, and compilation."""
+    config = ranks.run_on_rank0(lambda: _resolve_batch_tokens(config, machine, model, data))
+    stream = make_stream(config, data, config.batches.token_budget)
+    memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
+    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    config = ranks.run_on_rank0(
+        lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
+    )
+    return SizedBatches(config, stream, memory, n_steps)
+
+
+def _resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:
     """Return the configuration with `batches.tokens: auto` resolved."""
     if config.batches.tokens != "auto":
         return config
-    tokens = memory.choose_batch_tokens(partial(make_stream, config, data), *_trial(config, machine, model))
+    tokens = memory_estimate.choose_batch_tokens(partial(make_stream, config, data), *_trial(config, machine, model))
     log_rank0(f"batches.tokens: auto is {tokens:,}")
     return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
 
 
 def log_predicted_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> MemoryPrediction:
     """Predict and log the memory that the largest batch needs."""
-    prediction = memory.predict_memory(stream, *_trial(config, machine, model))
+    prediction = memory_estimate.predict_memory(stream, *_trial(config, machine, model))
     log_rank0(f"memory: {prediction.describe()}")
     return prediction
 
@@ -226,15 +260,6 @@ def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool
     The kernel needs heads whose width is a multiple of 8.
     """
     return device.type == "cuda" and model.d_head % 8 == 0 and consistency == "none"
-
-
-def check_graphs(config: Config, device: torch.device, n_processes: int) -> None:
-    """Raise `UserError` if passes are to be replayed as CUDA graphs, but cannot be."""
-    if config.train.cuda_graphs and not (can_pack(config.model, config.loss.consistency, device) and n_processes == 1):
-        raise UserError(
-            "train.cuda_graphs: needs a GPU, one process, loss.consistency: none, and heads whose width is a multiple "
-            "of 8; set it to false"
-        )
 
 
 def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
@@ -349,7 +374,7 @@ def find_questionable_settings(
             yield key, f"a model hardly learns with {value:g}; usual are 0 to 0.3"
 
 
-def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
+def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory_estimate.TryBatch, torch.device, int]:
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
     copies = config.optimizer.values_per_weight + 1  # + 1: the sum of gradients; the trial itself holds one gradient
     if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint

@@ -22,17 +22,13 @@ from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator, make_evaluation_set, translate_set
-from transformer_mt.flows.prepare import TrainingData, build_report, make_stream, measure_lengths, prepare_data
+from transformer_mt.flows.prepare import TrainingData, build_report, measure_lengths, prepare_data
 from transformer_mt.flows.resolve import (
     can_pack,
-    check_graphs,
     check_model_fits,
     find_questionable_settings,
-    log_predicted_memory,
-    resolve_batch_tokens,
-    resolve_compile,
+    resolve_batches,
     resolve_config,
-    resolve_packing,
 )
 from transformer_mt.flows.run_overview import format_next_commands, write_readme
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
@@ -81,13 +77,13 @@ class TrainingParts:
     memory: MemoryPrediction
 
 
-def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
+def train(config: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
     """Train a run to its end, resuming from its checkpoint `checkpoint`, and score its test sets.
 
     With `restart`, an existing run is moved aside first and training starts from step 0. Raises `UserError` for
     mistakes that the user can correct. Raises `Interrupted` after a stop signal; the state is saved.
     """
-    run = RunFolder(Path(requested.runs_dir) / str(requested.name))
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
     if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
         log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
         checkpoint, restart = "last", False
@@ -95,9 +91,9 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         run.check_resumable()
     if checkpoint != "last":
         run.find_checkpoint(checkpoint)  # raises before anything is written
-    warm_start = find_warm_start(run, requested, restart=restart) if requested.train.init_from else None
-    with distributed.init_ranks(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
-        parts = set_up(run, requested, ranks, warm_start)
+    warm_start = find_warm_start(run, config, restart=restart) if config.train.init_from else None
+    with distributed.init_ranks(config.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
+        parts = set_up(run, config, ranks, warm_start)
         config = parts.config
         if ranks.is_rank0:
             write_description(run, parts, warm_start)
@@ -168,37 +164,30 @@ def report_moved_run(run: RunFolder) -> Generator[None]:
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
 
-def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> TrainingParts:
+def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart | None) -> TrainingParts:
     """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
-    resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
-    machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
-    ranks.run_on_rank0(lambda: check_graphs(resolved, machine.device, ranks.size))
+    config = ranks.run_on_rank0(lambda: resolve_config(run, config))
+    machine = resolve_machine(config.device, config.precision, config.threads)
     configure_process(machine)
-    log_rank0(describe_training(resolved, machine, ranks))
+    log_rank0(describe_training(config, machine, ranks))
     if warning := describe_busy_cores(machine):
         log_rank0(warning)
     with ranks.rank0_first("data is prepared"):
-        data = prepare_data(run, resolved)
+        data = prepare_data(run, config)
     if ranks.is_rank0 and not run.exists():
         data.tokenizers.save(run.tokenizer)
-    report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
-    ranks.run_on_rank0(lambda: check_model_fits(resolved, machine, data.tokenizers))
-    model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
-    config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
-    stream = make_stream(config, data, config.batches.token_budget)
-    memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
-    steps_per_epoch = len(stream) / config.batches.accumulate
-    n_steps = config.train.last_step(steps_per_epoch)
+    report = ranks.run_on_rank0(lambda: report_data(run, config, data, warm_start))
+    ranks.run_on_rank0(lambda: check_model_fits(config, machine, data.tokenizers))
+    model = make_model(config, data.tokenizers, warm_start).to(machine.device)
+    config, stream, memory, n_steps = resolve_batches(config, machine, model, data, ranks)
     longest = int(np.ceil(stream.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
     settings = find_questionable_settings(config, len(stream), longest, n_steps)
     report += log_report(run, [f"warning: {key}: {message}" for key, message in settings])
-    final = ranks.run_on_rank0(
-        lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
-    )
-    if final.compile == "layers":
+    if config.compile == "layers":
         model.compile_layers()
         log_rank0("compile: the first steps compile the layers, which takes about a minute")
-    return TrainingParts(final, machine, data, model, stream, steps_per_epoch, n_steps, report, memory)
+    steps_per_epoch = len(stream) / config.batches.accumulate
+    return TrainingParts(config, machine, data, model, stream, steps_per_epoch, n_steps, report, memory)
 
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
@@ -454,6 +443,8 @@ def score_test_sets(
         test_set = make_evaluation_set(config, name, corpus)
         scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
         title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
-        log_rank0("\n".join([title, *scores.lines()]))
-        result[name] = asdict(scores)
+        log_rank0(
+            "\n".join([title, *(f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items())])
+        )
+        result[name] = {metric.lower(): asdict(score) for metric, score in scores.items()}
     return result

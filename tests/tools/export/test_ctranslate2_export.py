@@ -122,15 +122,8 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
 
 def test_the_script_imports_only_ctranslate2_and_tokenizers() -> None:
     text = ctranslate2_export.SCRIPT.read_text(encoding="utf-8")
-    assert set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) == {
-        "json",
-        "signal",
-        "sys",
-        "pathlib",
-        "ctranslate2",
-        "tokenizers",
-        "letter_case",  # a copy of a module that imports only `re`
-    }
+    found = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) - sys.stdlib_module_names
+    assert found == {"ctranslate2", "tokenizers", "letter_case"}  # the last is copied beside it
 
 
 def test_quantised_exports_record_their_own_parity(noisy_run: Path, tmp_path: Path, tmt: Tmt) -> None:
@@ -157,12 +150,6 @@ def test_missing_validation_text_is_reported_and_src_replaces_it(run_copy: Path,
     assert "the two engines were not compared: there was no sentence to translate" in output
     assert json.loads(Path("one/export.json").read_text(encoding="utf-8"))["compared"] is None
     assert "6 of 6 translations identical" in assert_succeeded(tmt(*to, "two", "--src", "test.en"))
-
-
-def test_at_most_a_hundred_sentences_are_compared(run: Path, tmp_path: Path, tmt: Tmt) -> None:
-    (tmp_path / "many").write_text("one two\n\nthree\n" * 80, encoding="utf-8")
-    to = ("export", run, "--to", "ctranslate2", "--output", tmp_path / "engine", "--src", tmp_path / "many")
-    assert "100 of 100 translations" in assert_succeeded(tmt(*to))
 
 
 def test_parity_skips_texts_without_tokens(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,11 +195,10 @@ def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None
     assert limits(max_source_length=10**9) == (most, most - 1)
 
 
-@pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", "true")])
-def test_an_unsupported_model_is_refused_by_key(run_copy: Path, tmt: Tmt, key: str, value: str) -> None:
-    set_keys(run_copy, **{key: value})
+def test_an_unsupported_model_is_refused_by_key(run_copy: Path, tmt: Tmt) -> None:
+    set_keys(run_copy, qk_norm="true")
     done = tmt("export", run_copy, "--to", "ctranslate2", "--output", "engine")
-    assert_user_error(done, f"{run_copy}: CTranslate2 does not support this model", f"model.{key}: {value}: ")
+    assert_user_error(done, f"{run_copy}: CTranslate2 does not support this model", "model.qk_norm: true: ")
     assert not Path("engine").exists()
 
 
@@ -337,10 +323,8 @@ def test_commands_for_runs_refuse_a_ctranslate2_folder(run: Path, tmp_path: Path
     [
         (["--to", "ctranslate2", "--quantization", "int4"], ["--quantization int4", "int8_float32", "bfloat16"]),
         (["--to", "weights", "--quantization", "int8"], ["belong to ctranslate2"]),
-        (["--to", "weights", "--src", "test.en"], ["belong to ctranslate2"]),
         (["--to", "ctranslate2", "--src", "nowhere"], ["nowhere: no such file"]),
         (["--to", "ctranslate2", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
-        (["--to", "weights", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
     ],
 )
 def test_invalid_options_are_refused(run: Path, tmp_path: Path, tmt: Tmt, options: list[str], parts: list[str]) -> None:

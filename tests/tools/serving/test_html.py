@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,3 @@ def test_the_language_of_a_page_is_detected_from_its_text(client: TestClient) ->
     german = " ".join(["<span class='the one and only'>The English</span>"] * 3)
     answer = translate(client, f"<!-- deutsch auf der und die -->{german}", source="auto")
     assert answer["detectedLanguage"]["language"] == "en"
-
-
-def test_the_characters_of_a_page_with_its_tags_are_limited(make_client: Callable[..., TestClient]) -> None:
-    client = make_client(max_characters=20)
-    answer = client.post("/translate", json={"q": "<p>" * 7, "source": "en", "target": "de", "format": "html"})
-    assert answer.status_code == 413

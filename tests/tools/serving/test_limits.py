@@ -67,13 +67,6 @@ def test_the_search_stops_at_the_time_limit(make_client: MakeClient, endless_mod
     assert service_of(client).n_running == 0
 
 
-def test_a_request_that_ends_late_does_not_delay_the_others(make_client: MakeClient, gated: GatedModel) -> None:
-    client = make_client(models=[gated.model], timeout=0.3)
-    assert client.post("/translate", json=ONE).status_code == 504
-    gated.gate.set()
-    assert client.post("/translate", json=ONE).status_code == 200
-
-
 def test_api_keys_are_checked(make_client: MakeClient) -> None:
     client = make_client(keys=["secret", "second"])
     assert client.post("/translate", json=ONE).status_code == 401
@@ -107,24 +100,19 @@ def test_a_request_is_refused_for_its_headers_before_its_body_is_read(
     assert client.post("/translate", content=body(), headers=headers).status_code == status
 
 
-def test_key_files_may_have_comments_and_must_have_a_key(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("\ufeff# équipe A\n\n first \n  # indented\nsecond\n", encoding="utf-8")
-    keys = ApiKeys.read(path)
+def test_a_key_file_may_have_comments(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("\ufeff# équipe A\n\n first \n  # indented\nsecond\n", encoding="utf-8")
+    keys = ApiKeys.read(tmp_path / "keys")
     keys.check("first")
     keys.check("second")
-    with pytest.raises(HTTPException, match="not valid"):
+    with pytest.raises(HTTPException):
         keys.check("# indented")
-    path.write_text("\ufeffonly\n", encoding="utf-8")
-    ApiKeys.read(path).check("only")
-    path.write_text("# none\n", encoding="utf-8")
-    with pytest.raises(UserError, match="has no key"):
-        ApiKeys.read(path)
 
 
-def test_keys_that_no_header_can_carry_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("first\nключ\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"keys, line 2: .* ASCII"):
+@pytest.mark.parametrize(("content", "named"), [("# none\n", "keys"), ("first\nключ\n", "line 2")])
+def test_a_key_file_without_usable_keys_is_refused(tmp_path: Path, content: str, named: str) -> None:
+    (tmp_path / "keys").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=named):
         ApiKeys.read(tmp_path / "keys")
 
 

@@ -216,26 +216,35 @@ def test_silent_connections_do_not_use_up_the_open_files(tiny_run: Path) -> None
     assert len(log.splitlines()) < 5, log
 
 
-def test_origins_are_normalised_or_refused() -> None:
-    assert origin("https://Example.org/") == "https://example.org"
-    assert origin("http://localhost:3000") == "http://localhost:3000"
-    assert origin("https://example.org:443") == "https://example.org"
-    assert origin("*") == "*"
-    for wrong in ("example.org", "https://", "https://example.org/page", "ftp://example.org", "https://example.org:x"):
-        with pytest.raises(argparse.ArgumentTypeError, match=r"https://example\.org"):
-            origin(wrong)
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://Example.org/", "https://example.org"),
+        ("http://localhost:3000", "http://localhost:3000"),
+        ("https://example.org:443", "https://example.org"),
+        ("*", "*"),
+    ],
+)
+def test_an_origin_is_normalised(text: str, expected: str) -> None:
+    assert origin(text) == expected
 
 
-def test_invalid_arguments_are_reported(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
-    assert_user_error(tmt("serve", tmp_path), "is not a run folder")
-    assert_user_error(tmt("serve", tiny_run, tiny_run, "--port", 0), "translates en-de")
-    assert_user_error(tmt("serve", tiny_run, "--port", 70000), "--port: 70000: ")
-    for host in ("a..b", "x" * 80):
-        assert_user_error(tmt("serve", tiny_run, "--host", host), "choose another --host or --port")
-    assert_user_error(tmt("serve", tiny_run, "--api-keys", tmp_path / "none"), "none: No such file")
+@pytest.mark.parametrize("text", ["example.org", "https://", "https://a.org/page", "ftp://a.org", "https://a.org:x"])
+def test_what_is_no_origin_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        origin(text)
+
+
+def test_what_the_server_cannot_do_is_a_user_error(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     with open_listener("127.0.0.1", 0) as taken:
-        assert_user_error(tmt("serve", tiny_run, "--port", taken.getsockname()[1]), "choose another --host or --port")
-    assert tmt("serve", tiny_run, "--timeout", "never").returncode == 2
+        port = taken.getsockname()[1]
+        for options, named in (
+            ((tiny_run, "--port", 0), "en-de"),  # the same language pair twice
+            (("--port", port), "--port"),
+            (("--host", "a..b"), "--host"),
+            (("--api-keys", tmp_path / "none"), "none"),
+        ):
+            assert_user_error(tmt("serve", tiny_run, *options), named)
 
 
 def test_a_missing_package_is_named(tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,8 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
     app.state.service = service
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=WEB))
-    metrics, max_body_bytes = service.metrics, service.limits.max_body_bytes
-    limited = RequestMiddleware(app, max_body_bytes, metrics.requests, metrics.seconds, log=log_requests)
+    max_body_bytes, record = service.limits.max_body_bytes, service.metrics.record_request
+    limited = RequestMiddleware(app, max_body_bytes, record, log_requests=log_requests)
     if not cors:
         return limited
     headers = ["Authorization", "Content-Type", "X-API-Key"]

@@ -6,12 +6,11 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from prometheus_client import Counter, Histogram
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -96,14 +95,11 @@ class RequestMiddleware:
     disconnects, adds the security headers, and records each request.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, requests: Counter, seconds: Histogram, *, log: bool) -> None:
-        self.app, self.max_body_bytes, self.requests, self.seconds, self.log = (
-            app,
-            max_body_bytes,
-            requests,
-            seconds,
-            log,
-        )
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, record: Callable[[str, str, int, float], None], *, log_requests: bool
+    ) -> None:
+        """Set the application, and the function that records method, path, status and seconds of a request."""
+        self.app, self.max_body_bytes, self.record, self.log_requests = app, max_body_bytes, record, log_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -127,7 +123,7 @@ class RequestMiddleware:
         except ClientDisconnect:
             pass
         finally:
-            self._record(scope, answer.status, time.monotonic() - start)
+            self._finish(scope, answer.status, time.monotonic() - start)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """Return the body, a form as JSON. Raises `HTTPException` or `ClientDisconnect`.
@@ -161,13 +157,12 @@ class RequestMiddleware:
         headers["content-type"] = JSON
         return _form_to_json(body)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
         """Record a request, with the path of its endpoint: that of the client may have any text."""
         path = getattr(scope.get("route"), "path", "other")
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
-        self.requests.labels(method, path, status).inc()
-        self.seconds.labels(path).observe(seconds)
-        if self.log:
+        self.record(method, path, status, seconds)
+        if self.log_requests:
             log(f"tmt: {method} {path} {status} {1000 * seconds:.0f} ms")
 
 

@@ -29,6 +29,7 @@ from transformer_mt.tools.serving.schemas import (
     Language,
     ServedLanguagePair,
     TranslateAnswer,
+    TranslatedSegment,
     TranslateRequest,
 )
 
@@ -52,6 +53,11 @@ class Metrics:
         self.batch_lines = measure("tmt_batch_lines", "Lines of a batch", buckets=LINES)
         self.batch_seconds = measure("tmt_batch_seconds", "Time of a batch", buckets=SECONDS)
         self.reloads = count("tmt_reloads", "Checkpoints loaded while serving")
+
+    def record_request(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Record a request."""
+        self.requests.labels(method, path, status).inc()
+        self.seconds.labels(path).observe(seconds)
 
     def observe_batch(self, n_lines: int, seconds: float) -> None:
         """Record a batch."""
@@ -77,6 +83,16 @@ class PreparedText(NamedTuple):
     source: SourceText
     detected: DetectedLanguage | None
     route: ModelRoute | None
+
+    def join_n_best(self, lines: Sequence[TranslatedLine]) -> list[str]:
+        """Return the different translations of the text, the best first."""
+        return self.source.join_n_best(lines) if self.route else [self.source.text]
+
+    def make_segments(self, lines: Sequence[TranslatedLine], *, confidence: bool) -> list[TranslatedSegment]:
+        """Return each chunk of the text with details of its best translation."""
+        if self.route is None:
+            return []
+        return self.route.model.make_segments(self.route.language_pair, lines, confidence=confidence)
 
 
 class TranslationService:
@@ -166,7 +182,7 @@ class TranslationService:
         ranking = _rank_languages(text)
         language = primary_language(target)
         is_certain = next(iter(ranking), None) == language and ranking[language] >= LANGUAGE_THRESHOLD
-        if is_certain and not any(is_same_language(target, source) for source in sources):
+        if is_certain and language not in map(primary_language, sources):
             return _make_detected(target, ranking[language])
         best = max(sources, key=lambda code: ranking.get(primary_language(code), 0.0))
         return _make_detected(best, ranking.get(primary_language(best), 0.0))
@@ -222,9 +238,9 @@ class TranslationService:
         if language == "auto":
             detected = self._detect_source(source.visible, request.target)
             language = detected.language
-            if language == request.target:
-                return PreparedText(source, detected, None)
         pair = find_language_pair(self._routes, language, request.target, request.tag)
+        if pair is None and detected is not None and language == request.target:
+            return PreparedText(source, detected, None)
         if pair is None:
             with_tag = "" if request.tag is None else f" with tag {_shown(request.tag)}"
             codes = f"{_shown(language)} to {_shown(request.target)}"
@@ -249,16 +265,15 @@ class TranslationService:
     def _make_answer(
         request: TranslateRequest, texts: Sequence[PreparedText], lines: Sequence[Sequence[TranslatedLine]]
     ) -> TranslateAnswer:
-        pairs = [*zip(texts, lines, strict=True)]
-        n_best_lists = [text.source.join_n_best(found) if text.route else [text.source.text] for text, found in pairs]
-        best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
-        segments = [
-            text.route.model.make_segments(text.route.language_pair, found, confidence=request.confidence)
-            if text.route
-            else []
-            for text, found in pairs
-            if request.alignment or request.confidence
-        ]
+        best: list[str] = []
+        others: list[list[str]] = []
+        segments: list[list[TranslatedSegment]] = []
+        for text, found in zip(texts, lines, strict=True):
+            n_best = text.join_n_best(found)
+            best.append(n_best[0])
+            others.append(n_best[1:])
+            if request.alignment or request.confidence:
+                segments.append(text.make_segments(found, confidence=request.confidence))
         detected = [text.detected for text in texts if text.detected is not None]
         is_list = isinstance(request.q, list)
         return TranslateAnswer(

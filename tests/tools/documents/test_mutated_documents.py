@@ -1,34 +1,21 @@
-"""Fuzz the parsers of documents and the protection of elements, without a model.
+"""Documents that are no documents: mutations of each format are refused or keep their elements, in linear time.
 
-    python scripts/fuzz_documents.py [--formats NAME ...] [--mutations N] [--seed N] [--repeats N]
-        [--failures DIR]
-
-Each format has seed documents. Mutations cut, repeat, insert and exchange parts of them. Each mutated document is parsed,
-its elements are protected, and it is filled with its own text, with its text in capitals, and with its words in another
-order. Reported are:
-
-    exceptions  other than the error for a document that does not follow its format
-    round trip  the document differs after nothing was translated, in formats that promise this
-    elements    a translation lacks a tag of its source, or tags are nested in another way
-    outside     bytes outside of the text changed
-    growth      the time for a repeated fragment grows faster than its length
+With `TMT_EXAMPLES=5000` in the environment, each run tries that many mutations of each format, and others each time.
 """
 
 # ruff: noqa: E501  (seeds are documents)
 
 from __future__ import annotations
 
-import argparse
-import random
-import sys
+import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
-from common import positive_int, run_script
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.documents.document import Document, DocumentError, DocumentOptions
@@ -43,11 +30,15 @@ from transformer_mt.tools.markup.elements import (
 from transformer_mt.tools.markup.placement import place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 
-OPTIONS = DocumentOptions("de", "en", ("alt", "title"), exclude_keys=frozenset(["id"]))
+N_EXAMPLES = os.environ.get("TMT_EXAMPLES")  # of each format; None: few, and always the same
+PROFILE = settings(deadline=None, max_examples=int(N_EXAMPLES or 30), derandomize=N_EXAMPLES is None)
+ATTRIBUTES = ("alt", "title")
+OPTIONS = DocumentOptions("de", "en", ATTRIBUTES, exclude_keys=frozenset(["id"]))
 MARK = Protector(ELEMENT_KINDS).mark
+FORMATS = get_args(DocumentFormat)
 CHANGING = ("po", "tmx", "xliff")
 """Formats that add targets, or their language, even if nothing is translated."""
-N_REPEATS = 4000
+N_REPEATS = 100
 MAX_GROWTH = 3.0  # of the time, if the length doubles; a quadratic time grows by 4
 MIN_SECONDS = 0.2  # shorter times are not compared
 
@@ -135,91 +126,82 @@ REPEATED: Mapping[DocumentFormat, Sequence[tuple[str, str, str]]] = {
 """Start, repeated fragment, and end of long documents."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", nargs="+", choices=get_args(DocumentFormat), default=get_args(DocumentFormat))
-    parser.add_argument("--mutations", type=positive_int, default=20_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--repeats", type=positive_int, default=N_REPEATS)
-    parser.add_argument("--failures", type=Path, help="write each document that fails to this folder")
-    args = parser.parse_args()
-    n_failures = 0
-    for document_format in args.formats:
-        start = time.monotonic()
-        counts: Counter[str] = Counter()
-        for text in mutate(document_format, args.mutations, random.Random(args.seed)):
-            failure = check(text, document_format)
-            counts[failure] += 1
-            if failure and args.failures is not None:
-                args.failures.mkdir(exist_ok=True)
-                name = f"{document_format}-{failure.split(':')[0].replace(' ', '-')}-{counts[failure]}"
-                (args.failures / name).write_text(text, encoding="utf-8", newline="")
-        slow = find_growth(document_format, args.repeats)
-        problems = {name: n for name, n in counts.items() if name} | dict.fromkeys(slow, 1)
-        n_failures += len(problems)
-        seconds = time.monotonic() - start
-        n_repeated = len(REPEATED[document_format])
-        print(
-            f"{document_format:9}{args.mutations:>7,} mutations {n_repeated:>3} repeated {seconds:>6.0f} s ", problems
+@st.composite
+def mutated_documents(draw: st.DrawFn, document_format: DocumentFormat) -> str:
+    """Return a seed whose parts are cut, repeated, exchanged, reversed, or replaced by fragments."""
+    text = draw(st.sampled_from(SEEDS[document_format]))
+    for _ in range(draw(st.integers(0, 8))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 30)))
+        place = draw(st.integers(0, len(text)))
+        part, fragment = text[start:end], draw(st.sampled_from(FRAGMENTS))
+        mutations = (
+            text[:start] + text[end:],
+            text[:start] + fragment + text[start:],
+            text[:start] + fragment + text[end:],
+            text[:place] + part + text[place:],
+            text[:place] + 30 * part + text[place:],
+            text[:start] + part[::-1] + text[end:],
         )
-        sys.stdout.flush()
-    sys.exit(bool(n_failures))
+        text = draw(st.sampled_from(mutations))
+    return text
 
 
-def mutate(document_format: DocumentFormat, n: int, rng: random.Random) -> Iterator[str]:
-    """Yield documents: the seeds, and `n` mutations of them."""
-    seeds = SEEDS[document_format]
-    yield from seeds
-    for _ in range(n):
-        text = rng.choice(seeds)
-        for _ in range(1 + min(int(rng.expovariate(0.5)), 12)):
-            start = rng.randrange(len(text) + 1)
-            end = min(len(text), start + 1 + int(rng.expovariate(0.1)))
-            part = text[start:end]
-            place = rng.randrange(len(text) + 1)
-            text = rng.choice(
-                [
-                    text[:start] + text[end:],
-                    text[:start] + rng.choice(FRAGMENTS) + text[start:],
-                    text[:start] + rng.choice(FRAGMENTS) + text[end:],
-                    text[:place] + part * rng.choice([1, 1, 2, 30]) + text[place:],
-                    text[:start] + part[::-1] + text[end:],
-                ]
-            )
-        yield text
+@pytest.mark.parametrize("document_format", FORMATS)
+@settings(PROFILE)
+@given(st.data())
+def test_mutated_documents_are_refused_or_keep_their_elements(
+    document_format: DocumentFormat, data: st.DataObject
+) -> None:
+    check(data.draw(mutated_documents(document_format)), document_format)
 
 
-def check(text: str, document_format: DocumentFormat) -> str:
-    """Return what is wrong with the handling of a document; empty if nothing is."""
+@pytest.mark.slow
+@pytest.mark.parametrize("document_format", FORMATS)
+def test_the_time_is_proportional_to_the_length(document_format: DocumentFormat) -> None:
+    for start, fragment, end in REPEATED[document_format]:
+        length = N_REPEATS
+        times = [measure(start, n * fragment, end, document_format) for n in (length, 2 * length)]
+        while times[-1] > max(MIN_SECONDS, MAX_GROWTH * times[-2]):
+            length *= 2
+            assert length < 4 * N_REPEATS, (fragment, times)
+            times.append(measure(start, 2 * length * fragment, end, document_format))
+
+
+def measure(start: str, middle: str, end: str, document_format: DocumentFormat) -> float:
+    """Return the processor time that a document takes."""
+    before = time.process_time()
+    check(start + middle + end, document_format)
+    return time.process_time() - before
+
+
+def check(text: str, document_format: DocumentFormat) -> None:
+    """Translate a document with and without attributes, unless it is refused."""
     try:
         document = parse_document(text, document_format, OPTIONS)
         languages = [each for each in document.attribute_replacements if not each.segments]
         base = Document(document.text, [], languages, document.byte_order_mark).fill([])
-        return check_document(parse_document(base, document_format, OPTIONS), document_format) or check_document(
-            parse_document(base, document_format, replace(OPTIONS, attributes=())), document_format
-        )
+        documents = [
+            parse_document(base, document_format, replace(OPTIONS, attributes=names)) for names in (ATTRIBUTES, ())
+        ]
     except DocumentError:
-        return ""
-    except Exception as error:
-        return f"exceptions: {type(error).__name__}"
+        return
+    for document in documents:
+        check_document(document, document_format)
 
 
-def check_document(document: Document, document_format: DocumentFormat) -> str:
-    """Return what is wrong with the translation of a document; empty if nothing is."""
+def check_document(document: Document, document_format: DocumentFormat) -> None:
+    """Fill a document with its own text, with its text in capitals, and with its words in reverse order."""
     text = document.byte_order_mark + document.text
-    if document.fill([segment.source for segment in document.segments]) != text and document_format not in CHANGING:
-        return "round trip"
+    assert document_format in CHANGING or document.fill([segment.source for segment in document.segments]) == text
     for translate in (str.upper, reverse_words):
         translations: list[MarkedText] = []
         for segment in document.segments:
             source = MARK(segment.source.surface if segment.protects_tags else segment.source)
             translations.append(translate_marked(source, translate))
-            if not translations[-1].has_elements_of(source):
-                return "elements"
+            assert translations[-1].has_elements_of(source)
         translated = document.fill(translations)
-        if not document.attribute_replacements and not is_same_outside(document, translated):
-            return "outside"
-    return ""
+        assert document.attribute_replacements or is_same_outside(document, translated)
 
 
 def translate_marked(source: MarkedText, translate: Callable[[str], str]) -> MarkedText:
@@ -251,28 +233,3 @@ def is_same_outside(document: Document, translated: str) -> bool:
             return False
         position, start = found + len(outside), replacement.end
     return translated.endswith(document.text[start:], position)
-
-
-def find_growth(document_format: DocumentFormat, n: int) -> list[str]:
-    """Return the fragments whose time grows faster than their number."""
-    slow: list[str] = []
-    for start, fragment, end in REPEATED[document_format]:
-
-        def measure(n: int, start: str = start, fragment: str = fragment, end: str = end) -> float:
-            before = time.process_time()
-            problem = check(start + n * fragment + end, document_format)
-            assert not problem.startswith("exceptions"), (problem, fragment)
-            return time.process_time() - before
-
-        length = n
-        seconds = measure(length)
-        while (doubled := measure(2 * length)) > max(MIN_SECONDS, MAX_GROWTH * seconds):
-            if length >= 4 * n:
-                slow.append(f"growth: {fragment!r} {seconds:.2f} s, doubled {doubled:.2f} s")
-                break
-            length, seconds = 2 * length, doubled
-    return slow
-
-
-if __name__ == "__main__":
-    run_script(main)
