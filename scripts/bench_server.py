@@ -27,11 +27,11 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.request import urlopen
 
 from common import positive_int, read_resident_bytes, run_script
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.tools.serving.models import ModelOptions, ServedModel
 
 WARM_UP_SECONDS = 2.0
 COLUMNS = ("system", "batching", "clients", "per second", "p50 ms", "p95 ms", "p99 ms", "errors")
@@ -101,8 +101,11 @@ async def send_requests(port: int, sentences: Iterator[str], languages: dict[str
     writer.close()
 
 
-async def measure(port: int, sentences: Sequence[str], languages: dict[str, str], clients: int, seconds: float) -> Load:
+async def measure(port: int, sentences: Sequence[str], clients: int, seconds: float) -> Load:
     """Return the load of several clients. Their sentences start at different places."""
+    with urlopen(f"http://127.0.0.1:{port}/models") as answer:
+        model = json.load(answer)[0]
+    languages = {"source": model["source"], "target": model["target"]}
     load, start = Load(), time.monotonic()
     stride = max(1, len(sentences) // clients)
     texts = (itertools.cycle([*sentences[i * stride :], *sentences[: i * stride]]) for i in range(clients))
@@ -130,30 +133,30 @@ def print_row(cells: Sequence[str]) -> None:
     print("  ".join(f"{cell:>10}" if i > 1 else f"{cell:<12}" for i, cell in enumerate(cells)), flush=True)
 
 
-def compare(args: argparse.Namespace, sentences: Sequence[str], languages: dict[str, str]) -> None:
+def compare(args: argparse.Namespace, sentences: Sequence[str]) -> None:
     """Print throughput and latencies of all systems."""
     print_row(COLUMNS)
     systems = {"run": args.run} | ({"ctranslate2": args.engine} if args.engine else {})
     for name, path in systems.items():
         for batching in (True, False):
             with running_server(path, args.threads, batching=batching) as (_, port):
-                asyncio.run(measure(port, sentences, languages, max(args.clients), WARM_UP_SECONDS))
+                asyncio.run(measure(port, sentences, max(args.clients), WARM_UP_SECONDS))
                 for clients in args.clients:
-                    load = asyncio.run(measure(port, sentences, languages, clients, args.seconds))
+                    load = asyncio.run(measure(port, sentences, clients, args.seconds))
                     print_row([name, "on" if batching else "off", str(clients), *load.row()])
     for batch in args.clients if args.engine else ():
         load = measure_directly(args.engine, sentences, batch, args.seconds, args.threads)
         print_row(["direct", f"batch {batch}", "", *load.row()])
 
 
-def keep_loaded(args: argparse.Namespace, sentences: Sequence[str], languages: dict[str, str]) -> None:
+def keep_loaded(args: argparse.Namespace, sentences: Sequence[str]) -> None:
     """Print requests, errors and memory of each minute."""
     clients = max(args.clients)
     print_row(("minute", "MB", *COLUMNS[2:]))
     with running_server(args.run, args.threads, batching=True) as (process, port):
         sizes: list[float] = []
         for minute in range(1, args.minutes + 1):
-            load = asyncio.run(measure(port, sentences, languages, clients, 60))
+            load = asyncio.run(measure(port, sentences, clients, 60))
             sizes.append(read_resident_bytes(process) / 2**20)
             print_row([str(minute), f"{sizes[-1]:.1f}", str(clients), *load.row()])
     half = len(sizes) // 2
@@ -177,9 +180,7 @@ def main() -> None:
         sentences = [line for line in args.src.read_text(encoding="utf-8").splitlines() if line.strip()]
     else:
         sentences = [src for src, _ in load_pairs("test")]
-    language_pair = ServedModel(args.run, ModelOptions({}, {})).language_pairs[0]
-    languages = {"source": language_pair.source, "target": language_pair.target}
-    (keep_loaded if args.minutes else compare)(args, sentences, languages)
+    (keep_loaded if args.minutes else compare)(args, sentences)
 
 
 if __name__ == "__main__":

@@ -192,6 +192,7 @@ def test_special_text_is_translated_as_text(client: TestClient, translator: Tran
 
 
 def test_unknown_paths_and_methods_are_json_errors(client: TestClient) -> None:
+    assert client.head("/health").status_code == 200, "as some health checks ask"
     assert_error(client.get("/nothing"), 404)
     assert_error(client.get("/translate"), 405)
     assert_error(client.get("/static/../app.py"), 404)

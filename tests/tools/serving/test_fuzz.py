@@ -83,7 +83,7 @@ def clients(make_client: Callable[..., TestClient]) -> Sequence[TestClient]:
 
 @pytest.mark.filterwarnings("ignore")  # truncated sources
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     path=st.sampled_from(["/translate", "/translate", "/detect"]),

@@ -83,6 +83,7 @@ async def models(service: Service) -> list[ServedLanguagePair]:
     return service.language_pairs()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health() -> Status:
     """Report that the server is running."""

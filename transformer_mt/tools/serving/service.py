@@ -194,7 +194,12 @@ class TranslationService:
         self._check_texts(request)
         async with self._limit_work():
             texts = await asyncio.to_thread(lambda: [self._prepare(text, request) for text in request.texts])
-            lines = await asyncio.gather(*(self._translate(text, request) for text in texts))
+            tasks = [asyncio.create_task(self._translate(text, request)) for text in texts]
+            try:
+                lines = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
             answer = await asyncio.to_thread(self._make_answer, request, texts, lines)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translatedText!r}")
