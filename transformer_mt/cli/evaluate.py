@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.behaviour_tests import BehaviourResult
     from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
+    from transformer_mt.evaluation.changed_sets import RobustnessScore
     from transformer_mt.evaluation.degenerate import Sample
     from transformer_mt.evaluation.metrics import EvaluationSet, IntervalScore, MetricComparison, Scorer, Texts
-    from transformer_mt.evaluation.robustness import RobustnessScore
     from transformer_mt.flows.configuration import Config
     from transformer_mt.runs.folder import RunFolder
 
@@ -225,7 +225,7 @@ class Evaluation:
 
             print(NO_TER)
         if self.robustness:
-            from transformer_mt.evaluation.robustness import HEADER
+            from transformer_mt.evaluation.changed_sets import HEADER
 
             robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in self.robustness]
             print_table(HEADER, robustness, numbers=(1, 2, 3, 4))
@@ -360,9 +360,9 @@ def _choose_test_sets(args: Evaluate, config: Config) -> list[str]:
 
 
 def _evaluate_test_set(args: Evaluate, test_set: EvaluationSet, translator: Translator) -> Evaluation:
+    from transformer_mt.evaluation.changed_sets import measure_robustness
     from transformer_mt.evaluation.degenerate import Sample
     from transformer_mt.evaluation.metrics import score_with_intervals
-    from transformer_mt.evaluation.robustness import measure_robustness
     from transformer_mt.flows.evaluation import translate_set
     from transformer_mt.tools.robustness.guard import translate_guarded
 

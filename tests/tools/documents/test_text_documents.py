@@ -159,12 +159,6 @@ def test_plural_forms_of_po_in_another_order_keep_their_index() -> None:
     assert polib.pofile(fill(parse(text, "po"), upper))[0].msgstr_plural == {0: "ONE FILE", 1: "%D FILES"}
 
 
-def test_escapes_of_po_by_number_are_characters() -> None:
-    text = 'msgid "\\x41n \\303\\xa9 \\a \\033 \\\\a \\042dog"\nmsgstr ""\n'
-    assert sources(parse(text, "po")) == ['An é \a \x1b \\a "dog']
-    assert fill(parse(text, "po"), upper).split("\n")[1] == r'msgstr "AN É \a \033 \\A \"DOG"'
-
-
 # --- XLIFF ------------------------------------------------------------------------------------------------------------
 
 

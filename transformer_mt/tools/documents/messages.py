@@ -26,9 +26,7 @@ _KEYWORD = re.compile(
     re.MULTILINE,
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
-_NUMERIC_ESCAPE = re.compile(r"\\\\|((?:\\x[0-9a-fA-F]{2}|\\[0-7]{1,3}|\\a)+)")  # polib does not decode them
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
-_CONTROLS = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {7: r"\a"}
 
 
 def parse_po(text: str, options: DocumentOptions) -> Document:
@@ -67,20 +65,11 @@ def _check_lines(text: str) -> None:
 def _read_entries(text: str) -> Sequence[polib.POEntry]:
     try:
         # A final line break, because polib opens a text that is the name of a file.
-        return polib.pofile(_OTHER_LINE_BREAKS.sub(" ", _NUMERIC_ESCAPE.sub(_read_escapes, text)) + "\n")
+        return polib.pofile(_OTHER_LINE_BREAKS.sub(" ", text) + "\n")
     except (OSError, ValueError, IndexError, KeyError) as error:
         match = re.search(r"line (\d+)\)?:?\s*(.*)", str(error))
         line, reason = (int(match[1]), match[2]) if match else (1, "")
         raise DocumentError(line, f"not a PO file{f' ({reason})' if reason else ''}; check it with msgfmt -c") from None
-
-
-def _read_escapes(match: re.Match[str]) -> str:
-    """Return the characters of escapes by number, with the other escapes unchanged."""
-    if match[1] is None:
-        return match[0]
-    codes = re.findall(r"\\(?:x(..)|([0-7]+)|a)", match[1])
-    values = bytes(int(hexadecimal or octal or "7", 16 if hexadecimal else 8) & 255 for hexadecimal, octal in codes)
-    return values.decode(errors="replace").translate(_ESCAPES)
 
 
 def _sources(entry: polib.POEntry) -> Iterator[tuple[str, bool]]:
@@ -101,7 +90,7 @@ def _header_replacements(text: str, start: int, end: int, language: str) -> Iter
 
 
 def _escape(text: str) -> str:
-    return text.translate(_CONTROLS | _ESCAPES)
+    return text.translate(_ESCAPES)
 
 
 _JSON_TOKEN = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")(?P<is_name>[ \t\r\n]*:)?|[][{}]')

@@ -1,4 +1,4 @@
-"""Robustness: scores on copies of a test set that are changed as users write, such as capitals and typing errors.
+"""Scores on copies of a test set that are changed as users write, such as capitals and typing errors (robustness).
 
 The code is separate from that of the modifiers of the training, which makes other typing errors, emoji and numbers.
 """
