@@ -41,7 +41,8 @@ from bench_baseline import (
 from common import positive_int, read_resident_bytes, run_script
 
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.tokenizers import trainers
@@ -153,7 +154,7 @@ def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> Batc
     """Return the stream of training batches."""
     table = load_corpus(config.data.train_sources[0], "en", "de", folder)
     encoded = encode_corpus(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
-    return BatchStream(encoded, tokenizers, config.batches.token_budget, config.seed)
+    return BatchStream.plain(encoded, tokenizers, config.batches.token_budget, config.seed)
 
 
 def load_workload(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:

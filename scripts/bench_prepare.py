@@ -174,7 +174,7 @@ def measure_stages(config: Config, workers: int, *, check: bool) -> None:
     print(f"prepare: {time.perf_counter() - start:,.0f} s in all", flush=True)
     start = time.perf_counter()
     stream = pipeline.make_stream(config, data, 4096)
-    print(f"first start of a training: {time.perf_counter() - start:.1f} s to count {len(stream):,} batches")
+    print(f"first start of a training: {time.perf_counter() - start:.1f} s to count {len(stream.plan):,} batches")
     start = time.perf_counter()
     pipeline.make_stream(config, pipeline.prepare_data(RunFolder(Path("none")), config), 4096)
     print(f"second start: {time.perf_counter() - start:.1f} s", flush=True)

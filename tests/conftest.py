@@ -51,10 +51,10 @@ def written(stream: io.TextIOWrapper) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def config_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key that signs runs out of the home folder of the person who runs the tests."""
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the data of runs out of the home folder of the person who runs the tests."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
@@ -260,7 +260,8 @@ def make_translator(
     make_model: Callable[..., Transformer], make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
 ) -> Callable[..., Translator]:
     """`make_translator(**decoding)` has a briefly trained model, so translations differ and some are cut."""
-    from transformer_mt.data.batches import BatchStream, StreamPosition
+    from transformer_mt.data.batch_plan import StreamPosition
+    from transformer_mt.data.batches import BatchStream
     from transformer_mt.data.sources import load_pairs
     from transformer_mt.decoding.decoding_config import DecodingConfig
     from transformer_mt.decoding.engine import TorchEngine
@@ -276,7 +277,7 @@ def make_translator(
     model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)
     (optimizer,) = make_optimizers(OptimizerConfig(), model)
     corpus = make_corpus(*(src.encode(texts) for texts in zip(*load_pairs("test")[:300], strict=True)))
-    batches, _ = BatchStream(corpus, small_tokenizers, tokens=400, seed=1).take(StreamPosition(), 200)
+    batches, _ = BatchStream.plain(corpus, small_tokenizers, tokens=400, seed=1).take(StreamPosition(), 200)
     for step, batch in enumerate(batches, start=1):
         optimizer.param_groups[0]["lr"] = inverse_sqrt(step, peak=0.01, warmup_steps=20)
         optimizer.zero_grad()

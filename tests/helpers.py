@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from transformer_mt.data.batches import Batch
+    from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
+    from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.model.transformer import Transformer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -43,6 +45,16 @@ def plain_torch() -> Generator[None]:
         yield
 
 
+def make_modified_stream(corpus: EncodedCorpus, modifier: BatchModifier) -> BatchStream:
+    """Return the stream of the modified batches of a corpus."""
+    from transformer_mt.data.batch_plan import BatchPlan
+    from transformer_mt.data.batches import BatchReader, BatchStream
+
+    reader = BatchReader(corpus, modifier.tokenizers)
+    read_lengths = partial(reader.read_lengths, growth=modifier.measure_growth(reader))
+    return BatchStream(BatchPlan(reader.bounds, read_lengths, modifier.tokens, modifier.seed), reader, modifier)
+
+
 def assert_succeeded(done: CompletedProcess[str]) -> str:
     """Check that the command exited with status 0, and return its standard output."""
     assert done.returncode == 0, done.stderr
@@ -68,16 +80,6 @@ def add_noise(model: Transformer, seed: int) -> None:
     for parameter in model.parameters():
         parameter.data += 0.4 * torch.randn_like(parameter)
     model.encoder.embedding.tokens.weight.data[:256] = 0
-
-
-def sign_run(run: Path) -> None:
-    """Sign a run whose data settings a test has edited, as a training does."""
-    from transformer_mt.config.yaml_loader import read_yaml
-    from transformer_mt.runs.folder import sign_settings
-
-    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    record["signature"] = sign_settings(read_yaml(run / "config.yaml").values)
-    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def forget_lengths(run: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 import sacrebleu
-from helpers import Tmt, assert_user_error, sign_run
+from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator, __version__
 from transformer_mt.decoding import engine as loading
@@ -261,7 +261,6 @@ def test_output_needs_a_single_test_set(run_copy: Path, texts: Path, tmt: Tmt) -
     config = (run_copy / "config.yaml").read_text(encoding="utf-8")
     more = "\n    more: {src: valid.en, tgt: valid.de}\n    unseen:"
     (run_copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
-    sign_run(run_copy)
     message = "--output needs a single test set; choose one with --set (this run has more, unseen)"
     assert_user_error(tmt("evaluate", run_copy, "--output", "out"), message)
     assert list(in_json(tmt, run_copy)["test_sets"]) == ["more", "unseen"]

@@ -13,7 +13,7 @@ from cuda_helpers import CUDA, fake_device_only
 from helpers import assert_succeeded, read_metrics
 
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.loader import count_sampling_workers
+from transformer_mt.data.tokenizers.subword_sampling import count_sampling_workers
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, read_gpu_bytes, release_memory
@@ -40,7 +40,7 @@ def limited_memory(n_bytes: int) -> Generator[None]:
 def make_stream(make_corpus, small_tokenizers) -> Callable[[int], BatchStream]:
     rng = np.random.default_rng(1)
     corpus = make_corpus(*([[5] * n for n in rng.integers(1, 40, 4000)] for _ in range(2)))
-    return lambda tokens: BatchStream(corpus, small_tokenizers, tokens, 1)
+    return lambda tokens: BatchStream.plain(corpus, small_tokenizers, tokens, 1)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_auto_chooses_the_largest_batch_that_fits(make_stream, try_batch, monkey
 
 
 def test_subwords_are_sampled_by_workers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.loader.count_available_cores", lambda: 3)
+    monkeypatch.setattr("transformer_mt.data.tokenizers.subword_sampling.count_available_cores", lambda: 3)
     assert count_sampling_workers(Machine(CUDA, "bf16", 1)) == 2
     assert count_sampling_workers(Machine(torch.device("cpu"), "bf16", 1)) == 0
 
@@ -120,7 +120,7 @@ def test_subwords_are_sampled_by_workers_on_a_gpu(monkeypatch: pytest.MonkeyPatc
 def test_training_chooses_its_batch_size_and_samples_subwords(
     run_copy: Path, tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.data.loader.count_available_cores", lambda: 3)
+    monkeypatch.setattr("transformer_mt.data.tokenizers.subword_sampling.count_available_cores", lambda: 3)
     options = ("batches.tokens=auto", "tokenizer.sampling=0.1", "data.modifiers.typos=0.2")
     done = tmt("train", "--config", "tiny.yaml", "device=cuda", "name=auto", *options)
     assert_succeeded(done)

@@ -137,7 +137,7 @@ def make_train_step(model: Transformer, kind: Any = "adam", allocated: list[int]
         assert isinstance(batch, PackedBatch)
         if allocated is not None:
             allocated.append(measure_least_memory())
-        return batch.halve()
+        return batch.halve(0, 0)
 
     return TrainStep(
         model,

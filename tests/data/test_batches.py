@@ -12,14 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import (
-    Batch,
-    BatchStream,
-    BucketedBatches,
-    StreamPosition,
-    batch_by_length,
-    collate_sources,
-)
+from transformer_mt.data.batch_plan import BucketedBatches, StreamPosition, batch_by_length
+from transformer_mt.data.batches import Batch, BatchStream, collate_sources
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
@@ -43,7 +37,11 @@ def pair_of(src: Any, tgt: Any, source_bos: bool = False) -> TokenizerPair:
 def make_stream(
     corpus: EncodedCorpus, tokens: int = 60, seed: int = 1, src: Symbols = Symbols(), tgt: Symbols = Symbols()
 ) -> BatchStream:
-    return BatchStream(corpus, pair_of(src, tgt), tokens, seed)
+    return BatchStream.plain(corpus, pair_of(src, tgt), tokens, seed)
+
+
+def build(stream: BatchStream, rows: list[int]) -> Batch:
+    return stream.reader.collate(stream.reader.read(np.array(rows, np.int32)))
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def plain(batches: Sequence[Batch]) -> list[list[list[int]]]:
 def test_batch_equals_a_hand_written_one(make_corpus: MakeCorpus) -> None:
     """Trap 18: the decoder reads BOS + target and predicts target + EOS; the encoder reads source + EOS."""
     stream = make_stream(make_corpus([[7, 8, 9], [5]], [[6], [11, 12]]))
-    batch = stream.build_plain_batch(np.array([0, 1]))
+    batch = build(stream, [0, 1])
     assert batch.src.tolist() == [[7, 8, 9, 2], [5, 2, 0, 0]]
     assert batch.tgt_in.tolist() == [[1, 6, 0], [1, 11, 12]]
     assert batch.labels.tolist() == [[6, 2, 0], [11, 12, 2]]
@@ -84,7 +82,7 @@ def test_batch_equals_a_hand_written_one(make_corpus: MakeCorpus) -> None:
 def test_each_side_uses_its_own_control_symbols(make_corpus: MakeCorpus) -> None:
     """Trap 17."""
     stream = make_stream(make_corpus([[7, 8], [5]], [[6], [11, 12]]), src=Symbols(40, 41, 42), tgt=Symbols(50, 51, 52))
-    batch = stream.build_plain_batch(np.array([1, 0]))
+    batch = build(stream, [1, 0])
     assert batch.src.tolist() == [[5, 42, 40], [7, 8, 42]]
     assert batch.tgt_in.tolist() == [[51, 11, 12], [51, 6, 50]]
     assert batch.labels.tolist() == [[11, 12, 52], [6, 52, 50]]
@@ -92,24 +90,24 @@ def test_each_side_uses_its_own_control_symbols(make_corpus: MakeCorpus) -> None
 
 def test_source_bos_is_added_and_counted_in_the_budget(make_corpus: MakeCorpus) -> None:
     tokenizers = pair_of(Symbols(40, 41, 42), Symbols(50, 51, 52), source_bos=True)
-    stream = BatchStream(make_corpus([[7, 8], [5], []], [[6], [11, 12], [9]]), tokenizers, 60, 1)
-    batch = stream.build_plain_batch(np.array([0, 1, 2]))
+    stream = BatchStream.plain(make_corpus([[7, 8], [5], []], [[6], [11, 12], [9]]), tokenizers, 60, 1)
+    batch = build(stream, [0, 1, 2])
     assert batch.src.tolist() == [[41, 7, 8, 42], [41, 5, 42, 40], [41, 42, 40, 40]]
     assert batch.tgt_in.tolist() == [[51, 6, 50], [51, 11, 12], [51, 9, 50]]
     assert batch.n_src == (batch.src != 40).sum() == 9
     assert torch.equal(collate_sources([[7, 8], [5], []], tokenizers), batch.src)
-    long = BatchStream(make_corpus([[7] * 9] * 4, [[6]] * 4), tokenizers, 11, 1)
+    long = BatchStream.plain(make_corpus([[7] * 9] * 4, [[6]] * 4), tokenizers, 11, 1)
     assert [len(batch.src) for batch in long.shortest_first()] == [2, 2]  # two of 9 + 2 are within 2 * 11
 
 
 def test_an_empty_sentence_is_one_end_symbol(make_corpus: MakeCorpus) -> None:
-    batch = make_stream(make_corpus([[]], [[]])).build_plain_batch(np.array([0]))
+    batch = build(make_stream(make_corpus([[]], [[]])), [0])
     assert (batch.src.tolist(), batch.tgt_in.tolist(), batch.labels.tolist()) == ([[2]], [[1]], [[2]])
     assert (batch.n_src, batch.n_tgt) == (1, 1)
 
 
 def test_to_moves_all_tensors(corpus: EncodedCorpus) -> None:
-    batch = make_stream(corpus).build_plain_batch(np.array([1, 2]))
+    batch = build(make_stream(corpus), [1, 2])
     moved = batch.to(torch.device("meta"))
     parts: list[Tensor] = [moved.src, moved.tgt_in, moved.labels]
     assert [part.device.type for part in parts] == ["meta"] * 3
@@ -133,9 +131,9 @@ def test_batches_stay_within_the_budget(corpus: EncodedCorpus, tokens: int) -> N
 def test_every_epoch_has_the_same_batch_shapes(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
     for epoch in (0, 3):
-        batches, _ = stream.take(StreamPosition(epoch), len(stream))
+        batches, _ = stream.take(StreamPosition(epoch), len(stream.plan))
         found = sorted((len(batch.src), batch.src.size(1), batch.labels.size(1)) for batch in batches)
-        assert found == sorted(map(tuple, stream.shapes.tolist()))
+        assert found == sorted(map(tuple, stream.plan.shapes.tolist()))
 
 
 def test_lengths_above_16_bits_are_sorted(make_corpus: MakeCorpus) -> None:
@@ -184,7 +182,7 @@ def test_shortest_first_yields_every_pair_once_in_a_fixed_order(corpus: EncodedC
 
 
 def epoch_rows(stream: BatchStream, epoch: int) -> list[int]:
-    batches, after = stream.take(StreamPosition(epoch), len(stream.plan(epoch)))
+    batches, after = stream.take(StreamPosition(epoch), len(stream.plan))
     assert after == StreamPosition(epoch + 1, 0)
     return [row for batch in batches for row in rows(batch)]
 
@@ -206,15 +204,20 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch(corpus: EncodedCorpus) -
     assert len(set(map(tuple, orders))) == len(orders)
 
 
+def planned_rows(stream: BatchStream, epoch: int) -> list[list[int]]:
+    planned, _ = stream.plan.take(StreamPosition(epoch), len(stream.plan))
+    return [stream.plan.rows(batch).tolist() for batch in planned]
+
+
 def test_pairs_of_equal_length_are_regrouped_in_each_epoch(make_corpus: MakeCorpus) -> None:
     stream = make_stream(make_corpus([[5]] * 50, [[6]] * 50), tokens=10)
-    first, second = ({frozenset(batch.tolist()) for batch in stream.plan(epoch)} for epoch in (0, 1))
+    first, second = ({frozenset(batch) for batch in planned_rows(stream, epoch)} for epoch in (0, 1))
     assert not first & second
 
 
 def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
     lengths = corpus.tgt.lengths_of(0, len(corpus))
-    first, second = ([int(lengths[batch].max()) for batch in make_stream(corpus).plan(i)] for i in (0, 1))
+    first, second = ([int(lengths[batch].max()) for batch in planned_rows(make_stream(corpus), i)] for i in (0, 1))
     assert sorted(first) == sorted(second)
     assert sorted(first) != first != second
 
@@ -226,7 +229,7 @@ def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
 def test_taking_three_equals_taking_one_three_times(corpus: EncodedCorpus, from_end: int) -> None:
     """Trap 42: inside an epoch, up to its end, and across it."""
     stream = make_stream(corpus)
-    position = start = StreamPosition(1, len(stream.plan(1)) - from_end)
+    position = start = StreamPosition(1, len(stream.plan) - from_end)
     together, end = stream.take(start, 3)
     single: list[Batch] = []
     for _ in range(3):
@@ -238,11 +241,10 @@ def test_taking_three_equals_taking_one_three_times(corpus: EncodedCorpus, from_
 
 def test_the_stream_concatenates_its_epochs(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
-    first, second = (len(stream.plan(epoch)) for epoch in (0, 1))
-    taken, end = stream.take(StreamPosition(), first + second + 1)
+    taken, end = stream.take(StreamPosition(), 2 * len(stream.plan) + 1)
     assert end == StreamPosition(2, 1)
-    wanted = [*stream.plan(0), *stream.plan(1), stream.plan(2)[0]]
-    assert [rows(batch) for batch in taken] == [batch.tolist() for batch in wanted]
+    wanted = [*planned_rows(stream, 0), *planned_rows(stream, 1), planned_rows(stream, 2)[0]]
+    assert [rows(batch) for batch in taken] == wanted
 
 
 def test_taking_nothing_keeps_the_position(corpus: EncodedCorpus) -> None:
@@ -260,7 +262,7 @@ def test_a_corpus_of_one_pair_repeats_it(make_corpus: MakeCorpus) -> None:
 
 def test_a_batch_records_its_rows_and_epoch(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
-    batches, _ = stream.take(StreamPosition(2, len(stream) - 2), 4)
+    batches, _ = stream.take(StreamPosition(2, len(stream.plan) - 2), 4)
     assert [batch.epoch for batch in batches] == [2, 2, 3, 3]
     assert all(rows(batch) == batch.rows.tolist() for batch in batches)
     moved = batches[0].to(torch.device("meta"))
@@ -274,20 +276,18 @@ def pairs_of(batch: Batch) -> list[tuple[list[int], ...]]:
     return [tuple([i for i in ids if i] for ids in pair) for pair in parts]
 
 
-@pytest.mark.parametrize("epoch", [None, 0, 5])
-def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus, epoch: int | None) -> None:
+def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
-    for picked in stream.plan(epoch or 0):
-        whole = stream.build_plain_batch(picked) if epoch is None else stream.build_training_batches(picked, epoch)[0]
-        if len(picked) < 2:
+    for whole in stream.take(StreamPosition(5), len(stream.plan)).batches:
+        if len(whole.rows) < 2:
             continue
-        halves = stream.halve(whole)
+        halves = whole.halve(0, 0)
         assert pairs_of(halves[0]) + pairs_of(halves[1]) == pairs_of(whole)
         assert [*halves[0].rows, *halves[1].rows] == whole.rows.tolist()
         assert abs(len(halves[0].rows) - len(halves[1].rows)) <= 1
         assert sum(half.n_src for half in halves) == whole.n_src
         assert sum(half.n_tgt for half in halves) == whole.n_tgt
-        assert {half.epoch for half in halves} == {epoch}
+        assert {(half.epoch, half.place) for half in halves} == {(5, whole.place)}
         for half in halves:
             assert (half.src != 0).any(0).all(), "no column holds only padding"
             assert (half.labels != 0).any(0).all()
@@ -300,13 +300,14 @@ def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus, epoch: int | 
 def test_ranks_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, world_size: int) -> None:
     """Interleaved, the shares of all ranks equal the batches of a single process, also across the end of an epoch."""
     stream = make_stream(corpus)
-    position = StreamPosition(0, len(stream) - 5)
+    position = StreamPosition(0, len(stream.plan) - 5)
     for _ in range(4):
         whole, after = stream.take(position, count)
         shares = [make_stream(corpus).take(position, count, rank, world_size) for rank in range(world_size)]
         assert {found for _, found in shares} == {after}
         dealt = [shares[i % world_size][0][i // world_size] for i in range(count)]
         assert plain(dealt) == plain(whole)
+        assert [batch.place for batch in dealt] == [(i, 0) for i in range(count)]
         assert sum(len(batches) for batches, _ in shares) == count
         position = after
 

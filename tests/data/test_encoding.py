@@ -86,7 +86,7 @@ def test_long_pairs_are_truncated_on_request(write_corpus: WriteCorpus, tokenize
 
 def test_a_truncated_pair_still_ends_in_eos(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LengthLimit(4, "truncate"), Path("cache"))
-    (batch,) = BatchStream(found, tokenizers, tokens=10_000, seed=1).shortest_first()
+    (batch,) = BatchStream.plain(found, tokenizers, tokens=10_000, seed=1).shortest_first()
     assert batch.src.shape[1] == batch.labels.shape[1] == 4
     for ids, tokenizer in ((batch.src, tokenizers.src), (batch.labels, tokenizers.tgt)):
         assert all((row == tokenizer.eos_id).sum() == 1 for row in ids)
@@ -95,7 +95,7 @@ def test_a_truncated_pair_still_ends_in_eos(write_corpus: WriteCorpus, tokenizer
 def test_lines_of_a_batch_are_those_of_the_file(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     corpus = write_corpus([*PAIRS, *[("a b c d", "x")] * 1500])
     found = encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    (batch,) = BatchStream(found, tokenizers, tokens=10_000, seed=1).shortest_first()
+    (batch,) = BatchStream.plain(found, tokenizers, tokens=10_000, seed=1).shortest_first()
     assert found.describe_lines(np.array([2, 0, 1], np.int32)) == "t.en:8, t.en:1, t.en:7"
     assert batch.rows[:5].tolist() == [3, 4, 5, 6, 7]
     assert found.describe_lines(batch.rows) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import BatchPlan, Mixture, StreamPosition, make_mixture
+from transformer_mt.data.batches import Batch, BatchReader, BatchStream
 from transformer_mt.data.corpus import Shard
 from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
@@ -104,9 +104,9 @@ def make_stream(
 ) -> BatchStream:
     sources = [source("a", weight=1), source("b", weight=1), source("c", weight=2)]
     stages = [MixtureStage(until="9", weights={"a": 1, "b": 2})]
-    return BatchStream(
-        corpus, tokenizers, 40, 1, tags=tags, make_mixture=lambda sizes: mixture_of(sources, sizes, stages)
-    )
+    reader = BatchReader(corpus, tokenizers, tags)
+    plan = BatchPlan(reader.bounds, reader.read_lengths, 40, 1, lambda sizes: mixture_of(sources, sizes, stages))
+    return BatchStream(plan, reader)
 
 
 def contents(batches: Sequence[Batch]) -> list[list[list[int]]]:
@@ -120,14 +120,14 @@ def test_the_batches_of_a_source_pass_through_its_epochs(
     batches, position = stream.take(StreamPosition(), 200)
     for number, (first, end) in enumerate(pairwise(corpus.source_bounds().tolist())):
         of_source = [batch for batch in batches if batch.source_index == number]
-        n_epochs, rest = divmod(len(of_source), len(stream.bucketed_sources[number]))
+        n_epochs, rest = divmod(len(of_source), len(stream.plan.sources[number]))
         assert n_epochs >= 1 and position.n_taken[number] == len(of_source)
         for epoch in range(n_epochs):
-            size = len(stream.bucketed_sources[number])
+            size = len(stream.plan.sources[number])
             rows = np.concatenate([batch.rows for batch in of_source[epoch * size : (epoch + 1) * size]])
             assert sorted(rows.tolist()) == [*range(first, end)]
         assert rest == 0 or of_source[-1].epoch == n_epochs
-    assert position.epoch * len(stream) + position.index == 200 == sum(position.n_taken)
+    assert position.epoch * len(stream.plan) + position.index == 200 == sum(position.n_taken)
 
 
 def test_every_batch_has_pairs_of_one_source(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:

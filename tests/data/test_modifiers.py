@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import make_modified_stream
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.letter_case import to_lower_case, to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
@@ -135,7 +137,7 @@ def make_stream(
     corpus: EncodedCorpus, tokenizers: TokenizerPair, options: dict[str, float] | None = None, max_length: int = 256
 ) -> BatchStream:
     modify = make_modify(ModifierConfig(**(options or {})))
-    return BatchStream(corpus, tokenizers, BUDGET, 1, modify=modify, max_length=max_length)
+    return make_modified_stream(corpus, BatchModifier(tokenizers, BUDGET, 1, max_length, modify))
 
 
 def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[list[Pair]]:
@@ -147,7 +149,7 @@ def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[list[Pair
 
 
 def all_batches(stream: BatchStream, epoch: int = 0) -> list[Batch]:
-    return stream.take(StreamPosition(epoch), len(stream))[0]
+    return stream.take(StreamPosition(epoch), len(stream.plan))[0]
 
 
 def test_without_modifiers_the_batches_are_unchanged(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
@@ -279,11 +281,16 @@ def test_batches_do_not_depend_on_where_the_stream_is_resumed(
 
 
 def test_two_ranks_see_the_modified_pairs_of_one(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
-    whole, after = make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12)
-    shares = [make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12, rank, 2) for rank in (0, 1)]
+    """Also the places in the step, which decide the dropout, of batches that are split."""
+    stream = make_stream(corpus, small_tokenizers, ALL)
+    whole, after = stream.take(StreamPosition(), 12)
+    shares = [stream.take(StreamPosition(), 12, rank, 2) for rank in (0, 1)]
     assert [position for _, position in shares] == [after, after]
-    together = [batch for batches, _ in shares for batch in batches]
-    assert sorted(ids(together)) == sorted(ids(whole))
+    together = sorted((batch for batches, _ in shares for batch in batches), key=lambda batch: batch.place)
+    assert ids(together) == ids(whole)
+    places = [batch.place for batch in whole]
+    assert [batch.place for batch in together] == places
+    assert len({*places}) == len(places) > len({number for number, _ in places}) == 12
 
 
 def test_halves_of_a_modified_batch_hold_the_same_pairs(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
@@ -291,7 +298,9 @@ def test_halves_of_a_modified_batch_hold_the_same_pairs(corpus: EncodedCorpus, s
     stream = make_stream(corpus, small_tokenizers, ALL)
     for batch in all_batches(stream):
         if len(batch.rows) > 1:
-            first, second = texts(stream.halve(batch), small_tokenizers)
+            first, second = texts(
+                batch.halve(small_tokenizers.src.pad_id, small_tokenizers.tgt.pad_id), small_tokenizers
+            )
             assert [[*first, *second]] == texts([batch], small_tokenizers)
 
 

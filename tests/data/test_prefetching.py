@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, cast
 
 import pytest
 import torch
+from helpers import make_modified_stream
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import (
+    PREFETCHED_STEPS,
+    Batch,
+    BatchModifier,
+    BatchStream,
+    Prefetcher,
+    StepBatches,
+)
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.loader import PREFETCHED_STEPS, Prefetcher, StepBatches
-from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
+from transformer_mt.data.tokenizers.subword_sampling import PairSampler, SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
@@ -36,8 +43,9 @@ def make_stream(
 
     def make() -> BatchStream:
         sampler = SubwordSampler(small_tokenizers.src, rate, 1, 99)
-        samplers = (sampler, sampler) if rate else None
-        return BatchStream(corpus, small_tokenizers, 80, 1, samplers, modify=make_modify(modifiers), max_length=99)
+        sample = PairSampler(sampler, sampler) if rate else None
+        modifier = BatchModifier(small_tokenizers, 80, 1, 99, make_modify(modifiers), sample)
+        return make_modified_stream(corpus, modifier)
 
     return make
 
@@ -47,6 +55,13 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
+
+
+def prefetch(stream: BatchStream, count: int, rank: int = 0, world_size: int = 1) -> Prefetcher:
+    return Prefetcher(
+        lambda position: stream.take(position, count, rank, world_size),
+        lambda position: stream.plan.take(position, count)[1],
+    )
 
 
 def same(left: Batch, right: Batch) -> bool:
@@ -68,8 +83,8 @@ def test_prefetcher_returns_the_batches_of_the_stream(
     make_stream: Callable[[], BatchStream], share: tuple[int, ...]
 ) -> None:
     stream = make_stream()
-    position = StreamPosition(1, len(stream) - 4)
-    with Prefetcher(make_stream(), *cast(Any, share)) as prefetcher:
+    position = StreamPosition(1, len(stream.plan) - 4)
+    with prefetch(make_stream(), *share) as prefetcher:
         for batches, after in steps(prefetcher, position, 12):
             wanted, position = stream.take(position, *share)
             assert after == position
@@ -80,11 +95,11 @@ def test_prefetcher_returns_the_batches_of_the_stream(
 
 def test_resume_starts_after_the_returned_step(make_stream: Callable[[], BatchStream]) -> None:
     """Steps that were only prefetched are built again, also if the same prefetcher rolls back."""
-    with Prefetcher(make_stream(), 2) as prefetcher:
+    with prefetch(make_stream(), 2) as prefetcher:
         whole = list(steps(prefetcher, StreamPosition(), 9))
-    with Prefetcher(make_stream(), 2) as prefetcher:
+    with prefetch(make_stream(), 2) as prefetcher:
         first = list(steps(prefetcher, StreamPosition(), 4))
-    with Prefetcher(make_stream(), 2) as prefetcher:
+    with prefetch(make_stream(), 2) as prefetcher:
         second = list(steps(prefetcher, first[-1].position, 5))
         again = list(steps(prefetcher, StreamPosition(), 9))
     for wanted, *found in zip(whole, first + second, again, strict=True):
@@ -93,60 +108,43 @@ def test_resume_starts_after_the_returned_step(make_stream: Callable[[], BatchSt
             assert all(map(same, step.batches, wanted.batches))
 
 
-def test_prefetching_is_limited_to_a_few_steps(
-    make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, taken = make_stream(), list[StreamPosition]()
-    take: Any = stream.take
-
-    def spy(position: StreamPosition, *arguments: Any) -> Any:
-        taken.append(position)
-        return take(position, *arguments)
-
-    monkeypatch.setattr(stream, "take", spy)
-    with Prefetcher(stream, 1) as prefetcher:
-        list(steps(prefetcher, StreamPosition(), 3))
-    assert 3 <= len(taken) <= 3 + PREFETCHED_STEPS
+# --- any steps --------------------------------------------------------------------------------------------------------
 
 
-def test_batches_are_built_while_the_consumer_computes(
-    make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, built = make_stream(), threading.Semaphore(0)
-    take: Any = stream.take
+def advance(position: StreamPosition) -> StreamPosition:
+    return StreamPosition(position.epoch, position.index + 1)
 
-    def spy(*arguments: Any) -> Any:
-        found = take(*arguments)
+
+def test_a_few_steps_are_built_while_the_consumer_computes() -> None:
+    built, n_built = threading.Semaphore(0), 0
+
+    def build(position: StreamPosition) -> StepBatches:
+        nonlocal n_built
+        n_built += 1
         built.release()
-        return found
+        return StepBatches([], advance(position))
 
-    monkeypatch.setattr(stream, "take", spy)
-    with Prefetcher(stream, 1) as prefetcher:
+    with Prefetcher(build, advance) as prefetcher:
         prefetcher.take(StreamPosition())
         assert all(built.acquire(timeout=60) for _ in range(1 + PREFETCHED_STEPS))
+        list(steps(prefetcher, StreamPosition(0, 1), 2))
+    assert 3 <= n_built <= 3 + PREFETCHED_STEPS
 
 
-class Broken(BatchStream):
-    """A stream that fails to build the batches of its second epoch."""
+def test_an_error_is_raised_when_its_step_is_taken() -> None:
+    def build(position: StreamPosition) -> StepBatches:
+        if position.index == 3:
+            raise UserError("damaged")
+        return StepBatches([], advance(position))
 
-    def build_training_batches(self, rows: Any, epoch: int) -> list[Batch]:
-        if epoch == 1:
-            raise UserError(f"rows {rows.tolist()} are damaged")
-        return super().build_training_batches(rows, epoch)
-
-
-def test_an_error_is_raised_when_its_step_is_taken(make_stream: Callable[[], BatchStream]) -> None:
-    stream = make_stream()
-    stream.__class__ = Broken
-    with Prefetcher(stream, 1) as prefetcher:
-        *_, last = steps(prefetcher, StreamPosition(0, len(stream) - 3), 3)
-        assert last.position == StreamPosition(1, 0)
+    with Prefetcher(build, advance) as prefetcher:
+        *_, last = steps(prefetcher, StreamPosition(), 3)
         for _ in range(2):
-            with pytest.raises(UserError, match="are damaged"):
-                prefetcher.take(StreamPosition(1, 0))
+            with pytest.raises(UserError, match="damaged"):
+                prefetcher.take(last.position)
 
 
 def test_the_thread_ends_if_the_consumer_fails(make_stream: Callable[[], BatchStream]) -> None:
-    with pytest.raises(KeyboardInterrupt), Prefetcher(make_stream(), 2) as prefetcher:
+    with pytest.raises(KeyboardInterrupt), prefetch(make_stream(), 2) as prefetcher:
         prefetcher.take(StreamPosition())
         raise KeyboardInterrupt

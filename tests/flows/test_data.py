@@ -164,8 +164,8 @@ def test_without_filters_the_cached_table_is_used(tmp_path: Path) -> None:
 def test_cached_shapes_of_batches_belong_to_their_control_symbols(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.data.batches.PARTITION_PAIRS", 20)
-    monkeypatch.setattr("transformer_mt.data.batches.BLOCK_PAIRS", 5)
+    monkeypatch.setattr("transformer_mt.data.batch_plan.PARTITION_PAIRS", 20)
+    monkeypatch.setattr("transformer_mt.data.batch_plan.BLOCK_PAIRS", 5)
     config = filtered_config(tmp_path, [], validation_size=4)
     for source_bos in (False, True):
         tokenizer = config.tokenizer.model_copy(update={"source_bos": source_bos})
@@ -174,7 +174,7 @@ def test_cached_shapes_of_batches_belong_to_their_control_symbols(
         for _ in range(2):  # the second time from the cache
             stream = make_stream(changed, data, 30)
             batches = [*stream.shortest_first()]
-            assert stream.shapes.tolist() == [
+            assert stream.plan.shapes.tolist() == [
                 [len(each.rows), each.src.shape[1], each.labels.shape[1]] for each in batches
             ]
 

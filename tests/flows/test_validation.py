@@ -82,7 +82,8 @@ def test_validation_losses_are_means_over_all_labels(make_validator: Callable[[i
     model, sums, labels = validator.model, [0.0, 0.0], 0
     pad = validator.tokenizers.tgt.pad_id
     for row in range(10):
-        batch = validator.stream.build_plain_batch(np.array([row]))
+        reader = validator.stream.reader
+        batch = reader.collate(reader.read(np.array([row])))
         logits = model.logits(model(batch.src, batch.tgt_in))[0]
         logits, wanted = torch.cat([logits[:, :pad], logits[:, pad + 1 :]], 1), batch.labels[0]
         for i, smoothing in enumerate((0.1, 0.0)):

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.data.batches import BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import load_corpus
@@ -56,7 +57,7 @@ def loss_of(translator: Translator) -> float:
     model, pair = translator.model, translator.tokenizers
     table = load_corpus(Source(src=("train.en",), tgt=("train.de",)), "en", "de", Path("cache"))
     corpus = encode_corpus(table, pair, LengthLimit(256, "drop"), Path("cache"))
-    (batch,), after = BatchStream(corpus, pair, 4096, 1).take(StreamPosition(), 1)
+    (batch,), after = BatchStream.plain(corpus, pair, 4096, 1).take(StreamPosition(), 1)
     assert after.epoch == 1, "all pairs are in one batch"
     with torch.no_grad():
         logits = model.logits(model(batch.src, batch.tgt_in))

@@ -178,7 +178,7 @@ def test_two_processes_give_the_result_of_one_in_other_trainings(tiny: Path, set
 
 
 NO_BATCHES_FOR_RANK_1 = """
-from transformer_mt.data.loader import Prefetcher
+from transformer_mt.data.batches import Prefetcher
 take = Prefetcher.take
 def take_or_nothing(self, position):
     batches, after = take(self, position)

@@ -13,7 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -35,7 +36,7 @@ def make_stream(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: Tok
     rng = np.random.default_rng(1)
     sides = ([[5] * n for n in rng.integers(1, 40, 600)] for _ in range(2))
     corpus = make_corpus(*sides)
-    return lambda tokens: BatchStream(corpus, small_tokenizers, tokens, 1)
+    return lambda tokens: BatchStream.plain(corpus, small_tokenizers, tokens, 1)
 
 
 class Device:
@@ -61,7 +62,7 @@ def attention_scores(batch: Batch) -> int:
 
 
 def most_cells(stream: BatchStream) -> int:
-    batches, _ = stream.take(StreamPosition(3), len(stream))
+    batches, _ = stream.take(StreamPosition(3), len(stream.plan))
     return max(map(cells, batches))
 
 
@@ -78,7 +79,7 @@ def fits(make_stream: MakeStream, device: Device) -> Callable[[int], bool]:
 def test_most_expensive_batches_cost_most_in_every_epoch(make_stream: MakeStream, tokens: int) -> None:
     stream = make_stream(tokens)
     batches = memory.select_most_expensive_batches(stream)
-    all_batches, _ = stream.take(StreamPosition(5), 2 * len(stream))
+    all_batches, _ = stream.take(StreamPosition(5), 2 * len(stream.plan))
     for cost in (cells, attention_scores):
         assert max(map(cost, batches)) == max(map(cost, all_batches))
 
@@ -216,7 +217,7 @@ def test_auto_fills_nine_tenths_of_a_gpu(make_stream: MakeStream, monkeypatch: p
     tokens = choose(step_bytes=500)
     assert most_cells(make_stream(tokens)) <= 400 < most_cells(make_stream(tokens + tokens // 16 + 2))
     monkeypatch.setattr(memory, "read_memory_limit", lambda _: 10**9)
-    assert 50 <= len(make_stream(choose())) <= 75
+    assert 50 <= len(make_stream(choose()).plan) <= 75
 
 
 @pytest.mark.parametrize("device", ["cpu", "mps"])

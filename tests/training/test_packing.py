@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.flows.resolve import can_pack
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.cuda_kernels import packed_attention
@@ -41,7 +42,7 @@ VARIANTS: list[dict[str, Any]] = [
 def stream(make_corpus, small_tokenizers) -> BatchStream:
     """Return a stream of several batches with unequal lengths."""
     sentences = [[3 + (i * j) % 400 for j in range(1, 2 + (i * 7) % 13)] for i in range(1, 41)]
-    return BatchStream(make_corpus(sentences, sentences[::-1]), small_tokenizers, 64, seed=1)
+    return BatchStream.plain(make_corpus(sentences, sentences[::-1]), small_tokenizers, 64, seed=1)
 
 
 @pytest.fixture
@@ -94,15 +95,15 @@ def test_packed_batch_is_the_sum_of_its_padded_batches(variant: dict[str, Any], 
 def test_halves_of_a_packed_batch_add_up_to_it(batches, make_matching_model) -> None:
     model = make_matching_model()
     packed = pack_all(model, batches)
-    halves = packed.halve()
+    halves = packed.halve(0, 0)
     assert [row for half in halves for row in half.rows.tolist()] == packed.rows.tolist()
     longest = packed.packings.tgt.longest
     assert abs(halves[0].n_tgt - halves[1].n_tgt) <= 2 * longest, "by tokens, not by pairs"
     assert_same(add([compute(model, half) for half in halves]), compute(model, packed))
-    (pair,) = pack_all(model, batches[:1]).halve()[:1]
+    (pair,) = pack_all(model, batches[:1]).halve(0, 0)[:1]
     while len(pair.rows) > 1:
         assert isinstance(pair, PackedBatch)
-        pair = pair.halve()[0]
+        pair = pair.halve(0, 0)[0]
     assert pair.src.tolist() == [batches[0].src[0][: pair.n_src].tolist()]
 
 
@@ -122,7 +123,7 @@ def test_padding_up_to_few_sizes_changes_neither_loss_nor_gradients(
     src_lengths, tgt_lengths = (packing.offsets.diff() for packing in padded.packings)
     assert torch.equal(src_lengths == 0, tgt_lengths == 0), "the kernel fails for a sentence on one side only"
     assert_same(compute(model, padded), compute(model, packed))
-    for half, expected in zip(padded.halve(), packed.halve(), strict=True):
+    for half, expected in zip(padded.halve(0, 0), packed.halve(0, 0), strict=True):
         assert torch.equal(half.labels, expected.labels)
         assert_same(compute(model, half), compute(model, expected))
 

@@ -52,7 +52,7 @@ def train(make_model: Callable[..., Transformer], steps: list[list[Batch]]) -> C
             seed=1,
             machine=Machine(torch.device("cpu"), "fp32", 1),
             ranks=Ranks(),
-            split_batch=lambda batch: cast(PackedBatch, batch).halve(),
+            split_batch=lambda batch: cast(PackedBatch, batch).halve(0, 0),
             capture=capture,
         )
         with plain_torch():

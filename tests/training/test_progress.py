@@ -7,7 +7,7 @@ from math import nan
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt.data.batches import StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.training.trainer import Progress, StepDone
 from transformer_mt.training.training_config import Interval, TrainConfig, ValidationConfig
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import explicit_cross_entropy
@@ -26,7 +27,7 @@ IN_FP16 = Machine(torch.device("cpu"), "fp16", 1)
 def stream(make_corpus, small_tokenizers) -> BatchStream:
     """Return a stream whose batches have very unequal numbers of labels."""
     sentences = [[3 + (i * j) % 400 for j in range(1, 2 + (i * 7) % 13)] for i in range(1, 41)]
-    return BatchStream(make_corpus(sentences, sentences[::-1]), small_tokenizers, 64, seed=1)
+    return BatchStream.plain(make_corpus(sentences, sentences[::-1]), small_tokenizers, 64, seed=1)
 
 
 @pytest.fixture
@@ -43,7 +44,11 @@ def make_train_step(make_model, small_tokenizers, stream) -> Callable[..., Train
             "machine": CPU,
             "ranks": Ranks(),
         }
-        return TrainStep(model.train(), [optimizer], split_batch=stream.halve, **(defaults | settings))
+
+        def split_batch(batch: Batch) -> list[Batch]:
+            return batch.halve(model.src_pad, model.tgt_pad)
+
+        return TrainStep(model.train(), [optimizer], split_batch=split_batch, **(defaults | settings))
 
     return make_train_step
 
@@ -101,8 +106,8 @@ def loss(request, monkeypatch) -> Any:
 
 
 def test_accumulated_micro_batches_equal_one_large_batch(small_tokenizers, stream, make_train_step, loss) -> None:
-    whole = BatchStream(stream.corpus, small_tokenizers, 10**6, seed=1)
-    parts = batches(stream, len(stream))
+    whole = BatchStream.plain(stream.reader.corpus, small_tokenizers, 10**6, seed=1)
+    parts = batches(stream, len(stream.plan))
     one, many = make_train_step(loss=loss), make_train_step(loss=loss)
     left, right = one(1, 0.01, batches(whole, 1)), many(1, 0.01, parts)
     assert len(parts) > 4

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.data.batches import BucketedBatches
+from transformer_mt.data.batch_plan import BucketedBatches
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer

@@ -65,7 +65,7 @@ class Check(Command):
 
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
-        config, run = load_run_or_config(self.run_or_config, self.overrides, is_named_file=True)
+        config, run = load_run_or_config(self.run_or_config, self.overrides)
         if self.json and self.show_removed is not None:
             raise UserError("check: --show-removed prints lines of its own; leave out --json")
         if self.show_removed is not None:

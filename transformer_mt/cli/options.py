@@ -59,27 +59,21 @@ def list_files(data: DataConfig) -> Iterator[str]:
         yield from source.files
 
 
-def load_run_or_config(
-    path: Path, overrides: Sequence[str], *, trains_again: bool = False, is_named_file: bool = False
-) -> tuple[Config, RunFolder | None]:
+def load_run_or_config(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
     """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
 
-    `config.yaml` of a run means the run, except for a command that reads it as a file that the user named.
-
-    Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run, unless the
-    command trains again with the configuration of the run.
+    `config.yaml` of a run means the run. Raises `UserError` if the path does not exist, and for overrides of the model
+    or tokenizer of a run.
     """
     from transformer_mt.flows import configuration
     from transformer_mt.runs.folder import RunFolder, suggest_run
 
-    if not is_named_file and path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
+    if path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
         path = path.parent
     if path.is_dir():
         run = RunFolder.open(path)
-        if trains_again:
-            run.check_is_own("its settings are not trained again")
         for override in overrides:
-            if override.startswith(("model", "tokenizer")) and not trains_again:
+            if override.startswith(("model", "tokenizer")):
                 raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
         return configuration.load_run(run, overrides), run
     if not path.exists():

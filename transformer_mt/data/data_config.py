@@ -16,7 +16,6 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    PrivateAttr,
     Tag,
     WithJsonSchema,
     model_validator,
@@ -106,17 +105,6 @@ class Source(Section):
     tag: TagName | None = None
     """symbol before each source sentence, such as 2de for German translations; no text can contain it"""
 
-    _refusal: str | None = PrivateAttr(default=None)
-
-    def refuse(self, reason: str) -> None:
-        """Make this source unreadable: `check_may_be_read` raises an error with the reason."""
-        self._refusal = reason
-
-    def check_may_be_read(self) -> None:
-        """Raise `UserError` if the source is refused, because it belongs to the run of somebody else."""
-        if self._refusal is not None:
-            raise UserError(self._refusal)
-
     def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
         """Return the languages of both sides. The arguments are those of the configuration."""
         default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
@@ -137,8 +125,7 @@ class Source(Section):
         return (*self.src, *self.tgt, *self.table)
 
     def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the text files of both sides, after `reverse`. Raises `UserError` if the source is refused."""
-        self.check_may_be_read()
+        """Return the text files of both sides, after `reverse`."""
         return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ Reason = Literal["empty", "too_long", "truncated"]
 Rows = NDArray[np.int32]  # row numbers of an encoded corpus
 Lengths = NDArray[np.int32]  # tokens per sentence
 Ids = NDArray[np.uint16 | np.int32]
+Sentences = Sequence[Sequence[int] | Ids]  # ids without control symbols
 
 
 @dataclass(frozen=True)

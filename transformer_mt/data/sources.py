@@ -41,6 +41,7 @@ from transformer_mt.data.text_files import (
     unequal_length_error,
 )
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import refuse_special_files
 from transformer_mt.system.log import log_rank0
 
 # --- sources ----------------------------------------------------------------------------------------------------------
@@ -213,7 +214,6 @@ def load_corpus(
     cannot be read are left out and logged; if it is None, the first one raises its error. Raises `UserError` with file
     and line if the source cannot be read.
     """
-    source.check_may_be_read()
     columns = source.find_columns(src_lang, tgt_lang)
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), [*columns, *numbers], states]
@@ -252,6 +252,7 @@ def _file_states(source: Source) -> list[object]:
     if source.builtin:
         files = [QUICKSTART_FILE]
     elif source.dataset and Path(source.dataset).is_dir():
+        refuse_special_files(Path(source.dataset))
         files = sorted(_list_visible_files(Path(source.dataset)))
     if source.url and not files[0].exists():
         raise UserError(f"{files[0]}: is missing; run tmt prepare, or save {source.url} as this file")

@@ -86,6 +86,13 @@ def check_is_file(path: Path) -> None:
         raise UserError(f"{path}: is a directory; pass a file")
 
 
+def check_is_regular(path: Path) -> None:
+    """Raise `UserError` if a file that a configuration names is missing, a directory, or a pipe that may never end."""
+    check_is_file(path)
+    if not path.is_file():
+        raise UserError(f"{path}: is a pipe or a device; save its content to a file")
+
+
 # --- compression ------------------------------------------------------------------------------------------------------
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma", ".zst")
@@ -204,8 +211,8 @@ def find_structure(path: Path) -> str | None:
 
 
 def read_file_state(path: Path) -> tuple[str, int, int]:
-    """Return path, size and modification time of a file, for a cache key. Raises `UserError` if it is missing."""
-    check_is_file(path)
+    """Return path, size and modification time of a file, for a cache key. Raises `UserError` if it is not regular."""
+    check_is_regular(path)
     return str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns
 
 

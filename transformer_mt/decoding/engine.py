@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.data.batches import Batch, BucketedBatches, batch_by_length, collate_pairs, collate_sources
+from transformer_mt.data.batch_plan import BucketedBatches, batch_by_length
+from transformer_mt.data.batches import Batch, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, LoadedRun, WordAlignment

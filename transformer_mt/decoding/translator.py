@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from transformer_mt.data import letter_case
-from transformer_mt.data.batches import batch_by_length
+from transformer_mt.data.batch_plan import batch_by_length
 from transformer_mt.data.text_files import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig

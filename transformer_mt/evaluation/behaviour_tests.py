@@ -141,6 +141,8 @@ def load_behaviour_tests(name: str) -> tuple[BehaviourTest, ...]:
     Raises `UserError` with file, line and key if the file is missing, empty or wrong.
     """
     path = Path(__file__).with_name("starter_tests.yaml") if name == STARTER else Path(expand_path(name))
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is a folder, a pipe or a device; name a YAML file")
     tree = read_yaml(path)
     if tree.values.keys() != {"expect"}:
         raise UserError(f"{path}: must have one key, expect, with a list of behaviour tests")

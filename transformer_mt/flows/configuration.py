@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -31,7 +31,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import KeepConfig, RunFolder, describe_outside_file
+from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache
 from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
@@ -335,40 +335,24 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     return _validate(read_inherited(path, _is_merged), path, overrides)
 
 
+def load_settings(run: RunFolder) -> Config:
+    """Load the settings with which a run was trained, to compare them. Raises `UserError` as for `load`."""
+    return _validate(run.read_config(), run.config, ())
+
+
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
-    """Load the configuration of a run, also of a run in an older format.
+    """Load the configuration of a run, for a command that does not train it. Raises `UserError` as for `load`.
 
-    A foreign run (see `runs.folder`) reads no data outside of its folder, except those that the overrides name. Raises
-    `UserError` as for `load`.
+    Where it caches data, and where it writes new runs, is not up to the run, which somebody else may have written.
     """
-    config = _validate(run.read_config(), run.config, overrides)
-    if run.is_foreign():
-        _refuse_outside_data(config, run, {override.partition("=")[0] for override in overrides})
-    return config
-
-
-def _refuse_outside_data(config: Config, run: RunFolder, overridden: Collection[str]) -> None:
-    """Make every source of a foreign run unreadable that needs other files than those in its folder."""
-
-    def is_overridden(path: KeyPath) -> bool:
-        return any(".".join(map(str, path[:n])) in overridden for n in range(1, len(path) + 1))
-
-    is_list = isinstance(config.data.train, tuple)
-    training = [(("train", n) if is_list else ("train",), each) for n, each in enumerate(config.data.train_sources)]
-    filter_files = [getattr(filter_, "file", None) for filter_ in config.data.filters]
-    for keys, source in (*training, *config.data.iterate_held_out_sources()):
-        if is_overridden(("data", *keys)):
-            continue
-        files = [*source.files, *(file for file in filter_files if file is not None and keys[0] == "train")]
-        problems = [f"{file} {reason}" for file in files if (reason := describe_outside_file(file, run.path))]
-        if source.dataset is not None:
-            problems.append(f"{source.dataset} is a data set")
-        if problems:
-            source.refuse(
-                f"{run.config}: {'.'.join(map(str, ('data', *keys)))} is not read: {problems[0]}, and this run was not "
-                "trained by you on this machine;\n"
-                "pass your own text, such as --src F --ref G, or a configuration file of yours in place of the run"
-            )
+    tree, here = run.read_config(), Location(str(run.config))
+    cache_dir = Path(DataConfig.model_fields["cache_dir"].default)  # of the trainings in this folder
+    for key, folder in {
+        ("data", "cache_dir"): cache_dir if cache_dir.is_dir() else find_user_cache(),
+        ("runs_dir",): run.path.parent,
+    }.items():
+        tree = tree.replace(key, str(folder), here)
+    return _validate(tree, run.config, overrides)
 
 
 def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:

@@ -48,7 +48,6 @@ def correct_run(
     Raises:
         UserError: The pairs cannot be read or contradict each other, or the run or its data cannot be used.
     """
-    run.check_is_own("its training text cannot be repeated")
     old = configuration.load_run(run, [] if tag is None else [f"decoding.tag={tag}"])
     new = RunFolder(Path(old.runs_dir) / name)
     folder = new.path.with_name(f"{name}-data")

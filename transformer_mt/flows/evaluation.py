@@ -81,7 +81,7 @@ class Validator:
         self.source_ranges = list_validation_sources(config, corpus.text)
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
         tags = [part.tag for part in self.source_ranges]
-        self.stream = BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=tags)
+        self.stream = BatchStream.plain(corpus, tokenizers, config.batches.token_budget, config.seed, tags)
         self.src_texts = corpus.text.column("src")
         self.references = corpus.text.column("tgt")
         n = min(config.validation.probes, len(self.src_texts))
@@ -164,7 +164,7 @@ class Validator:
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)
         # [2, K] negative log-likelihood and labels of each source
-        by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
+        by_source = torch.zeros(2, len(self.source_ranges), device=self.machine.device)
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast(), cast(Any, torch.compiler).set_stance("force_eager"):  # a few new shapes
                 found = compute_losses(model, batch.to(self.machine.device), self.loss)

@@ -126,7 +126,7 @@ def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float,
     trainer = make_trainer(run, parts, Ranks(), SilentMetricsLogger(run, {}, None))
     validation_seconds = measure_validation(parts)  # before the steps: an untrained model reaches the length limit
     window = measure_steps(trainer)
-    n, src, tgt = (parts.stream.shapes[:, i] for i in range(3))
+    n, src, tgt = (parts.stream.plan.shapes[:, i] for i in range(3))
     n_padded_per_epoch = float((n * (src + tgt)).sum())
     start = time.perf_counter()
     trainer.save(scores={})

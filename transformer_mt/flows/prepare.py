@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.batches import BatchStream, PartitionedBatches, Shapes
+from transformer_mt.data.batch_plan import BatchPlan, PartitionedBatches, Shapes, make_mixture
+from transformer_mt.data.batches import BatchModifier, BatchReader, BatchStream
 from transformer_mt.data.corpus import PairExample, ParallelCorpus, combine_corpora, split_off_validation
 from transformer_mt.data.data_config import HeldOutSources, Source, TrainSources
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
-from transformer_mt.data.mixture import make_mixture
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, save_array
 from transformer_mt.data.text_files import MissingFileError
-from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers
 from transformer_mt.decoding.line_splitting import split_sentences
@@ -327,29 +326,36 @@ def _find_percentiles(values: NDArray[np.integer[Any]], join: float, limit: int)
 
 def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     """Return the stream of training batches, each of at most `tokens` padded target tokens."""
-    modify = None
-    if config.data.modifiers.is_active:
-        from transformer_mt.tools.augmentation.modifiers import make_modify
-
-        modify = make_modify(config.data.modifiers)
-    samplers = _make_subword_samplers(config, data.tokenizers)
-    tags = [source.tag for source in config.data.train_sources]
+    reader = BatchReader(data.train, data.tokenizers, [source.tag for source in config.data.train_sources])
+    modifier = make_modifier(config, data.tokenizers, tokens)
+    read_lengths = reader.read_lengths
+    if modifier is not None:
+        read_lengths = partial(read_lengths, growth=modifier.measure_growth(reader))
     make = None
     if isinstance(config.data.train, tuple):
         max_steps, accumulate = config.train.max_steps, config.batches.accumulate
         make = partial(make_mixture, config.data, seed=config.seed, max_steps=max_steps, accumulate=accumulate)
-    return BatchStream(
-        data.train,
-        data.tokenizers,
-        tokens,
-        config.seed,
-        samplers,
-        tags,
-        make,
-        modify=modify,
-        max_length=config.data.max_length,
-        measure=partial(_measure_batches, config, data.train, data.tokenizers, tokens),
-    )
+    measure = partial(_measure_batches, config, data.train, data.tokenizers, tokens)
+    return BatchStream(BatchPlan(reader.bounds, read_lengths, tokens, config.seed, make, measure), reader, modifier)
+
+
+def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> BatchModifier | None:
+    """Return what modifies the pairs of training batches and samples their subwords, or None."""
+    modify = sample = None
+    if config.data.modifiers.is_active:
+        from transformer_mt.tools.augmentation.modifiers import make_modify
+
+        modify = make_modify(config.data.modifiers)
+    if config.tokenizer.sampling > 0:
+        from transformer_mt.data.tokenizers.subword_sampling import PairSampler, SubwordSampler
+
+        longest = config.data.max_length - 1  # one position is for the end symbol
+        settings = config.tokenizer.sampling, config.seed, longest
+        src = SubwordSampler(tokenizers.src, *settings)
+        sample = PairSampler(src, src if tokenizers.joint else SubwordSampler(tokenizers.tgt, *settings))
+    if modify is None and sample is None:
+        return None
+    return BatchModifier(tokenizers, tokens, config.seed, config.data.max_length, modify, sample)
 
 
 def _measure_batches(
@@ -366,16 +372,3 @@ def _measure_batches(
 
     stage = Stage("batches", Path(config.data.cache_dir), [*key, batches.first_row], batches.n_partitions, measure)
     return [np.load(folder / "shapes.npy") for folder, _ in IN_PROCESS_RUNNER(stage)]
-
-
-def _make_subword_samplers(config: Config, tokenizers: TokenizerPair) -> SubwordSamplers | None:
-    """Return the subword samplers of both sides, or None if `tokenizer.sampling` is 0."""
-    if config.tokenizer.sampling == 0.0:
-        return None
-    longest = config.data.max_length - 1  # one position is for the end symbol
-
-    def sampler(side: Tokenizer) -> SubwordSampler:
-        return SubwordSampler(side, config.tokenizer.sampling, config.seed, longest)
-
-    src = sampler(tokenizers.src)
-    return src, src if tokenizers.joint else sampler(tokenizers.tgt)

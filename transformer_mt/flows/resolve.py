@@ -51,7 +51,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
         check_schedule_end(run, resolved, is_new=True)
         return resolved
     _refuse_exported(run)
-    old = configuration.load_run(run)
+    old = configuration.load_settings(run)
     same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
     keys = ["device", "precision", *(["threads"] if same_processes else [])]
     if requested.device in ("auto", old.device):
@@ -88,7 +88,7 @@ def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
 def pin_revisions(run: RunFolder, config: Config) -> Config:
     """Return the configuration with the revision of each data set: that of the run, or the newest one for a new run."""
     if run.exists():
-        old = {_dataset_key(source): source.revision for source in configuration.load_run(run).data.sources}
+        old = {_dataset_key(source): source.revision for source in configuration.load_settings(run).data.sources}
         data = config.data.with_revisions(lambda source: old.get(_dataset_key(source)))
     else:
         find = cache(find_revision)  # one answer for all splits of a data set
@@ -169,7 +169,7 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
     if run.exists():
         run.check_resumable()
         _refuse_exported(run)
-        old = configuration.load_run(run)
+        old = configuration.load_settings(run)
         settings = {"data": resolve_stages(run, requested), "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
 
@@ -231,7 +231,7 @@ def resolve_batches(
     config = ranks.run_on_rank0(lambda: _resolve_batch_tokens(config, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
     memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
-    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    n_steps = config.train.last_step(len(stream.plan) / config.batches.accumulate)
     config = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )

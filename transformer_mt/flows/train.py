@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchStream, Prefetcher, StepBatches
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.loader import Prefetcher, count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
@@ -53,7 +53,7 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
-from transformer_mt.training.packed_batches import PackedBatch, pack_passes
+from transformer_mt.training.packed_batches import pack_passes
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
@@ -180,13 +180,13 @@ def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart |
     ranks.run_on_rank0(lambda: check_model_fits(config, machine, data.tokenizers))
     model = make_model(config, data.tokenizers, warm_start).to(machine.device)
     config, stream, memory, n_steps = resolve_batches(config, machine, model, data, ranks)
-    longest = int(np.ceil(stream.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
-    settings = find_questionable_settings(config, len(stream), longest, n_steps)
+    longest = int(np.ceil(stream.plan.shapes[:, 1:] / (2, 1)).max())  # sources may have twice as many tokens
+    settings = find_questionable_settings(config, len(stream.plan), longest, n_steps)
     report += log_report(run, [f"warning: {key}: {message}" for key, message in settings])
     if config.compile == "layers":
         model.compile_layers()
         log_rank0("compile: the first steps compile the layers, which takes about a minute")
-    steps_per_epoch = len(stream) / config.batches.accumulate
+    steps_per_epoch = len(stream.plan) / config.batches.accumulate
     return TrainingParts(config, machine, data, model, stream, steps_per_epoch, n_steps, report, memory)
 
 
@@ -314,11 +314,18 @@ def make_trainer(
 ) -> Trainer:
     """Return the trainer, which calls `after_save` after each checkpoint."""
     config, data, machine, model, stream = parts.config, parts.data, parts.machine, parts.model, parts.stream
-    split_batch, source_names = partial(halve_batch, stream), [*data.train.text.source_sizes]
-    prepare, ema_decay = partial(prepare_batches, parts), config.optimizer.ema_decay
+    count, ema_decay = config.batches.accumulate, config.optimizer.ema_decay
+
+    def build(position: StreamPosition) -> StepBatches:
+        batches, after = stream.take(position, count, ranks.rank, ranks.size)
+        return StepBatches(prepare_batches(parts, batches), after)
+
     return Trainer(
-        train_step=make_train_step(config, machine, ranks, model, split_batch, source_names),
-        prefetcher=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, prepare),
+        train_step=make_train_step(
+            config, machine, ranks, model, partial(halve_batch, parts), [*data.train.text.source_sizes]
+        ),
+        prefetcher=Prefetcher(build, lambda position: stream.plan.take(position, count)[1]),
+        describe_lines=lambda position: stream.describe_lines(position, count),
         schedule=make_schedule(config.schedule, config.model.d_model),
         ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
         validate=Validator(config, machine, ranks, model, data.tokenizers, data.validation),
@@ -371,13 +378,13 @@ def make_train_step(
     )
 
 
-def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
+def halve_batch(parts: TrainingParts, batch: Batch) -> list[Batch]:
     """Split a batch that does not fit into memory. Raises `UserError` if it has a single pair."""
-    lines = stream.corpus.describe_lines(batch.rows)
+    lines = parts.data.train.describe_lines(batch.rows)
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: this pair alone does not fit into memory; lower data.max_length or the model size")
     log(f"out of memory: a batch of {len(batch.rows)} pairs is split ({lines})")
-    return batch.halve() if isinstance(batch, PackedBatch) else stream.halve(batch)
+    return batch.halve(parts.model.src_pad, parts.model.tgt_pad)
 
 
 def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) -> str:
@@ -386,8 +393,7 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
     After an error or a stop signal, record the error, and write the README of the run.
     """
     try:
-        workers = count_sampling_workers(parts.machine)
-        with open_sampling_workers(parts.stream, workers):
+        with use_sampling_workers(parts):
             return trainer.fit()
     except (UserError, Interrupted) as error:
         if ranks.is_rank0:
@@ -396,6 +402,16 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
                     metadata.record_failure(run, error)
                 write_readme(run, parts.config, is_running=False)
         raise
+
+
+def use_sampling_workers(parts: TrainingParts) -> AbstractContextManager[None]:
+    """Sample subwords in worker processes inside the `with` block, if the configuration and the device need them."""
+    modifier = parts.stream.modifier
+    if modifier is None or modifier.sample is None:
+        return nullcontext()
+    from transformer_mt.data.tokenizers.subword_sampling import count_sampling_workers
+
+    return modifier.sample.use_workers(count_sampling_workers(parts.machine))
 
 
 # --- end of training --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The run folder: its files, checkpoints, format version and lock, and the signature that tells own runs from foreign.
+"""The run folder: its files, checkpoints, format version and lock.
 
     runs/NAME/
       config.yaml        every setting, resolved; can be loaded again
@@ -12,33 +12,33 @@
 `tmt report` adds the page report.html.
 Translation on a CPU adds ctranslate2/ with converted checkpoints. A damaged checkpoint is kept as step-000500.damaged/.
 The process that trains the run holds the file .lock.
+
+Nothing in a run folder executes anything, and somebody else may have written it. So each file is read only if it is
+regular and of a plausible size, and is validated. Weights are safetensors, and training states load with
+`weights_only=True`.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hmac
 import json
 import os
 import re
-import secrets
 import socket
-import stat
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from transformer_mt.config.section import MAY_CHANGE, REMOVED, Section
-from transformer_mt.config.yaml_loader import Location, Tree, read_yaml
+from transformer_mt.config.yaml_loader import Tree, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.records import (
     CheckpointInfo,
@@ -49,7 +49,6 @@ from transformer_mt.runs.records import (
     rank_checkpoints,
 )
 from transformer_mt.system.files import find_link_out, read_bytes, refuse_special_files, remove_leftovers, write_text
-from transformer_mt.system.log import log_rank0
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
@@ -110,89 +109,10 @@ def _format_holder(holder: Path) -> str:
         return ""
 
 
-# --- runs of this user, and foreign runs ------------------------------------------------------------------------------
-# `config.yaml` names files to read and folders to write. A training signs these settings with a key that only its user
-# can read. A run without a valid signature is foreign: somebody else may have written it. It may read and write only
-# inside its own folder and the cache of the user who runs the command.
-
-KEY_BYTES = 32
-SIGNED_KEYS = ("runs_dir", "data", "tokenizer", "train.init_from", "decoding.glossary")
-"""The settings that name files or folders. Others, such as `decoding.beam`, may be edited in `config.yaml`."""
-
-
-def sign_settings(values: Mapping[str, Any]) -> str | None:
-    """Return the signature of the settings in a configuration, or None if the user's key cannot be stored."""
-    return sign(_serialize_settings(values))
-
-
-def sign(content: bytes) -> str | None:
-    """Return the signature of this user for some content, or None if the user's key cannot be stored."""
-    key = _read_key() or _make_key()
-    return None if key is None else hmac.digest(key, content, "sha256").hex()
-
-
-def is_own_signature(content: bytes, signature: object) -> bool:
-    """Return whether this user has signed some content."""
-    key = _read_key()
-    if key is None or not isinstance(signature, str):
-        return False
-    return hmac.compare_digest(hmac.digest(key, content, "sha256").hex().encode(), signature.encode())
-
-
 def find_user_cache() -> Path:
-    """Return the folder in which the data of foreign runs are cached."""
-    return _find_user_folder("XDG_CACHE_HOME", ".cache")
-
-
-def describe_outside_file(path: str, folder: Path) -> str | None:
-    """Return why a foreign run in `folder` must not read a file, or None if it may."""
-    try:
-        file = Path(path).resolve()
-        if not file.is_relative_to(folder.resolve()):
-            return "is outside of its folder"
-        if not stat.S_ISREG(file.stat().st_mode):
-            return "is not a regular file"
-    except (OSError, RuntimeError, ValueError):  # missing, or a circle of links
-        return "cannot be read"
-    return None
-
-
-def _serialize_settings(values: Mapping[str, Any]) -> bytes:
-    settings: dict[str, Any] = {}
-    for name in SIGNED_KEYS:
-        section, _, key_name = name.partition(".")
-        found = values.get(section)
-        settings[name] = found if not key_name or not isinstance(found, dict) else cast(Any, found).get(key_name)
-    return json.dumps(settings, sort_keys=True).encode()
-
-
-def _find_user_folder(variable: str, default: str) -> Path:
-    base = os.environ.get(variable, "")
-    return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / default) / "transformer-mt"  # noqa: PTH111, PTH117  (Path.home raises an error without a home folder)
-
-
-def _key_path() -> Path:
-    return _find_user_folder("XDG_CONFIG_HOME", ".config") / "run-key"
-
-
-def _read_key() -> bytes | None:
-    try:
-        key = _key_path().read_bytes()
-    except OSError:
-        return None
-    return key if len(key) == KEY_BYTES else None
-
-
-def _make_key() -> bytes | None:
-    """Store a new key, which only the user can read. Another process may store one first."""
-    path = _key_path()
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent) as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.link(file.name, path)  # fails if the file exists
-    return _read_key()
+    """Return the folder of the user in which commands that only read a run cache what they make of it."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / ".cache") / "transformer-mt"  # noqa: PTH111, PTH117  (Path.home raises an error without a home folder)
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -307,30 +227,9 @@ class RunFolder:
                 "train again with --restart"
             )
 
-    def is_foreign(self) -> bool:
-        """Return whether the settings that name files were not written by a training of this user."""
-        return self._has_foreign_settings(read_yaml(self.config))
-
-    def _has_foreign_settings(self, tree: Tree) -> bool:
-        return not is_own_signature(_serialize_settings(tree.values), self.read_metadata().get("signature"))
-
-    def check_is_own(self, purpose: str) -> None:
-        """Raise `UserError` if the run is foreign, for a command that trains with its settings."""
-        if self.is_foreign():
-            raise UserError(
-                f"{self.path}: was not trained by you on this machine, so {purpose};\n"
-                "read its config.yaml, and train with a configuration of your own (train.init_from takes its weights)"
-            )
-
     def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys of older versions that no longer exist.
-
-        A foreign run gets the cache of the user, and the glossary of its configuration is left out unless it is a file
-        of the run.
-        """
+        """Read the resolved configuration, without keys of older versions that no longer exist."""
         tree = read_yaml(self.config)
-        if self._has_foreign_settings(tree):
-            tree = self._confine(tree)
         for removed in REMOVED:
             path, _, value = removed.partition("=")
             *sections, key = path.split(".")
@@ -341,25 +240,6 @@ class RunFolder:
                 found[key] = [item for item in items if not (isinstance(item, dict) and value in item)]
             elif value in ("", given):
                 found.pop(key, None)
-        return tree
-
-    def _confine(self, tree: Tree) -> Tree:
-        """Replace the settings with which a foreign run would write elsewhere, or read a file elsewhere at once."""
-        here = Location(str(self.config))
-        if "runs_dir" in tree.values:
-            tree = tree.replace(("runs_dir",), "runs", here)
-        for section, key in (("data", "cache_dir"), ("decoding", "glossary")):
-            found = _find_section(tree, [section]).get(key)
-            if found is None:
-                continue
-            if key == "cache_dir":
-                tree = tree.replace((section, key), str(find_user_cache()), here)
-            elif reason := describe_outside_file(str(found), self.path):
-                log_rank0(
-                    f"warning: {self.config}: {section}.{key}: {found} is not used: it {reason}, and this run was not "
-                    f"trained by you on this machine; pass --{key} F"
-                )
-                tree = tree.replace((section, key), None, here)
         return tree
 
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.config.yaml_loader import read_yaml
 from transformer_mt.errors import DivergedError, UserError
-from transformer_mt.runs.folder import FORMAT, RunFolder, sign_settings
+from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.files import write_text
 
@@ -89,8 +88,6 @@ def write_description(
         "lengths": {**lengths},
     }
     write_text(run.config, config_yaml)
-    if signature := sign_settings(read_yaml(run.config).values):
-        record["signature"] = signature
     write_metadata(run, record)
 
 

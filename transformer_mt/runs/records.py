@@ -170,7 +170,6 @@ class RunRecord(Record):
     processes: Count = 1
     report: list[str]
     sha256: dict[str, str]
-    signature: str = ""
     job: str | None = None
     sizes: dict[str, Count] = {}
     lengths: TrainingLengths | None = None

@@ -82,7 +82,7 @@ def predict_memory(
 
 def select_most_expensive_batches(stream: BatchStream) -> list[Batch]:
     """Return the batches of all epochs with the most tokens and the most attention scores, without subword sampling."""
-    n, s, t = (stream.shapes[:, i] for i in range(3))  # pairs, source length, target length
+    n, s, t = (stream.plan.shapes[:, i] for i in range(3))  # pairs, source length, target length
     costs = n * (s + t), n * (s * s + s * t + t * t)
     return [stream.batch_of_shape(i) for i in dict.fromkeys(int(np.argmax(cost)) for cost in costs)]
 
@@ -197,7 +197,7 @@ def choose_batch_tokens(
         raise UserError(
             f"batches.tokens: not even batches of {MIN_TOKENS} tokens fit; lower data.max_length, or the model's size"
         )
-    corpus = make_stream(MAX_TOKENS).corpus
+    corpus = make_stream(MAX_TOKENS).reader.corpus
     n_tokens = corpus.tgt.n_tokens + len(corpus)  # with end symbols
     return find_largest_that_fits(fits, MIN_TOKENS, max(MIN_TOKENS, min(MAX_TOKENS, n_tokens // MIN_BATCHES)))
 

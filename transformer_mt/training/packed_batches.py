@@ -78,7 +78,7 @@ class PackedBatch(Batch):
             is_padded=True,
         )
 
-    def halve(self) -> list[Batch]:
+    def halve(self, src_pad: int, tgt_pad: int) -> list[Batch]:
         """Split at least two pairs into two batches without padding, with about the same number of target tokens."""
         n_pairs = len(self.rows)
         middle = int(torch.searchsorted(self.packings.tgt.offsets, self.n_tgt // 2))

@@ -14,8 +14,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from transformer_mt.data.batches import StreamPosition
-from transformer_mt.data.loader import Prefetcher
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Prefetcher
 from transformer_mt.errors import DivergedError, Interrupted
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
@@ -236,6 +236,7 @@ class Trainer:
 
     train_step: TrainStep
     prefetcher: Prefetcher
+    describe_lines: Callable[[StreamPosition], str]  # of the pairs in the step at a position
     schedule: Schedule
     ema: ExponentialMovingAverage | None
     validate: Callable[[], ValidationResult]
@@ -345,7 +346,7 @@ class Trainer:
         progress.skipped_in_a_row += 1
         if progress.skipped_in_a_row == 1:
             culprit = "gradient of the loss" if loss_is_finite else "loss"
-            lines = self.prefetcher.describe_lines(first_batch)
+            lines = self.describe_lines(first_batch)
             log_rank0(f"step {step:,} skipped: the {culprit} is not finite ({lines})")
         if progress.skipped_in_a_row == MAX_SKIPPED:
             self.writer.wait()

@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 import tokenizers as hf
 import torch
+from helpers import make_modified_stream
 from tokenizers import models
 
-from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.batch_plan import StreamPosition
+from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.subword_sampling import (
     BpeVocabulary,
     Draw,
+    PairSampler,
     SubwordSampler,
     UnigramVocabulary,
     make_draw_factory,
@@ -252,8 +255,8 @@ def corpus(tokenizers: TokenizerPair, make_corpus: Callable[..., EncodedCorpus])
 
 
 def make_stream(corpus: EncodedCorpus, tokenizers: TokenizerPair, rate: float) -> BatchStream:
-    resample = (SubwordSampler(tokenizers.src, rate, 1, 255), SubwordSampler(tokenizers.tgt, rate, 1, 255))
-    return BatchStream(corpus, tokenizers, 600, 1, resample)
+    sample = PairSampler(*(SubwordSampler(tokenizer, rate, 1, 255) for tokenizer in (tokenizers.src, tokenizers.tgt)))
+    return make_modified_stream(corpus, BatchModifier(tokenizers, 600, 1, 256, sample=sample))
 
 
 def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[tuple[str, str]]:
@@ -266,9 +269,9 @@ def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[tuple[str
 def test_epoch_contains_every_pair_with_other_tokens(corpus: EncodedCorpus, tokenizers: TokenizerPair) -> None:
     """Decoder input and labels stay aligned (trap 18), and token counts are those of the sampled ids."""
     stream, pads = make_stream(corpus, tokenizers, 0.5), (tokenizers.src.pad_id, tokenizers.tgt.pad_id)
-    first, second = (stream.take(StreamPosition(epoch), len(stream.plan(epoch)))[0] for epoch in (0, 1))
+    first, second = (stream.take(StreamPosition(epoch), len(stream.plan))[0] for epoch in (0, 1))
     for batches in (first, second):
-        assert sorted(texts(batches, stream.tokenizers)) == sorted(PAIRS)
+        assert sorted(texts(batches, tokenizers)) == sorted(PAIRS)
         for batch in batches:
             is_continued = batch.labels[:, 1:] != pads[1]
             assert torch.equal(batch.tgt_in[:, 1:][is_continued], batch.labels[:, :-1][is_continued])
@@ -288,7 +291,7 @@ def test_resumed_stream_yields_the_same_batches(corpus: EncodedCorpus, tokenizer
 
 
 def test_validation_is_not_sampled(corpus: EncodedCorpus, tokenizers: TokenizerPair) -> None:
-    stream, canonical = make_stream(corpus, tokenizers, 0.9), BatchStream(corpus, tokenizers, 600, 1)
+    stream, canonical = make_stream(corpus, tokenizers, 0.9), BatchStream.plain(corpus, tokenizers, 600, 1)
     seen = [text for batch in stream.shortest_first() for text in batch.labels.tolist()]
     assert sum(batch.n_tgt for batch in stream.shortest_first()) == sum(
         batch.n_tgt for batch in canonical.shortest_first()
@@ -299,7 +302,7 @@ def test_validation_is_not_sampled(corpus: EncodedCorpus, tokenizers: TokenizerP
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
 def test_batch_size_stays_near_the_budget(corpus: EncodedCorpus, tokenizers: TokenizerPair, rate: float) -> None:
     stream = make_stream(corpus, tokenizers, rate)
-    batches, _ = stream.take(StreamPosition(), len(stream.plan(0)))
+    batches, _ = stream.take(StreamPosition(), len(stream.plan))
     cells = [batch.labels.numel() for batch in batches]
     assert 400 < np.mean(cells) < 720  # by canonical lengths, up to seven times the budget
 

@@ -15,8 +15,9 @@ from typing import Any, cast
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from transformer_mt.data.tokenizers.tokenizer import check_content, check_ids, find_kind
+from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, check_content, check_ids, find_kind
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import read_bytes
 
 EXPECTED = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
 RARE_CHARACTER = "\U00012000"  # a cuneiform sign; some normalizers remove private-use characters
@@ -57,7 +58,7 @@ def _encode_rare_character(backend: hf.Tokenizer, where: str) -> list[int]:
 
 def _load_json(path: Path, where: str, key: str) -> hf.Tokenizer:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bytes(path, MAX_TOKENIZER_BYTES).decode())
         if "format" in content and "src" in content:
             content = _side_of_run(content, where, key)
         content.update(truncation=None, padding=None, post_processor=None)
@@ -118,9 +119,9 @@ def _parse_sentencepiece(path: Path, where: str) -> Any:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
         raise UserError(f"{where}: a SentencePiece model needs one more package: pip install sentencepiece") from None
-    proto = cast(Any, sentencepiece_model_pb2).ModelProto()
+    proto, content = cast(Any, sentencepiece_model_pb2).ModelProto(), read_bytes(path, MAX_TOKENIZER_BYTES)
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(content)
     except Exception:  # protobuf's error class is in a module that differs between versions
         raise UserError(f"{where}: is not a SentencePiece model; set it to {EXPECTED}") from None
     if not proto.pieces:

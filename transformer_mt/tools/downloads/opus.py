@@ -20,6 +20,7 @@ from zipfile import is_zipfile
 import yaml
 
 from transformer_mt.data.data_config import Source
+from transformer_mt.data.text_files import check_is_regular
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import find_existing_parent, format_bytes, read_free_disk_bytes, report_full_disk
 from transformer_mt.system.log import ProgressReport, log_rank0
@@ -97,14 +98,13 @@ def fetch_sources(sources: Sequence[Source]) -> None:
     Raises `UserError` if a download fails, which the next call resumes, or a checksum differs.
     """
     wanted = {source.table[0]: source for source in sources if source.url}
-    for source in wanted.values():
-        source.check_may_be_read()
     missing = [_Download(source) for name, source in wanted.items() if not Path(name).exists()]
     for download in missing:
         log_rank0(f"download: {download.describe()}")
     for download in missing:
         download.run()
     for name, source in wanted.items():
+        check_is_regular(Path(name))
         if source.sha256 and (found := _hash_file(Path(name))) != source.sha256.lower():
             raise UserError(f"{name}: has the SHA-256 {found}, not {source.sha256}; delete it, or correct sha256")
 

@@ -3,11 +3,10 @@
     RUN/ctranslate2/step-000500/
       model.bin  config.json  *vocabulary.json   read by CTranslate2
       cache.json                                 what the model was made from, and checksums
-      signature                                  of cache.json, by the user who made it
 
-The folder holds the model of the checkpoint with this step. The model of a foreign or read-only run is in the user's
-cache instead. A model is made again unless its files are intact, the weights, the tokenizers, the settings of the model
-and the versions are the same, and, in a run, this user has signed it. After the conversion, both engines score
+The folder holds the model of the checkpoint with this step. The model of a read-only run, or of one with a link out of
+this folder, is in the user's cache instead. A model is made again unless its files are intact, and the weights, the
+tokenizers, the settings of the model and the versions are the same. After the conversion, both engines score
 translations of random sources. If the scores differ by more than rounding, `cache.json` says so, and PyTorch is used.
 
 Importing this module imports neither torch nor CTranslate2.
@@ -35,7 +34,7 @@ from transformer_mt.decoding.interface import LoadedRun, shorten_weights_hash
 from transformer_mt.decoding.translator import MakeStages, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import RunFolder, find_user_cache, is_own_signature, sign
+from transformer_mt.runs.folder import RunFolder, find_user_cache
 from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system.device import is_cpu, keep_freed_memory, resolve_threads
 from transformer_mt.system.files import (
@@ -54,7 +53,7 @@ from transformer_mt.tools.export.ctranslate2_support import (
     find_unsupported_search_keys,
 )
 
-CACHE, MANIFEST, SIGNATURE = "ctranslate2", "cache.json", "signature"
+CACHE, MANIFEST = "ctranslate2", "cache.json"
 
 
 class UnavailableError(Exception):
@@ -219,11 +218,11 @@ class _Conversion:
 
     @cached_property
     def candidate_folders(self) -> list[Path]:
-        """Folders for the model: in an own run, unless a link leads out of it, and in the user's cache."""
+        """Folders for the model: in the run, unless a link leads out of it, and in the user's cache."""
         in_run = self.run.path / CACHE
         digest = sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
         in_cache = find_user_cache() / CACHE / digest[:32]
-        if self.run.is_foreign() or in_run.is_symlink() or find_link_out(in_run):
+        if in_run.is_symlink() or find_link_out(in_run):
             return [in_cache]
         return [in_run / self.checkpoint.path.name, in_cache]
 
@@ -231,15 +230,10 @@ class _Conversion:
         return next(filter(None, map(self.read, self.candidate_folders)), None)
 
     def read(self, folder: Path) -> _ConvertedModel | None:
-        """Return the model in a folder; None if it is missing, damaged, signed by others, or of another model."""
+        """Return the model in a folder; None if it is missing, damaged, or of another model."""
         path = folder / MANIFEST
         try:
-            content = read_bytes(path)
-            signature = folder / SIGNATURE
-            is_in_run = folder.is_relative_to(self.run.path)  # where others may have put it
-            if is_in_run and not is_own_signature(content, read_bytes(signature).decode("ascii")):
-                return None
-            found = _Description.model_validate_json(content)
+            found = _Description.model_validate_json(read_bytes(path))
             if found.made_from != self.made_from or found.positions < self.positions:
                 return None
             verify_manifest(path)
@@ -281,13 +275,11 @@ class _Conversion:
                 file.unlink()
         description = _Description(made_from=self.made_from, positions=self.positions, problem=problem)
         write_manifest(folder / MANIFEST, description.model_dump())
-        if not self.run.is_foreign() and (signature := sign((folder / MANIFEST).read_bytes())):
-            (folder / SIGNATURE).write_text(signature, encoding="ascii")
 
     def _delete_old(self) -> None:
         """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
         kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
-        for folder in (self.run.path / CACHE).glob("step-*"):
+        for folder in self.candidate_folders[0].parent.glob("step-*"):  # the user's cache has none
             if folder.name not in kept:
                 with suppress(OSError):  # another process deletes it
                     delete_folder(folder)

@@ -13,7 +13,7 @@ import numpy as np
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
-from transformer_mt.data.text_files import read_lines
+from transformer_mt.data.text_files import check_is_regular, read_lines
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
 from transformer_mt.errors import UserError
@@ -112,6 +112,8 @@ def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]
     They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory. `hint` ends the remedy.
     """
     for src, tgt in zip(*source.text_files(), strict=True):
+        for path in (src, tgt):
+            check_is_regular(Path(path))
         n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
         if n_src == n_tgt:
             continue

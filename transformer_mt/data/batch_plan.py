@@ -1,0 +1,333 @@
+"""Planning of batches: from the lengths of sentence pairs to buckets, and to the order of the batches of an epoch.
+
+A planned batch is the corpus rows of its pairs. Only lengths are read here. The plan is a pure function of
+(seed, epoch), and a position in it is a few integers, `StreamPosition`. A resumed run therefore sees the same batches,
+with any number of processes.
+
+Shapes: `N` pairs, `M` batches, `K` sources of pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, pairwise
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from transformer_mt.data.data_config import DataConfig
+from transformer_mt.data.encoding import Lengths, Rows
+
+Shapes = NDArray[np.int64]
+"""Number of pairs, source length and target length of each batch. [M, 3]."""
+
+# --- buckets ----------------------------------------------------------------------------------------------------------
+# Sorting by length and cutting into batches happen once. Each epoch shuffles the pairs of equal source and target
+# length among themselves, and then the batches. So the number of batches and their shapes are the same in every epoch.
+
+
+class BucketedBatches:
+    """Pairs sorted by length and cut into batches at a token budget.
+
+    A batch of B pairs satisfies B * T <= tokens and B * S <= 2 * tokens. A pair above the budget is a batch of one.
+    """
+
+    def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int) -> None:
+        """Sort and cut pairs of these lengths, which include control symbols."""
+        # 16-bit keys sort fastest.
+        key_type = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64
+        # Source lengths rise and fall in turn, so they stay similar in a batch that spans two target lengths.
+        src_key = np.where(tgt_lengths % 2 == 0, src_lengths, src_lengths.max() - src_lengths)
+        order = np.lexsort((src_key.astype(key_type), tgt_lengths.astype(key_type)))
+        src, tgt = src_lengths[order], tgt_lengths[order]
+        changes = (np.diff(src) != 0) | (np.diff(tgt) != 0)
+        self.rows: Rows = order.astype(np.int32)
+        self.length_bounds = np.flatnonzero(np.r_[True, changes, True])  # bounds of pairs of equal lengths
+        self.bounds = _batch_bounds(src, tgt, tokens)
+        starts = self.bounds[:-1]
+        shapes = np.diff(self.bounds), np.maximum.reduceat(src, starts), tgt[self.bounds[1:] - 1]
+        self.shapes: Shapes = np.stack(shapes, axis=1).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def shortest_first(self) -> list[Rows]:
+        """Return the rows of each batch, shortest pairs first."""
+        return self._cut(self.rows)
+
+    def shuffled(self, *key: int) -> list[Rows]:
+        """Return the rows of each batch of a training epoch, a pure function of the key, such as (seed, epoch)."""
+        random = np.random.default_rng(key)
+        rows: Rows = np.array(self.rows)
+        for start, end in pairwise(self.length_bounds.tolist()):
+            random.shuffle(rows[start:end])
+        batches = self._cut(rows)
+        return [batches[i] for i in random.permutation(len(self)).tolist()]
+
+    def _cut(self, rows: Rows) -> list[Rows]:
+        return [rows[start:end] for start, end in pairwise(self.bounds.tolist())]
+
+
+def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
+    """Cut sorted pairs into batches greedily. Return the start of each batch, and N: [M + 1]."""
+    bounds = [0]
+    while (start := bounds[-1]) < len(tgt):
+        max_pairs = max(1, tokens // int(tgt[start]))  # an upper bound, because targets only get longer
+        window = slice(start, start + max_pairs)
+        count = np.arange(1, len(tgt[window]) + 1)
+        fits = (count * tgt[window] <= tokens) & (count * np.maximum.accumulate(src[window]) <= 2 * tokens)
+        bounds.append(start + max(1, int(fits.sum())))  # both products only grow
+    return np.array(bounds)
+
+
+# --- partitions of a large corpus -------------------------------------------------------------------------------------
+
+PARTITION_PAIRS = 2**22
+"""Maximum pairs of a partition. Another value changes the order of batches of a larger corpus."""
+BLOCK_PAIRS = 10_000
+"""Consecutive pairs that are in one partition."""
+
+ReadLengths = Callable[[int, int], tuple[Lengths, Lengths]]
+"""Returns the source and target lengths of the rows from a first one to an end, with control symbols."""
+
+
+class PartitionedBatches:
+    """The batches of one source of pairs. A partition is bucketed when it is needed, so any epoch starts at once.
+
+    An epoch goes through the partitions one by one, in an order of its own.
+    """
+
+    def __init__(
+        self,
+        n_pairs: int,
+        read_lengths: ReadLengths,
+        tokens: int,
+        seed: int,
+        first_row: int = 0,
+        measure: MeasureShapes | None = None,
+    ) -> None:
+        """Divide `n_pairs` rows from `first_row` on into partitions.
+
+        `measure` returns the shapes of the batches of each partition, e.g. from a cache. Without it, or with a single
+        partition, each partition is bucketed here.
+        """
+        self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
+        self.first_row = first_row
+        self.n_partitions = -(-n_pairs // PARTITION_PAIRS)
+        blocks = np.arange(-(-n_pairs // BLOCK_PAIRS))
+        if self.n_partitions > 1:
+            np.random.default_rng([seed, n_pairs]).shuffle(blocks)
+        self._blocks = [np.sort(part) for part in np.array_split(blocks, self.n_partitions)] if n_pairs else []
+        self.partition = lru_cache(maxsize=2)(self._bucket)  # 2: a step may span two partitions
+        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
+        shapes = (
+            measure(self)
+            if measure and self.n_partitions > 1
+            else [self.partition(i).shapes for i in range(self.n_partitions)]
+        )
+        self.shapes: Shapes = np.concatenate([np.empty((0, 3), np.int64), *shapes])
+        self._sizes = np.array([*map(len, shapes)], np.int64)  # [partitions]
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def batch(self, epoch: int, index: int) -> Rows:
+        """Return the rows of a batch of a training epoch, a pure function of (seed, epoch)."""
+        order = np.random.default_rng([self._seed, epoch]).permutation(self.n_partitions)
+        ends = np.cumsum(self._sizes[order])
+        at = int(np.searchsorted(ends, index, "right"))
+        return self._shuffled(int(order[at]), epoch)[index - int(ends[at])]  # counted from the end of the partition
+
+    def shortest_first(self, start: int = 0) -> Iterator[Rows]:
+        """Yield the rows of the batches from number `start` on, the shortest pairs of each partition first."""
+        for partition, (first, end) in enumerate(pairwise([0, *np.cumsum(self._sizes).tolist()])):
+            if start < end:
+                yield from self.partition(partition).shortest_first()[max(0, start - first) :]
+
+    def _shuffle(self, partition: int, epoch: int) -> list[Rows]:
+        # a single partition has no number in its key: its order is that of a corpus without partitions
+        number = (partition,) if self.n_partitions > 1 else ()
+        return self.partition(partition).shuffled(self._seed, epoch, *number)
+
+    def _bucket(self, partition: int) -> BucketedBatches:
+        starts: list[int] = (self.first_row + BLOCK_PAIRS * self._blocks[partition]).tolist()
+        ranges = [(start, min(start + BLOCK_PAIRS, self.first_row + self._n_pairs)) for start in starts]
+        lengths = [self._read_lengths(start, end) for start, end in ranges]
+        src, tgt = (np.concatenate([pair[side] for pair in lengths]) for side in (0, 1))
+        bucketed = BucketedBatches(src, tgt, self._tokens)
+        rows = np.concatenate([np.arange(start, end, dtype=np.int32) for start, end in ranges])
+        bucketed.rows = rows[bucketed.rows]  # from positions in the partition to rows of the corpus
+        return bucketed
+
+
+MeasureShapes = Callable[[PartitionedBatches], Sequence[Shapes]]
+"""Returns the shapes of the batches of each partition."""
+
+# --- mixtures of several sources --------------------------------------------------------------------------------------
+
+MIXTURE_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The probabilities of the sources in each stage, and the source of each batch.
+
+    A source is drawn at random with the weights of the current stage, so the mixture is a pure function of (seed,
+    number of the batch). The batches of a source come in the order of its own epochs.
+    """
+
+    seed: int
+    stages: Sequence[tuple[float, NDArray[np.float64]]]  # number of the first batch after the stage; probabilities [K]
+
+    def probabilities(self, number: int) -> NDArray[np.float64]:
+        """Return the probabilities of the sources for batch `number`, counted from 0. [K]."""
+        return next(weights for end, weights in self.stages if number < end)
+
+    def choose(self, number: int) -> int:
+        """Return the source of batch `number`."""
+        value = np.random.default_rng([self.seed, number, MIXTURE_STREAM]).random()
+        ends: list[float] = np.cumsum(self.probabilities(number)).tolist()
+        return bisect_right(ends, value * ends[-1])
+
+
+def make_mixture(
+    data: DataConfig, n_batches: Sequence[int], *, seed: int, max_steps: int | None, accumulate: int
+) -> Mixture:
+    """Return the mixture of the training sources, which must be a list. `n_batches` has the batches of each source.
+
+    Without weights, the probability of a source is proportional to `(n_batches * repeat) ** (1 / temperature)`.
+    `accumulate` is the number of batches per step.
+    """
+    assert isinstance(data.train, tuple)
+    sources = data.train
+    counts = np.array([n * source.repeat for n, source in zip(n_batches, sources, strict=True)])
+    weights = [
+        float(count) if source.weight is None else source.weight
+        for count, source in zip(counts ** (1 / data.temperature), sources, strict=True)
+    ]
+    parts: list[tuple[float, NDArray[np.float64]]] = []
+    for stage in data.stages:
+        last = stage.last_step(max_steps)
+        values = [stage.weights.get(source.name, 0.0) for source in sources]
+        parts.append((math.inf if last is None else last * accumulate, _normalized(values)))
+    return Mixture(seed, [*parts, (math.inf, _normalized(weights))])
+
+
+def _normalized(weights: Sequence[float]) -> NDArray[np.float64]:
+    return np.array(weights) / sum(weights)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """Position in the plan: the next batch is batch `index` of epoch `epoch`, both counted from 0."""
+
+    epoch: Annotated[int, Field(ge=0, le=10**12)] = 0
+    index: Annotated[int, Field(ge=0, le=10**12)] = 0
+    n_taken: tuple[
+        Annotated[int, Field(ge=0, le=10**12)], ...
+    ] = ()  # of a mixture: batches taken so far from each source
+
+
+class PlannedBatch(NamedTuple):
+    """A batch of the plan: its source, and its number in an epoch of this source."""
+
+    source: int
+    epoch: int
+    number: int
+
+
+class BatchPlan:
+    """The endless sequence of the batches of a corpus, epoch after epoch.
+
+    With a mixture, each batch has pairs of one source of the corpus. An epoch then has as many batches as all sources
+    together, but the number that comes from each source depends on the mixture.
+    """
+
+    def __init__(
+        self,
+        bounds: Sequence[int],
+        read_lengths: ReadLengths,
+        tokens: int,
+        seed: int,
+        make_mixture: Callable[[Sequence[int]], Mixture] | None = None,
+        measure: MeasureShapes | None = None,
+    ) -> None:
+        """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
+
+        `bounds` are the first row of each source, and the end of the last. `make_mixture` makes the mixture from the
+        numbers of batches of the sources. For `measure`, see `PartitionedBatches`.
+        """
+        self.sources = [
+            PartitionedBatches(end - first, read_lengths, tokens, seed, first, measure)
+            for first, end in pairwise(bounds)
+        ]
+        self._mixture = make_mixture([*map(len, self.sources)]) if make_mixture else None
+
+    def __len__(self) -> int:
+        """Return the number of batches per epoch."""
+        return sum(map(len, self.sources))
+
+    @property
+    def shapes(self) -> Shapes:
+        """Return number of pairs, source length and target length of each batch of an epoch: [M, 3]."""
+        return np.concatenate([source.shapes for source in self.sources])
+
+    def take(self, position: StreamPosition, count: int) -> tuple[list[PlannedBatch], StreamPosition]:
+        """Return the next `count` batches, and the position after them."""
+        size, planned = len(self), list[PlannedBatch]()
+        n_taken = [*position.n_taken] or [0] * len(self.sources)
+        start = position.epoch * size + position.index
+        for number in range(start, start + count):
+            if self._mixture is None:
+                planned.append(PlannedBatch(0, *divmod(number, size)))
+            else:
+                source = self._mixture.choose(number)
+                planned.append(PlannedBatch(source, *divmod(n_taken[source], len(self.sources[source]))))
+                n_taken[source] += 1
+        return planned, StreamPosition(*divmod(start + count, size), tuple(n_taken) if self._mixture else ())
+
+    def rows(self, planned: PlannedBatch) -> Rows:
+        """Return the corpus rows of a batch. [B]."""
+        return self.sources[planned.source].batch(planned.epoch, planned.number)
+
+    def shortest_first(self) -> Iterator[Rows]:
+        """Yield the rows of all batches once, the shortest pairs of each source first, as `shapes` has them."""
+        return chain.from_iterable(source.shortest_first() for source in self.sources)
+
+    def rows_of_shape(self, number: int) -> Rows:
+        """Return the rows of the batch to which row `number` of `shapes` belongs."""
+        ends: list[int] = np.cumsum([*map(len, self.sources)]).tolist()
+        source = bisect_right(ends, number)
+        return next(self.sources[source].shortest_first(number - ends[source] + len(self.sources[source])))
+
+
+# --- text to translate ------------------------------------------------------------------------------------------------
+
+MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
+
+
+def batch_by_length(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens.
+
+    A batch that is at least half full does not take much shorter ones, which would be mostly padding.
+    """
+    batch: list[int] = []
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if batch:
+            width = lengths[batch[0]] + 1
+            is_full = (len(batch) + 1) * width > max_tokens
+            if is_full or (lengths[i] + 1 < width / MAX_LENGTH_RATIO and 2 * len(batch) * width >= max_tokens):
+                yield batch
+                batch = []
+        batch.append(i)
+    if batch:
+        yield batch
