@@ -247,13 +247,6 @@ def test_a_refused_restart_keeps_the_old_run(run_copy: Path, tmt: Tmt) -> None:
         assert read_folder(run_copy) == before
 
 
-def test_restart_and_checkpoint_exclude_each_other(run_copy: Path, tmt: Tmt) -> None:
-    before = read_folder(run_copy)
-    done = tmt(*TRAIN, "--restart", "--checkpoint", "8")
-    assert_user_error(done, "--checkpoint: not allowed with argument --restart")
-    assert read_folder(run_copy) == before
-
-
 def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> None:
     """A setting that does not affect translations causes no rescoring."""
     before = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))

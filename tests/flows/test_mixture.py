@@ -145,11 +145,6 @@ def test_a_missing_tag_is_found_before_training(folder: Path, tmt: Tmt) -> None:
         assert_user_error(tmt("train", path, override), f"{key}: is required")
 
 
-def test_a_source_that_loses_all_pairs_is_named(folder: Path, tmt: Tmt) -> None:
-    (folder / "t.fr").write_text("".join(f"{'vert ' * 300}\n" for _ in range(64)), encoding="utf-8")
-    assert_user_error(tmt("train", write_config(folder)), "data.train: no pair of the source fr is left")
-
-
 def test_a_run_with_other_tags_cannot_be_continued_from(folder: Path, tmt: Tmt) -> None:
     assert_succeeded(tmt("train", write_config(folder), "train.max_steps=1", "validation.every=1"))
     de = "data.train=[{name: cs, src: t.en, tgt: t.de, tag: 2cs}]"

@@ -218,12 +218,6 @@ def test_resolve_machine_does_not_configure_torch(monkeypatch: pytest.MonkeyPatc
     assert PRIMITIVE_CACHE not in os.environ
 
 
-def test_configure_process_sets_threads() -> None:
-    for threads in (2, 1):
-        configure_process(resolve_machine("cpu", "fp32", threads))
-        assert torch.get_num_threads() == threads
-
-
 def test_configure_process_disables_cudnn_attention_on_gpus() -> None:
     configure_process(Machine(torch.device("cpu"), "fp32", 1))
     assert torch.backends.cuda.cudnn_sdp_enabled()
