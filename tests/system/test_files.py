@@ -118,17 +118,6 @@ def test_cached_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, mo
         build_cached_folder(tmp_path / "folder", lambda folder: None)
 
 
-def test_the_error_of_a_folder_that_cannot_be_made_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mkdir(path: Path, *_: object, **__: object) -> None:
-        if path != tmp_path:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    with pytest.raises(OSError) as raised, atomic_new_folder(tmp_path / "folder"):
-        pass
-    assert raised.value.filename == str(tmp_path / "folder")
-
-
 # --- leftovers of killed processes ------------------------------------------------------------------------------------
 
 
