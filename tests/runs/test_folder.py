@@ -173,7 +173,7 @@ def test_section_of_the_configuration_is_read(run: RunFolder) -> None:
     write_text(run.config, "keep: {best: 3, key_of_a_tool: wait}\n")
     assert run.read_section("keep", Keep) == Keep(best=3)
     write_text(run.config, "keep: {best: three}\n")
-    with pytest.raises(UserError, match=r"section keep is damaged; run `tmt config .*config.yaml` for details"):
+    with pytest.raises(UserError, match=r"section keep .*config.yaml"):
         run.read_section("keep", Keep)
 
 

@@ -29,6 +29,7 @@ SETTINGS = (
     "batches.accumulate=4",
     "keep.last=9",
     "train.max_steps=6",
+    "validation.probes=0",  # figures take most of the time
 )
 SHARED = ("train", "--config", "tiny.yaml", *SETTINGS)
 
@@ -398,7 +399,7 @@ def test_more_processes_than_micro_batches_are_refused(
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = tmt("train", "--config", "tiny.yaml", "name=few", "batches.accumulate=1")
-    assert_user_error(done, "batches.accumulate: 1: 2 processes cannot share so few batches per step: set it to 2")
+    assert_user_error(done, "batches.accumulate: 1: ", "set it to 2")
     assert not (in_tiny / "runs" / "few").exists()
 
 
