@@ -179,7 +179,7 @@ def test_resuming_from_an_unreadable_checkpoint_deletes_nothing(run_copy: Path, 
     about = json.loads((folder / "checkpoint.json").read_text())
     write_manifest(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
     before = read_folder(run_copy / "checkpoints"), read_metrics(run_copy)
-    assert_user_error(tmt(*TRAIN, "--checkpoint", "8"), "step-000008/training.pt: the training state cannot be read")
+    assert_user_error(tmt(*TRAIN, "--checkpoint", "8"), "step-000008/training.pt: ")
     assert (read_folder(run_copy / "checkpoints"), read_metrics(run_copy)) == before
     assert RunFolder(run_copy).read_metadata()["ended"]
 
@@ -260,7 +260,7 @@ def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> No
 
 def test_a_run_locked_by_another_process_is_refused(run_copy: Path, tmt: Tmt) -> None:
     with RunFolder(run_copy).locked():
-        assert_user_error(tmt(*TRAIN), f"runs/tiny: another process is training this run (process {os.getpid()} on ")
+        assert_user_error(tmt(*TRAIN), "runs/tiny: another process", f"{os.getpid()}")
 
 
 @pytest.mark.slow

@@ -24,8 +24,9 @@ def set_format(run: Path, version: int) -> None:
 
 def test_a_run_of_another_format_is_not_trained(run_copy: Path, tmt: Tmt) -> None:
     set_format(run_copy, FORMAT + 1)
-    message = f"runs/tiny: was written in run format {FORMAT + 1}, and this program reads formats 3 and {FORMAT}"
-    assert_user_error(tmt(*TRAIN), message, "--restart")
+    before = read_folder(run_copy)
+    assert_user_error(tmt(*TRAIN), "runs/tiny: was trained by", f"run format {FORMAT + 1}", "--restart")
+    assert read_folder(run_copy) == before
 
 
 def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +157,6 @@ def test_a_damaged_checkpoint_is_not_loaded(
 
 def test_a_damaged_tokenizer_file_is_reported(run_copy: Path, tmt: Tmt) -> None:
     (run_copy / "tokenizer.json").write_text("{}")
-    assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: not a tokenizer of this program")
+    assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: ")
     (run_copy / "tokenizer.json").unlink()
     assert_user_error(tmt("translate", run_copy, "one"), "no such file; the run folder is incomplete")

@@ -62,12 +62,7 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
         ("modle: {}\n", 'x.yaml:2: modle: unknown key, did you mean "model"?'),
         ("max_steps: 8\n", 'x.yaml:2: max_steps: unknown key, did you mean "train.max_steps"?'),
-        ("decoding: {markup: symbols}\n", 'x.yaml:2: decoding.markup: "symbols" was removed'),
-        ("keep: {when_full: wait}\n", "x.yaml:2: keep.when_full: was removed: a full disk always ends training"),
-        (
-            "optimizer: {kind: schedule_free}\n",
-            'x.yaml:2: optimizer.kind: "schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
-        ),
+        ("train: {ledger: yes}\n", "x.yaml:2: train.ledger: was removed, because"),
         ("train: {threads: 1}\n", 'x.yaml:2: train.threads: unknown key, did you mean "threads"?'),
         ("train: {patience: 1}\n", "x.yaml:2: train.patience: unknown key, choose from: validation.patience"),
         ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last"),

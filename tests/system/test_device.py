@@ -97,7 +97,7 @@ def test_device_names_are_checked() -> None:
     for name in ("auto", "cpu", "cuda", "cuda:0", "cuda:12", "mps"):
         assert TypeAdapter[str](DeviceName).validate_python(name) == name
     for name in ("", "tpu", "cpu:0", "cuda:", "cuda:x", "cuda:01", "cuda:128", "CUDA", None):
-        with pytest.raises(ValidationError, match="is no device; choose from: auto, cpu, cuda, cuda:N, mps"):
+        with pytest.raises(ValidationError, match="is no device; choose from: auto"):
             TypeAdapter[str](DeviceName).validate_python(name)
 
 

@@ -84,7 +84,7 @@ def test_a_crafted_training_state_is_refused(
     write_manifest(description, read_manifest(description))
     try:
         done = tmt("train", "--config", "tiny.yaml", "name=run", *SETTINGS, "train.max_steps=3")
-        assert_user_error(done, "step-000002/training.pt: the training state cannot be read (")
+        assert_user_error(done, "step-000002/training.pt: ")
     finally:
         path.write_bytes(content)
         write_manifest(description, read_manifest(description))
