@@ -108,13 +108,16 @@ def test_world_size_without_the_variables_of_torchrun_is_refused(monkeypatch: py
         ("SLURM_RESTART_COUNT", "SLURM_JOB_ID", "--checkpoint=77"),
     ],
 )
-def test_restarted_job_resumes_despite_restart_or_checkpoint(count: str, job: str, asked: str, alone: Path) -> None:
+def test_restarted_job_resumes_despite_restart_or_checkpoint(
+    count: str, job: str, asked: str, alone: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first start of the job has done what the option asks for. Another job applies the option."""
-    command = [sys.executable, "-m", "transformer_mt", *SHARED, "name=alone", "precision=fp32", "optimizer.eps=1e-3"]
+    monkeypatch.chdir(alone)
 
     def start(times: int, *asked: str, name: str = "none") -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, count: str(times), job: name}
-        return subprocess.run([*command, *asked], cwd=alone, env=environment, capture_output=True, text=True)
+        monkeypatch.setenv(count, str(times))
+        monkeypatch.setenv(job, name)
+        return tmt(*SHARED, "name=alone", "precision=fp32", "optimizer.eps=1e-3", *asked)
 
     assert start(0).returncode == 0
     done = start(1, asked, name="another")
