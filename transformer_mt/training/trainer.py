@@ -76,8 +76,8 @@ class Progress:
 
         Raises `KeyError`, `TypeError` or `ValueError` for another format, or for impossible values.
         """
-        values = asdict(cls(**{**saved, "position": StreamPosition(**saved["position"])}))
-        progress = TypeAdapter(Progress).validate_python(values)
+        values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
+        progress = TypeAdapter(Progress).validate_python(asdict(cls(**values)))
         if progress.step != step or len(progress.position.n_taken) not in (0, n_sources):
             raise ValueError("it belongs to another step, or to other data")
         return progress
