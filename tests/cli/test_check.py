@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.cli.check import show
 from transformer_mt.data import sources as quickstart
-from transformer_mt.system.log import Severity
-from transformer_mt.tools.quality.checks import CorpusReport, Finding
 
 
 def replace_line(folder: Path, line: int, text: str) -> None:
@@ -38,13 +35,6 @@ def test_a_fault_of_the_target_is_shown_in_its_file_and_cut_after_a_word(run_cop
     shown = printed.partition("\ncontent: html\n")[2].split("\n")
     assert shown[1] == "  train.de:7  target"
     assert shown[3].endswith(' lang…"')
-
-
-def test_unrelated_pairs_come_with_a_caution(capsys: pytest.CaptureFixture[str]) -> None:
-    finding = Finding("content", "unrelated", Severity.OK, "are not translations", 1, 2000, (), "unrelated")
-    show(CorpusReport("mine", {"train": 2000}, [finding], []))
-    advice = "free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated\n"
-    assert advice in capsys.readouterr().out
 
 
 def test_the_exit_status_is_the_highest_severity(run_copy: Path, tmt: Tmt) -> None:
@@ -87,21 +77,6 @@ def test_wrong_languages_come_with_no_repair_command(tmt: Tmt, tmp_path: Path, m
     assert "exchange or correct them" in verdict and "--write" not in verdict
 
 
-def test_the_verdict_asks_to_remove_overlap() -> None:
-    overlap, html = (
-        Finding(group, name, Severity.OK, "are found", 1, 2000)
-        for group, name in (("overlap", "held-out text"), ("content", "html"))
-    )
-    verdicts = [CorpusReport("mine", {"train": 2000}, found, []).verdict for found in ([html], [html, overlap])]
-    assert ["remove overlap" in verdict for verdict in verdicts] == [False, True]
-    assert ["need no action" in verdict for verdict in verdicts] == [True, False]
-
-
-def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:
-    done = tmt("check", run_copy, "--json")
-    assert json.loads(done.stdout)["sizes"] == {"train": 50, "validation": 8, "unseen": 6}
-
-
 def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> None:
     replace_line(Path.cwd(), 7, "<b>one</b> two three")
     filter_ = "data.filters=[{regex: {drop: '<b>'}}]"
@@ -111,14 +86,6 @@ def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> 
         tmt("check", "tiny.yaml", filter_, "--show-removed", "length"),
         "does not contain length; add it",
     )
-
-
-def test_a_removed_pair_is_one_line(run_copy: Path, tmt: Tmt) -> None:
-    replace_line(Path.cwd(), 7, "one\ttwo\rthree\u2028<b>")
-    printed = assert_succeeded(
-        tmt("check", "tiny.yaml", "data.filters=[{regex: {drop: '<b>'}}]", "--show-removed", "regex")
-    )
-    assert printed.startswith("train.en:7\tmatches <b>\tone two three <b>\t")
 
 
 def test_the_findings_are_printed_although_the_page_cannot_be_written(run_copy: Path, tmt: Tmt) -> None:
@@ -140,10 +107,6 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("missing.yaml",), "missing.yaml: no such run folder and no such YAML file"),
-        (("tiny.yaml", "--html", "missing/report.html"), "--html missing/report.html: there is no folder"),
-        (("tiny.yaml", "--html", "."), "--html .: is a directory; pass a file"),
-        (("tiny.yaml", "--html", "tiny.yaml"), "tiny.yaml: is an input, and --html tiny.yaml would overwrite it"),
         (("tiny.yaml", "--html", "./valid.de"), "valid.de: is an input, and --html valid.de would overwrite it"),
         (("tiny.yaml", "--show-removed", "ratio", "--json"), "leave out --json"),
         (("tiny.yaml", "--write", "new", "--html", "x.html"), "--html: not allowed with argument --write"),

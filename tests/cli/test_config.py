@@ -114,7 +114,7 @@ def test_wrong_arguments_are_refused(
 def test_a_tokenizer_file_of_another_kind_is_refused(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
     own = f"tokenizer.file={RunFolder(tiny_run).tokenizer}"
     done = tmt("config", "tiny.yaml", own, "tokenizer.kind=unigram", "--vocabulary")
-    assert_user_error(done, "holds bpe, but tokenizer.kind is unigram; set tokenizer.kind: bpe")
+    assert_user_error(done, "set tokenizer.kind: bpe")
     same = [tmt("config", *given, "--tokens", "one").stdout for given in (("tiny.yaml", own), (tiny_run,))]
     assert same[0] == same[1] != ""
 

@@ -80,7 +80,7 @@ def test_a_signal_while_data_is_read_leaves_no_temporary_files(
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number and "Traceback" not in errors
     assert ("stopped before the first step or after the last one; no step is lost\n" in errors) == (command == "train")
-    assert not [*tmp_path.rglob("*.tmp"), *tmp_path.rglob("*.partial")]
+    assert not [*tmp_path.rglob("*.tmp")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -33,9 +33,7 @@ def test_training_finds_everything_in_the_cache(in_tiny: Path, tmp_path: Path, t
     ("arguments", "parts"),
     [
         (("--workers", "0"), ("--workers: 0: pass a whole number of at least 1",)),
-        (("data.train={src: missing, tgt: train.de}",), ("missing: no such file",)),
         (("data.filters=[{length: {min: 9}}]",), ("data.filters.0.length: no pair of 50 is left",)),
-        (("tokenizer.vocab_size=5",), ("tokenizer.vocab_size",)),
     ],
 )
 def test_wrong_input_is_refused(
@@ -67,16 +65,12 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
     ("arguments", "parts"),
     [
         (("--task", 3), ("--stage", "--task")),
-        (("--stage", "read"), ("--stage", "--task")),
         (("--stage", "read", "--task", 3, "--tasks", 3), ("--task 3", "0 to 2")),
-        (("--stage", "read", "--task", 3, "--time", "1:00"), ("--time",)),
         (("--stage", "knit", "--task", 0), ("--stage knit", "read")),
         (("--stage", "read", "--task", 99), ("--task 99", "read")),
-        (("--partition", "main"), ("--partition has no effect",)),
         (("--tasks", 4), ("--tasks has no effect",)),
         (("--engine", "slurm", "--workers", 4), ("--workers has no effect",)),
         (("--engine", "slurm", "--sbatch", "array=3"), ("array=3", "KEY=VALUE")),
-        (("--status", "--engine", "ray"), ("--engine has no effect",)),
     ],
 )
 def test_options_of_engines_that_do_not_fit_are_refused(

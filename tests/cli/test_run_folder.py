@@ -88,18 +88,6 @@ def test_metrics_file_and_tensorboard_have_the_same_values(tiny_run: Path) -> No
         assert by_step == pytest.approx(in_file[name], rel=1e-6)
 
 
-def test_training_and_validation_share_charts_and_the_headline_comes_first(tiny_run: Path) -> None:
-    train, valid = (set(read_events(tiny_run, part).Tags()["scalars"]) for part in ("train", "valid"))
-    assert {"headline/loss", "quality/nll", "quality/ppl"} <= train & valid
-    assert sorted(train | valid)[:4] == [
-        "headline/bleu",
-        "headline/learning_rate",
-        "headline/loss",
-        "headline/tokens_per_second",
-    ]
-    assert not any(tag.startswith("other/") for tag in train | valid)
-
-
 def test_metrics_are_recorded_at_the_configured_steps(tiny_run: Path) -> None:
     found = read_metrics(tiny_run)
     train = [

@@ -15,7 +15,7 @@ from transformer_mt.flows import line_output
 from transformer_mt.tools.synthesis import synthetic_data
 from transformer_mt.tools.synthesis.synthetic_data import Candidate, CandidateMaker
 
-RANDOM = ("--sample", "--temperature", "3", "--max-length", "300")  # translations that often end
+RANDOM = ("--sample", "--temperature", "3", "--max-length", "100")  # some translations end
 
 BACK, FORWARD = ("--direction", "back"), ("--direction", "forward")
 
@@ -45,7 +45,7 @@ def test_pairs_are_translations_with_their_lines(
     output = assert_succeeded(tmt("synthesize", tiny_run, *arguments))
     found, lines = records(tmp_path / "new"), mono.read_text(encoding="utf-8").splitlines()
     assert [record["text"] for record in found] == lines
-    options: dict[str, Any] = {"max_length_factor": 0, "max_length_offset": 300, "sample": True, "temperature": 3.0}
+    options: dict[str, Any] = {"max_length_factor": 0, "max_length_offset": 100, "sample": True, "temperature": 3.0}
     expected = load_plain(tiny_run).translate(lines, **options)
     assert [record["translation"] for record in found] == expected
     kept = [record for record in found if record["drop_reason"] is None]
@@ -61,19 +61,6 @@ def test_pairs_are_translations_with_their_lines(
     assert (report["src_lang"], report["tgt_lang"]) == languages
     assert f"{len(kept)} pairs from 25 lines" in output
     assert f"{{name: synthetic, src: {tmp_path}/new/train.{languages[0]}" in output
-
-
-def test_several_files_are_one_text(tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path) -> None:
-    lines = mono.read_text(encoding="utf-8").splitlines(keepends=True)
-    for name, part in {"one": lines[:7], "two": lines[7:]}.items():
-        (tmp_path / name).write_text("".join(part), encoding="utf-8")
-    parts = ("--mono", tmp_path / "one", "--mono", tmp_path / "two")
-    assert_succeeded(tmt("synthesize", tiny_run, *FORWARD, *parts, "--output", tmp_path / "parts", *RANDOM))
-    assert_succeeded(tmt("synthesize", tiny_run, *FORWARD, "--mono", mono, "--output", tmp_path / "whole", *RANDOM))
-    parts, whole = (read_folder(tmp_path / name) for name in ("parts", "whole"))
-    for files in (parts, whole):
-        files.pop("report.json")
-    assert parts == whole
 
 
 def test_parts_joined_in_their_order_are_the_pairs_of_one_command(
@@ -153,12 +140,9 @@ def test_the_round_trip_is_recorded_and_filters(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--mono", "missing"], "missing: no such file"),
         (["--mono", "mono.en", "--mono", "empty"], "empty: holds no text"),
         (["--mono", "mono.en", "--min-chrf", "50"], "--min-chrf needs --round-trip"),
-        (["--mono", "mono.en", "--round-trip", "RUN", "--min-chrf", "101"], "--min-chrf: 101: pass a number"),
         (["--mono", "mono.en", "--round-trip", "RUN"], "translates en to de, and the way back is de to en"),
-        (["--mono", "mono.en", "--round-trip", "no-run"], "no-run: no such run folder"),
         (["--mono", "mono.en", "--top-k", "5"], "synthesize: --top-k needs --sample"),
         (["--mono", "mono.de"], "the text seems to be in de"),
         (["--mono", "/dev/null"], "is not a regular file"),

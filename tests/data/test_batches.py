@@ -158,11 +158,6 @@ def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
         assert size * tgt > 60 or size * src > 120
 
 
-def test_padding_is_below_a_tenth(corpus: EncodedCorpus) -> None:
-    padded = sum(batch.labels.numel() for batch in make_stream(corpus).shortest_first())
-    assert padded < 1.1 * sum(batch.n_tgt for batch in make_stream(corpus).shortest_first())
-
-
 def test_a_pair_above_the_budget_is_a_batch_of_one(make_corpus: MakeCorpus) -> None:
     stream = make_stream(make_corpus([[5], [5] * 999, [5]], [[6] * 50, [6], [6]]), tokens=10)
     assert sorted(batch.src.shape + batch.labels.shape for batch in stream.shortest_first()) == [
@@ -245,10 +240,6 @@ def test_the_stream_concatenates_its_epochs(corpus: EncodedCorpus) -> None:
     assert end == StreamPosition(2, 1)
     wanted = [*planned_rows(stream, 0), *planned_rows(stream, 1), planned_rows(stream, 2)[0]]
     assert [rows(batch) for batch in taken] == wanted
-
-
-def test_taking_nothing_keeps_the_position(corpus: EncodedCorpus) -> None:
-    assert make_stream(corpus).take(StreamPosition(3, 2), 0) == ([], StreamPosition(3, 2))
 
 
 def test_a_corpus_of_one_pair_repeats_it(make_corpus: MakeCorpus) -> None:

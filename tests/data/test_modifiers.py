@@ -152,14 +152,6 @@ def all_batches(stream: BatchStream, epoch: int = 0) -> list[Batch]:
     return stream.take(StreamPosition(epoch), len(stream.plan))[0]
 
 
-def test_without_modifiers_the_batches_are_unchanged(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
-    plain, inactive = (
-        all_batches(make_stream(corpus, small_tokenizers, options)) for options in (None, {"upper": 0.0})
-    )
-    assert texts(plain, small_tokenizers) == texts(inactive, small_tokenizers)
-    assert [batch.rows.tolist() for batch in plain] == [batch.rows.tolist() for batch in inactive]
-
-
 @pytest.mark.parametrize(
     ("name", "src", "tgt"),
     [

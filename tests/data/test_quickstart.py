@@ -24,5 +24,5 @@ def test_pairs_are_english_then_german_in_file_order() -> None:
 
 
 def test_unknown_split_is_refused() -> None:
-    with pytest.raises(UserError, match=r"no split dev; choose from: train, validation, test, combinations"):
+    with pytest.raises(UserError, match=r"no split dev; .* combinations"):
         load_pairs("dev")

@@ -145,5 +145,5 @@ def test_alignment_of_a_translation_that_fills_all_positions(make_translator: Ca
 
 
 def test_alignment_layer_out_of_range_is_refused(make_translator: Callable[..., Translator]) -> None:
-    with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: there are 2 layers in the decoder"):
+    with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: .*2 layers"):
         make_translator().n_best(["x"], alignments=True, alignment_layer=9)

@@ -252,7 +252,7 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
 def test_runs_with_other_tags_are_refused(tiny_run: Path) -> None:
     untagged, _ = load_model(RunFolder.open(tiny_run), "best")
     tagged = untagged._replace(tokenizers=untagged.tokenizers.with_tags(("x",), is_needed=True))
-    with pytest.raises(UserError, match=r"tags.* retrain it with the same tags in data\.train"):
+    with pytest.raises(UserError, match=r"tags.* data\.train"):
         check_compatible(untagged, tagged)
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.stages import LocalRunner
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.flows import configuration
 from transformer_mt.flows.check import check_corpus
 from transformer_mt.flows.configuration import Config
@@ -219,27 +217,12 @@ def test_unequal_line_counts_name_the_first_shifted_line(builtin: Corpus, tmp_pa
     assert "train.en:1201 " in shifted.message or "train.en:1202 " in shifted.message  # source 1201 has lost its target
 
 
-def test_an_empty_file_is_a_finding(builtin: Corpus, tmp_path: Path) -> None:
-    config = load(f"data.train={write(tmp_path, 'train', builtin[0][:5])}", f"data.cache_dir={tmp_path}/cache")
-    (tmp_path / "train.de").write_bytes(b"")
-    (counts,) = check_corpus(config, None).findings
-    assert f"train.en has 5 lines, {tmp_path}/train.de has 0" in counts.message
-
-
 def test_examples_of_tokens_have_their_line_and_both_sides(builtin: Corpus, tmp_path: Path) -> None:
     pairs = builtin[0][:20]
     report = check(tmp_path, pairs, builtin[1])
     unknown = next(finding for finding in report.findings if finding.name == "target unknown")
     for example, line in zip(unknown.examples, found_lines(report, "tokenizer: target unknown"), strict=True):
         assert (example.src, example.tgt) == pairs[line - 1]
-
-
-def test_a_side_of_white_space_is_checked(builtin: Corpus, tmp_path: Path) -> None:
-    tokenizers = build_tokenizers(TokenizerConfig(vocab_size=300, min_frequency=1), builtin[0][:50])
-    train = write(tmp_path, "train", [(" ", tgt) for _, tgt in builtin[0][:50]])
-    config = load(f"data.train={train}", "data.validation=null", "data.test={}", f"data.cache_dir={tmp_path}/cache")
-    report = check_corpus(config, tokenizers)
-    assert next(finding for finding in report.findings if finding.name == "empty").count == 50
 
 
 def test_examples_of_duplicates_name_both_lines(

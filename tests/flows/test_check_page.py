@@ -69,9 +69,3 @@ def test_suggested_filters_are_ordered_without_repetitions() -> None:
     ]
     assert suggested.count("length") == 1
     assert "# - numbers\n" in suggested
-
-
-def test_a_report_without_findings_has_no_filters() -> None:
-    page = render_html(CorpusReport("clean", {}, [], []))
-    assert "No findings." in page
-    assert "filters" not in page

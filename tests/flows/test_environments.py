@@ -53,7 +53,7 @@ def assert_same_weights(run: Path, tiny_run: Path) -> None:
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-TRAIN = ("train", "--config", "tiny.yaml")
+TRAIN = ("train", "--config", "tiny.yaml", "validation.probes=0")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_training_does_not_depend_on_home_or_locale(
 ) -> None:
     """Files are UTF-8 in every locale, and no library warns."""
     unset = dict.fromkeys(("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HF_HOME", "PYTHONIOENCODING"))
-    log = tmt(workspace, *TRAIN, environment={**unset, **environment})
+    log = tmt(workspace, *TRAIN, "validation.probes=2", environment={**unset, **environment})
     lines = [line for line in log.splitlines() if "degenerate output" not in line]
     assert not [line for line in lines if "atplotlib" in line or "warn" in line.lower()]
     run = workspace / "runs" / "tiny"
@@ -83,9 +83,7 @@ def test_training_does_not_depend_on_home_or_locale(
     assert (run / "tokenizer.json").read_bytes() == (tiny_run / "tokenizer.json").read_bytes()
     tmt(workspace, "translate", run, "--input", "test.en", "--output", "out", environment={**unset, **environment})
     assert (workspace / "out").read_text("utf-8").count("\n") == 6
-    texts = ("--src", "test.en", "--ref", "test.de")  # no home, no key that signs the run: its data are not read
-    tmt(workspace, "evaluate", run, *texts, "--show", "2", environment={**unset, **environment})
-    tmt(workspace, "explain", run, "füür 火", "--attention", "attention.png", environment={**unset, **environment})
+    tmt(workspace, "translate", run, "füür 火", environment={**unset, **environment})
 
 
 def test_paths_may_hold_any_characters(workspace: Path, tiny_run: Path) -> None:

@@ -137,7 +137,7 @@ def test_partial_output_without_a_matching_record_is_not_overwritten(
     else:
         part.write_text("precious")
     before = part.read_text()
-    with pytest.raises(UserError, match=r"g.part: its record .*g.part.json is missing or does not match"):
+    with pytest.raises(UserError, match=r"g.part: .*g.part.json"):
         process(interrupted, resume=resume)
     assert part.read_text() == before
 
@@ -214,7 +214,7 @@ def test_two_processes_cannot_write_the_same_file(tmp_path: Path) -> None:
         output.write(LINES[:1], "ONE\n")
         for resume in (False, True):
             with (
-                pytest.raises(UserError, match=r"g.part: another process is writing it; wait for it or stop it"),
+                pytest.raises(UserError, match=r"g.part: another process"),
                 open_output(tmp_path / "g", SETTINGS, resume),
             ):
                 pass

@@ -33,8 +33,8 @@ SMALL = [
     "model.decoder={n_layers: 1}",
     "batches={tokens: 128, accumulate: 2}",
     "schedule.warmup_steps=2",
-    "train={max_steps: 6, save_every: 2}",
-    "validation={every: 3, probes: 0}",
+    "train={max_steps: 2}",
+    "validation={every: 2, probes: 0}",
 ]
 PER_PAPER: dict[str, list[str]] = {
     "iwslt14_bidirectional": ["tokenizer.merges=100"],
@@ -82,7 +82,7 @@ def test_a_paper_configuration_names_its_source_and_cost(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_a_paper_configuration_trains_averages_and_evaluates(
+def test_a_paper_configuration_trains_and_scores_its_test_sets(
     path: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -93,11 +93,6 @@ def test_a_paper_configuration_trains_averages_and_evaluates(
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "runs" / path.stem / "run.json").read_text(encoding="utf-8"))
     assert set(run["test"]) == set(data.test)
-    done = tmt("export", f"runs/{path.stem}", "--average", 2, "--output", "mean")
-    assert done.returncode == 0, done.stderr
-    if data.test:
-        done = tmt("evaluate", "mean")
-        assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
 
 
 def test_bidirectional_pretraining_and_fine_tuning(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

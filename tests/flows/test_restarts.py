@@ -37,15 +37,6 @@ def test_test_scores_are_measured_again_after_resuming_from_an_earlier_checkpoin
     assert "test/unseen/bleu" in (run_copy / "metrics.jsonl").read_text()
 
 
-def test_the_message_about_a_missing_device_names_a_remedy_that_works(run_copy: Path, tmt: Tmt) -> None:
-    for name in ("runs/tiny/config.yaml", "tiny.yaml"):
-        text = Path(name).read_text()
-        Path(name).write_text(text.replace("device: cpu", "device: cuda" if "runs" in name else "device: auto"))
-    done = tmt(*TRAIN, "train.max_steps=12")
-    assert_user_error(done)
-    assert "use device: auto" not in done.stderr
-
-
 @pytest.mark.usefixtures("in_tiny")
 def test_a_folder_that_is_not_a_run_is_left_alone(tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()

@@ -131,13 +131,6 @@ def test_reasons_state_the_measured_gains() -> None:
     assert f"{differences} BLEU with 1,000, 3,000, 10,000 pairs (Multi30k," in page
 
 
-def test_reasons_are_short_enough_for_a_table() -> None:
-    chinese = replace(SIDE, script="HAN", is_spaced=False, n_characters=3200)
-    for preset in SIZE_PRESETS:
-        settings = choose_settings(statistics(preset.max_pairs or 10**7, chinese), "xx")
-        assert max(len(setting.reason) for setting in settings) <= 50
-
-
 def test_case_is_modified_only_if_the_source_has_some() -> None:
     for sample, has_case in (["A dog."], True), (["一只狗。"], False):
         corpus = replace(statistics(3000), src=replace(SIDE, sample=sample))

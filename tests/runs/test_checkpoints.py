@@ -89,7 +89,7 @@ def test_state_with_code_is_not_loaded(run: RunFolder) -> None:
     info, made = run.find_checkpoint("10"), run.path / "made"
     torch.save({"progress": Touch(made)}, info.path / "training.pt")
     manifest.write_manifest(info.path / "checkpoint.json", manifest.read_manifest(info.path / "checkpoint.json"))
-    with pytest.raises(UserError, match=r"training.pt: the training state cannot be read \(Weights only load failed"):
+    with pytest.raises(UserError, match=r"training.pt: .*Weights only load failed"):
         load_state(info)
     assert not made.exists()
 

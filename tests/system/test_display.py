@@ -9,8 +9,6 @@ import pytest
 
 from transformer_mt.system.log import (
     LAYOUT,
-    MAX_LISTED,
-    cut_list,
     format_probability,
     log,
     make_visible,
@@ -45,9 +43,3 @@ def test_a_message_keeps_its_line_feeds(capsys: pytest.CaptureFixture[str]) -> N
     log("one\x1b]0;title\x07\n\ttwo\r")
     assert capsys.readouterr().err == "one\\x1b]0;title\\x07\n\ttwo\\r\n"
     assert make_visible("\n\t") == "\\n\\t" and make_visible("\n\t", keep=LAYOUT) == "\n\t"
-
-
-def test_a_long_list_is_cut_and_counted() -> None:
-    entries = [str(i) for i in range(100_000)]
-    assert cut_list(entries[:MAX_LISTED]) == entries[:MAX_LISTED]
-    assert cut_list(entries) == [*entries[:MAX_LISTED], "... 100,000 in total"]

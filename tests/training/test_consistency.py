@@ -216,34 +216,6 @@ def test_loss_of_a_batch_is_the_sum_over_its_sentences(kind: Kind) -> None:
     torch.testing.assert_close(gradients(total, problem), gradients(whole.total, problem))
 
 
-def compute_first_pass(problem: Problem) -> Sums:
-    """Return the loss of the first pass alone."""
-    n_labels = int((problem.labels != 0).sum())
-    losses = loss(problem.states[:B], problem.weight, problem.labels, 0, LossConfig(), n_labels)
-    return Sums(losses["loss"], losses["nll"], torch.zeros(()))
-
-
-@LOSSES
-@pytest.mark.parametrize("alpha", [0.0, 3.0])
-def test_equal_passes_have_the_loss_of_one_pass(alpha: float, kind: Kind) -> None:
-    """The gradients are equal as well."""
-    problem = make_problem(0)
-    problem.states.data[B:] = problem.states.data[:B]
-    one, ours = compute_first_pass(problem), compute(problem, 0, kind, alpha=alpha)
-    states_of_one, weight_of_one = gradients(one.total, problem)
-    torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
-    states, weight = gradients(ours.total, problem)
-    torch.testing.assert_close(weight, weight_of_one)
-    torch.testing.assert_close(states[:B] + states[B:], states_of_one[:B])
-
-
-def test_weight_0_ignores_the_second_pass() -> None:
-    problem = make_problem(0)
-    one, ours = compute_first_pass(problem), compute(problem, 0, "simcut", alpha=0.0)
-    torch.testing.assert_close(tuple(ours), tuple(one))
-    torch.testing.assert_close(gradients(ours.total, problem), gradients(one.total, problem))
-
-
 # --- with a model -----------------------------------------------------------------------------------------------------
 
 
@@ -353,7 +325,3 @@ def test_default_alpha_is_that_of_the_papers(make_model: MakeModel) -> None:
             added.append(compute_losses(model, ragged(), settings)["consistency"])
         assert added[0] == added[1]
         torch.testing.assert_close(added[2], 2 * added[0])
-
-
-def test_validation_loss_has_one_pass(make_model: MakeModel) -> None:
-    assert "consistency" not in compute_losses(make_model().train(), ragged(), LossConfig())

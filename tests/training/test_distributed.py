@@ -29,6 +29,7 @@ SETTINGS = (
     "batches.accumulate=4",
     "keep.last=9",
     "train.max_steps=6",
+    "validation.probes=0",  # figures take most of the time
 )
 SHARED = ("train", "--config", "tiny.yaml", *SETTINGS)
 
@@ -107,13 +108,16 @@ def test_world_size_without_the_variables_of_torchrun_is_refused(monkeypatch: py
         ("SLURM_RESTART_COUNT", "SLURM_JOB_ID", "--checkpoint=77"),
     ],
 )
-def test_restarted_job_resumes_despite_restart_or_checkpoint(count: str, job: str, asked: str, alone: Path) -> None:
+def test_restarted_job_resumes_despite_restart_or_checkpoint(
+    count: str, job: str, asked: str, alone: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first start of the job has done what the option asks for. Another job applies the option."""
-    command = [sys.executable, "-m", "transformer_mt", *SHARED, "name=alone", "precision=fp32", "optimizer.eps=1e-3"]
+    monkeypatch.chdir(alone)
 
     def start(times: int, *asked: str, name: str = "none") -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, count: str(times), job: name}
-        return subprocess.run([*command, *asked], cwd=alone, env=environment, capture_output=True, text=True)
+        monkeypatch.setenv(count, str(times))
+        monkeypatch.setenv(job, name)
+        return tmt(*SHARED, "name=alone", "precision=fp32", "optimizer.eps=1e-3", *asked)
 
     assert start(0).returncode == 0
     done = start(1, asked, name="another")
@@ -398,7 +402,7 @@ def test_more_processes_than_micro_batches_are_refused(
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = tmt("train", "--config", "tiny.yaml", "name=few", "batches.accumulate=1")
-    assert_user_error(done, "batches.accumulate: 1: 2 processes cannot share so few batches per step: set it to 2")
+    assert_user_error(done, "batches.accumulate: 1: ", "set it to 2")
     assert not (in_tiny / "runs" / "few").exists()
 
 
@@ -446,7 +450,7 @@ def record_build(*arguments):
 
 def record_data(*arguments):
     data = prepare(*arguments)
-    ids = b"".join(side.ids_of(0, len(side)).tobytes() for side in data.train.sides)
+    ids = b"".join(side[i].tobytes() for side in data.train.sides for i in range(len(side)))
     encoded = str(data.tokenizers.src.encode(["one two three four", "eight"]))
     Path(f"data-{os.environ['RANK']}").write_text(encoded + sha256(ids).hexdigest())
     return data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -52,32 +51,6 @@ def test_average_equals_a_plain_loop_with_tied_weights(make_model: MakeModel, ti
         for name, weight in weights(model).items():
             torch.testing.assert_close(weight.double(), average[name], atol=1e-6, rtol=1e-5)
         assert (model.output.weight is model.decoder.embedding.tokens.weight) == (tie != "none")
-
-
-def test_initial_weights_fade_within_30_steps(make_model: MakeModel) -> None:
-    """Their share is the product of (1 + s) / (10 + s), 4e-8; a constant decay of 0.9999 would leave 99.7 %."""
-    model = make_model()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(1.0)
-    ema = ExponentialMovingAverage(model, 0.9999)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    for step in range(1, 31):
-        ema.update(step, TAKEN)
-    with ema.average_parameters():
-        share = math.prod((1 + step) / (10 + step) for step in range(1, 31))
-        assert max(float(weight.max()) for weight in weights(model).values()) == pytest.approx(share, rel=1e-4)
-
-
-def test_average_of_constant_weights_is_exact(make_model: MakeModel) -> None:
-    model = make_model(rough=0.3)
-    ema, before = ExponentialMovingAverage(model, 0.9), weights(model)
-    for step in range(1, 20):
-        ema.update(step, TAKEN)
-    with ema.average_parameters():
-        assert_equal(weights(model), before)
 
 
 def test_skipped_step_leaves_the_average_unchanged(make_model: MakeModel) -> None:

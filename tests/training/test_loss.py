@@ -89,38 +89,13 @@ def test_loss_and_gradient_equal_torch(cross_entropy: CrossEntropy, pad: int, sm
 
 
 @PADS
-@SMOOTHINGS
-@pytest.mark.parametrize("cross_entropy", [chunked, explicit])
-def test_loss_is_a_kl_divergence_plus_an_entropy(cross_entropy: CrossEntropy, pad: int, smoothing: float) -> None:
-    """Many programs minimise this divergence. Its gradient is the same."""
-    problem = make_problem(pad)
-    loss, _ = cross_entropy(problem, pad, smoothing)
-    real = problem.labels != pad
-    logits = (problem.states @ problem.weight.T)[real].index_fill(-1, torch.tensor(pad), -1e9)
-    wanted = torch.full_like(logits, smoothing / (V - 1))
-    wanted.scatter_add_(1, problem.labels[real][:, None], torch.full((len(wanted), 1), 1 - smoothing))
-    wanted[:, pad] = 0.0
-    divergence = F.kl_div(logits.log_softmax(-1), wanted, reduction="sum")
-    entropy = torch.special.entr(wanted).sum()
-    torch.testing.assert_close(loss - divergence, entropy, atol=1e-3, rtol=1e-4)
-    for ours, theirs in zip(gradients(loss, problem), gradients(divergence, problem), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
-
-
-@PADS
-@pytest.mark.parametrize("rows", [1, 2, 4, 100])
+@pytest.mark.parametrize("rows", [0, 1, 2, 4, 100])
 def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
     (loss, _), expected = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
     assert_near(loss, expected)
     torch.testing.assert_close(gradients(3 * loss, problem), gradients(3 * expected, problem))
-
-
-def test_vocabulary_may_exceed_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", 1)
-    problem = make_problem(0)
-    assert_near(chunked(problem, 0, 0.1)[0], oracle(problem, 0, 0.1))
 
 
 @PADS
@@ -310,8 +285,3 @@ def test_gradients_do_not_synchronise(
     loss = LossConfig(consistency=consistency)
     with NoSynchronisation():
         loss_and_gradients(model, batch, machine=machine, loss=loss)
-
-
-def test_default_smoothing_is_that_of_the_paper() -> None:
-    """Vaswani et al. 2017, section 5.4."""
-    assert LossConfig().label_smoothing == 0.1

@@ -43,7 +43,7 @@ CRAFTED: dict[str, Callable[[State], object]] = {
     "negative position": lambda state: state["progress"]["position"].update(epoch=-1),
     "position of a mixture": lambda state: state["progress"]["position"].update(n_taken=(1, 2)),
     "text instead of a number": lambda state: state["progress"].update(best_score="best"),
-    "rollback of an earlier version": lambda state: state["progress"].update(rollbacks=1),
+    "unknown progress": lambda state: state["progress"].update(rollbacks=1),
     "another step": lambda state: state["progress"].update(step=1),
     "window of text": lambda state: state["window"].update(sums={"loss": "low"}),
     "unknown sums": lambda state: state["window"].update(source_n_tgt={"a": 1.0}),
@@ -84,7 +84,7 @@ def test_a_crafted_training_state_is_refused(
     write_manifest(description, read_manifest(description))
     try:
         done = tmt("train", "--config", "tiny.yaml", "name=run", *SETTINGS, "train.max_steps=3")
-        assert_user_error(done, "step-000002/training.pt: the training state cannot be read (")
+        assert_user_error(done, "step-000002/training.pt: ")
     finally:
         path.write_bytes(content)
         write_manifest(description, read_manifest(description))

@@ -335,19 +335,6 @@ def test_each_setting_changes_the_weights(here, tmt) -> None:
         assert not all(torch.equal(weight, other[name]) for name, weight in plain.items()), setting
 
 
-@pytest.mark.slow
-def test_skipped_step_leaves_the_moving_average_unchanged(here, tmt, poison) -> None:
-    poison(lambda step, _: step == 6)
-    done = tmt(*TRAIN, "optimizer.ema_decay=0.5", "train.save_every=1", "keep.last=99")
-    assert done.returncode == 0, done.stderr
-    run = RunFolder(here / "runs" / "tiny")
-    before, skipped, after = (
-        safetensors.torch.load_file(run.find_checkpoint(step).path / "model.safetensors") for step in ("5", "6", "7")
-    )
-    assert all(torch.equal(mean, skipped[name]) for name, mean in before.items())
-    assert not all(torch.equal(mean, after[name]) for name, mean in before.items())
-
-
 def test_degenerate_output_is_warned_of_once_after_the_warm_up(here, tmt) -> None:
     """So early, all translations are degenerate."""
     done = tmt(*TRAIN, "validation.every=2", "schedule.warmup_steps=5")

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt.cli.command import Command, option, positional
-from transformer_mt.cli.options import json_flag, list_files, load_run_or_config, number, overrides_argument
+from transformer_mt.cli.options import json_flag, number, overrides_argument
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_output import check_output
@@ -65,7 +65,9 @@ class Check(Command):
 
     def execute(self) -> None:
         """Check, list pairs or write a copy. The exit status is the highest severity, or 0 without a check."""
-        config, run = load_run_or_config(self.run_or_config, self.overrides)
+        from transformer_mt.flows.configuration import load_run_or_file
+
+        config, run = load_run_or_file(self.run_or_config, self.overrides)
         if self.json and self.show_removed is not None:
             raise UserError("check: --show-removed prints lines of its own; leave out --json")
         if self.show_removed is not None:
@@ -78,7 +80,8 @@ class Check(Command):
         if self.write is not None:
             write_repaired(self, self.write, config)
             return
-        check_output(self.html, self.run_or_config, *map(Path, list_files(config.data)), option="--html")
+        files = (Path(file) for source in config.data.sources for file in source.files)
+        check_output(self.html, self.run_or_config, *files, option="--html")
         from transformer_mt.data.stages import LocalRunner
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import check_corpus

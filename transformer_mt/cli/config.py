@@ -7,7 +7,7 @@ from itertools import chain
 from typing import ClassVar
 
 from transformer_mt.cli.command import Command, flag, group, option
-from transformer_mt.cli.options import ConfigOptions, load_run_or_config
+from transformer_mt.cli.options import ConfigOptions
 from transformer_mt.cli.table import print_text
 from transformer_mt.flows.line_input import decode_argument
 
@@ -45,11 +45,11 @@ class Config(Command):
     def _show_tokenizers(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import describe_vocabularies, show_tokens
-        from transformer_mt.flows.configuration import find_builtin_config
+        from transformer_mt.flows.configuration import find_builtin_config, load_run_or_file
         from transformer_mt.flows.prepare import load_split, make_tokenizers
 
         path, overrides = self.config.split()
-        config, run = load_run_or_config(path or find_builtin_config("quickstart"), overrides)
+        config, run = load_run_or_file(path or find_builtin_config("quickstart"), overrides)
         if run is not None:
             tokenizers = TokenizerPair.load(run.tokenizer)
         else:

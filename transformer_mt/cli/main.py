@@ -59,9 +59,7 @@ COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDE
 TRAINING_COMMANDS = {"train", "plan", "correct"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
-    "backtranslate": "tmt synthesize RUN --direction back",
     "compare": "tmt evaluate A B",
-    "distill": "tmt synthesize RUN --direction forward",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",
     "repair": "tmt check X.yaml --write FOLDER",
     "score": "tmt translate RUN --input F --score-targets G",

@@ -1,4 +1,4 @@
-"""Reading of the options that several commands share: loading of runs and configurations, search settings.
+"""The options that several commands share: configurations, loading of runs, search settings.
 
 The module of all configuration sections is imported inside functions, because `tmt translate` does not need it.
 """
@@ -9,7 +9,7 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -20,66 +20,11 @@ from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.data.data_config import DataConfig
     from transformer_mt.flows.configuration import Config
     from transformer_mt.flows.translation import LoadOptions
-    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools.robustness.guard import FaultReport
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
-
-
-def load_config(path: Path, overrides: Sequence[str]) -> Config:
-    """Load a configuration file. Raises `UserError` if it is another kind of file, such as training text."""
-    from transformer_mt.flows import configuration
-
-    if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
-        files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
-        raise UserError(
-            f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
-        )
-    return configuration.load(path, overrides)
-
-
-def check_current_folder(config: Config, path: Path) -> None:
-    """Raise `UserError` if a file of the configuration is missing in the current folder, but exists beside `path`."""
-    for file in map(Path, list_files(config.data)):
-        if not file.exists() and (path.parent / file).exists():
-            raise UserError(
-                f"{file}: no such file (looked in {Path.cwd()}), but {path.parent / file} exists: files in a "
-                f"configuration are relative to the current folder;\nrun the command in the folder {path.parent}"
-            )
-
-
-def list_files(data: DataConfig) -> Iterator[str]:
-    """Yield the text files and tables of all sources."""
-    for source in (*data.train_sources, *(source for _, source in data.iterate_held_out_sources())):
-        yield from source.files
-
-
-def load_run_or_config(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
-    """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
-
-    `config.yaml` of a run means the run. Raises `UserError` if the path does not exist, and for overrides of the model
-    or tokenizer of a run.
-    """
-    from transformer_mt.flows import configuration
-    from transformer_mt.runs.folder import RunFolder, suggest_run
-
-    if path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
-        path = path.parent
-    if path.is_dir():
-        run = RunFolder.open(path)
-        for override in overrides:
-            if override.startswith(("model", "tokenizer")):
-                raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
-        return configuration.load_run(run, overrides), run
-    if not path.exists():
-        places = f"(looked in {Path.cwd()}){suggest_run(path)}"
-        raise UserError(f"{path}: no such run folder and no such YAML file {places}")
-    config = load_config(path, overrides)
-    check_current_folder(config, path)
-    return config, None
 
 
 # --- shared options ---------------------------------------------------------------------------------------------------
@@ -194,14 +139,14 @@ class ConfigOptions(OptionGroup):
         from transformer_mt.flows import configuration
 
         path, overrides = self.split()
-        return load_config(path or configuration.find_builtin_config("quickstart"), overrides)
+        return configuration.load(path or configuration.find_builtin_config("quickstart"), overrides)
 
     def load_for_training(self) -> Config:
         """Load the configuration. Raises `UserError` if its paths are relative to the file."""
-        config, (path, _) = self.load(), self.split()
-        if path is not None:
-            check_current_folder(config, path)
-        return config
+        from transformer_mt.flows import configuration
+
+        path, overrides = self.split()
+        return configuration.load_here(path, overrides) if path is not None else self.load()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,27 +128,13 @@ def list_error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
 
 
 REMOVED = {
-    "keep.when_full": "was removed: a full disk always ends training with status 2; delete this key, and resume with "
-    "the same command after you have freed space",
-    "data.modifiers.placeholder": "was removed: set decoding.markup: align, which needs no training; delete this key",
-    "data.modifiers.glossary": "was removed: a glossary needs no training; delete this key",
-    "decoding.glossary_mode": "was removed: each term of a glossary is in the translation; delete this key",
-    "decoding.markup=symbols": '"symbols" was removed: use align',
     **dict.fromkeys(
         ["data.filters=score", "data.filters=command"],
         "this filter was removed: write the scores into a column of a table (paste), and use column: {name, min, max}",
     ),
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
-    **dict.fromkeys(
-        [
-            *("data.modifiers.replace_numbers", "data.modifiers.replace_names", "data.modifiers.punctuation"),
-            *("data.modifiers.spaces", "data.modifiers.add_end_punctuation"),
-        ],
-        "was removed, because it had no measured effect; delete this key",
-    ),
-    "optimizer.kind=schedule_free": '"schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
 }
-"""Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users.
+"""Keys (`section.key`) and items of lists (`section.key=item`) of version 0.2.0, with the message for their users.
 
 In a configuration file they are errors; in the `config.yaml` of a run they are ignored.
 """
@@ -170,7 +156,7 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return "is required"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
+        return f"{shown} is not allowed, {suggest(str(given), choices)}"
     if kind == "union_tag_invalid":  # an item of a list of filters, such as data.filters
         names = [name.strip("'") for name in detail["ctx"]["expected_tags"].split(", ")]
         tag = detail["ctx"]["tag"]

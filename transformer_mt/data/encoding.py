@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -158,19 +158,11 @@ class EncodedSide:
 
     def lengths_of(self, start: int, end: int) -> Lengths:
         """Return the tokens per sentence from `start` to `end`: [N]. The peak memory is 12 bytes per sentence."""
-        parts = [np.diff(offsets) for _, offsets in self._slices(start, end)]
-        return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int32)
-
-    def ids_of(self, start: int, end: int) -> Ids:
-        """Return the ids of the sentences from `start` to `end`, concatenated."""
-        return np.concatenate([ids[offsets[0] : offsets[-1]] for ids, offsets in self._slices(start, end)])
-
-    def _slices(self, start: int, end: int) -> Iterator[SideArrays]:
-        """Yield the ids and the bounds of the sentences from `start` to `end`, for each shard that has some."""
+        parts = [np.empty(0, np.int64)]
         for shard in range(bisect_right(self._bounds, start) - 1, bisect_left(self._bounds, end)):
-            (ids, offsets), first, last = self._shards[shard], *self._bounds[shard : shard + 2]
-            if max(start, first) < min(end, last):
-                yield SideArrays(ids, offsets[max(start, first) - first : min(end, last) - first + 1])
+            first, last = self._bounds[shard : shard + 2]
+            parts.append(np.diff(self._shards[shard].offsets[max(start, first) - first : min(end, last) - first + 1]))
+        return np.concatenate(parts).astype(np.int32)
 
 
 @dataclass(frozen=True)

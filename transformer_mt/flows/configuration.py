@@ -31,7 +31,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache
+from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, suggest_run
 from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
 from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
@@ -332,7 +332,46 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
+    if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
+        files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
+        raise UserError(
+            f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
+        )
     return _validate(read_inherited(path, _is_merged), path, overrides)
+
+
+def load_here(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Load a YAML file that names text files.
+
+    Raises `UserError` as for `load`, or if a file is missing in the current folder, but exists beside `path`.
+    """
+    config = load(path, overrides)
+    for file in (Path(file) for source in config.data.sources for file in source.files):
+        if not file.exists() and (path.parent / file).exists():
+            raise UserError(
+                f"{file}: no such file (looked in {Path.cwd()}), but {path.parent / file} exists: files in a "
+                f"configuration are relative to the current folder;\nrun the command in the folder {path.parent}"
+            )
+    return config
+
+
+def load_run_or_file(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
+    """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
+
+    `config.yaml` of a run means the run. Raises `UserError` if the path does not exist, and for overrides of the model
+    or tokenizer of a run.
+    """
+    if path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
+        path = path.parent
+    if not path.exists():
+        raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()}){suggest_run(path)}")
+    if not path.is_dir():
+        return load_here(path, overrides), None
+    run = RunFolder.open(path)
+    for override in overrides:
+        if override.startswith(("model", "tokenizer")):
+            raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
+    return load_run(run, overrides), run
 
 
 def load_settings(run: RunFolder) -> Config:

@@ -98,7 +98,7 @@ class Validator:
             n_best = translator.n_best(src_texts, line_numbers=line_numbers, tags=tags)
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
-        tests = self.run_tests(translator)
+        tests = self.run_tests(translator) if self.tests else []
         text_scores = self.scorer.score(hypotheses, self.references)
         degenerate = find_degenerate(self.src_texts, hypotheses, [translation.finished for translation in translations])
         scores = {
@@ -127,7 +127,7 @@ class Validator:
             markdown=markdown,
             warning=degenerate.warning(failures),
             tests=[test._asdict() for test in tests],
-            failed_tests=describe_failed_tests(tests),
+            failed_tests=describe_failed_tests(tests) if tests else None,
             draw=lambda: self.draw(translator),
         )
 

@@ -167,7 +167,6 @@ def _resume_command(run: RunFolder, settings: Config) -> str:
 def check_data_settings(run: RunFolder, requested: Config) -> None:
     """Refuse settings of the data with which the training of an existing run would not resume."""
     if run.exists():
-        run.check_resumable()
         _refuse_exported(run)
         old = configuration.load_settings(run)
         settings = {"data": resolve_stages(run, requested), "tokenizer": requested.tokenizer, "seed": requested.seed}

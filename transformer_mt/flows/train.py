@@ -87,8 +87,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
         log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
         checkpoint, restart = "last", False
-    if not restart:
-        run.check_resumable()
+    if run.exists() and not restart:
+        run.read_metadata()  # raises before anything is written
     if checkpoint != "last":
         run.find_checkpoint(checkpoint)  # raises before anything is written
     warm_start = find_warm_start(run, config, restart=restart) if config.train.init_from else None

@@ -118,7 +118,6 @@ def find_user_cache() -> Path:
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 FORMAT = 4
-READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
 
 EXPORT = "export.json"  # marks a folder that `tmt export` made for another engine
 
@@ -135,6 +134,15 @@ def _find_section(tree: Tree, names: list[str]) -> dict[str, object]:
     for name in names:
         section = cast(dict[str, object], section).get(name) if isinstance(section, dict) else None
     return cast(dict[str, object], section) if isinstance(section, dict) else {}
+
+
+def _describe_version(metadata: dict[str, Any]) -> str:
+    """Return which version has written a `run.json` of another format."""
+    try:
+        release = ".".join(metadata["provenance"]["versions"]["transformer-mt"].split(".")[:2])
+    except (KeyError, TypeError, AttributeError):
+        return "another version of tmt"
+    return f"tmt {release}; tmt {release}.x can read it"
 
 
 def suggest_run(path: Path) -> str:
@@ -204,11 +212,10 @@ class RunFolder:
             version = metadata["format"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f"{self.metadata}: is damaged; {advice}") from None
-        if version not in READABLE_FORMATS:
+        if version != FORMAT:
             raise UserError(
-                f"{self.path}: was written in run format {version}, and this program reads formats "
-                f"{' and '.join(map(str, READABLE_FORMATS))};\n"
-                f"use the version named in {self.metadata}, or train again with --restart"
+                f"{self.path}: was trained by {_describe_version(metadata)} (run format {version}, not {FORMAT}); use "
+                "that version, or train again with --restart"
             )
         try:
             RunRecord.model_validate(metadata)
@@ -216,30 +223,18 @@ class RunFolder:
             raise UserError(f"{self.metadata}: is damaged ({describe_validation_error(error)}); {advice}") from None
         return metadata
 
-    def check_resumable(self) -> None:
-        """Raise `UserError` if the training of the run cannot continue, because an earlier version trained it."""
-        if not self.exists():
-            return
-        if (version := self.read_metadata()["format"]) != FORMAT:
-            raise UserError(
-                f"{self.path}: was trained by an earlier version (run format {version}), and this one cannot resume "
-                f"it;\ncontinue from its weights in a new run (name=NEW train.init_from={quote(str(self.path))}), or "
-                "train again with --restart"
-            )
-
     def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys of older versions that no longer exist."""
+        """Read the resolved configuration, without keys and filters of version 0.2.0 that no longer exist."""
         tree = read_yaml(self.config)
         for removed in REMOVED:
-            path, _, value = removed.partition("=")
+            path, _, item = removed.partition("=")
             *sections, key = path.split(".")
             found = _find_section(tree, sections)
-            given = found.get(key)
-            if isinstance(given, list):  # of filters
-                items = cast(list[object], given)
-                found[key] = [item for item in items if not (isinstance(item, dict) and value in item)]
-            elif value in ("", given):
+            if not item:
                 found.pop(key, None)
+            elif isinstance(given := found.get(key), list):
+                filters = cast(list[object], given)
+                found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
         return tree
 
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:

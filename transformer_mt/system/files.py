@@ -290,8 +290,7 @@ def remove_leftovers(folder: Path) -> None:
 def remove_stale_folders(folder: Path) -> None:
     """Delete temporary folders in a cache, and in its folders, that nobody has changed for a long time."""
     for temporary in chain(folder.glob(".*"), folder.glob("*/.*")):
-        # earlier versions wrote .partial
-        if re.fullmatch(r"\..+\.(\d+-[0-9a-f]{8}\.tmp|partial)", temporary.name) and temporary.is_dir():
+        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}\.tmp", temporary.name) and temporary.is_dir():
             with suppress(OSError):  # its owner is deleting it right now
                 newest = max(path.stat().st_mtime for path in (temporary, *temporary.iterdir()))
                 if time.time() - newest > STALE_SECONDS:

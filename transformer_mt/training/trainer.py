@@ -77,9 +77,6 @@ class Progress:
         Raises `KeyError`, `TypeError` or `ValueError` for another format, or for impossible values.
         """
         values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
-        for removed in ("rollbacks", "diverged_at"):  # of version 0.2; a run that was rolled back cannot be resumed
-            if values.pop(removed, 0) != 0:
-                raise ValueError("the run was rolled back, which this version does not do")
         progress = TypeAdapter(Progress).validate_python(asdict(cls(**values)))
         if progress.step != step or len(progress.position.n_taken) not in (0, n_sources):
             raise ValueError("it belongs to another step, or to other data")
@@ -134,8 +131,6 @@ class LogWindow:
     @classmethod
     def from_checkpoint(cls, saved: dict[str, Any]) -> LogWindow:
         """Restore the sums from a checkpoint. Raises `ValueError` or `TypeError` for anything else."""
-        if "sums" not in saved:  # of version 0.2: only the next log entry lacks some steps
-            return LogWindow()
         return TypeAdapter(LogWindow).validate_python(asdict(cls(**saved)))
 
     def add(self, metrics: Mapping[str, float]) -> None:

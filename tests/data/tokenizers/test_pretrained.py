@@ -127,7 +127,7 @@ def test_tokenizers_of_a_run_can_be_reused(tmp_path: Path) -> None:
         assert (again.joint, again.source_bos) == (joint, True)
         for old, new in ((first.src, again.src), (first.tgt, again.tgt)):
             assert new.encode([*TEXTS, *STRANGE]) == old.encode([*TEXTS, *STRANGE])
-    with pytest.raises(UserError, match="holds a vocabulary for each language; set src_file and tgt_file to it"):
+    with pytest.raises(UserError, match="src_file and tgt_file"):
         load_file(tmp_path / "tokenizer.json")
 
 
@@ -218,7 +218,7 @@ def test_vocabulary_that_cannot_encode_any_text_is_refused(name: str, model: Any
 def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: no such file \(looked in"):
         load_file(tmp_path / "no.json")
-    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory; set it to a tokenizer\.json"):
+    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory"):
         load_file(tmp_path)
     config = TokenizerConfig(src_file=str(tmp_path), tgt_file="no.json", joint=False)
     with pytest.raises(UserError, match=r"tokenizer\.src_file: .*: is a directory"):
@@ -227,7 +227,7 @@ def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
 
 def test_mismatched_kind_is_refused(tmp_path: Path) -> None:
     make_hugging_face("bpe").save(str(tmp_path / "other.json"))
-    with pytest.raises(UserError, match=r"holds bpe, but tokenizer\.kind is char; set tokenizer\.kind: bpe"):
+    with pytest.raises(UserError, match=r"set tokenizer\.kind: bpe"):
         load_file(tmp_path / "other.json", "char")
 
 
@@ -241,5 +241,5 @@ def test_unsupported_sentencepiece_type_is_refused(model_type: str, tmp_path: Pa
 def test_missing_sentencepiece_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spm.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UserError, match=r"needs one more package: pip install sentencepiece"):
+    with pytest.raises(UserError, match=r"pip install sentencepiece"):
         load_file(tmp_path / "spm.model")

@@ -241,7 +241,6 @@ def test_json_changes_exactly_with_the_ids() -> None:
         ("{", "not a tokenizer of this program"),
         ("[]", "not a tokenizer of this program"),
         (json.dumps({"format": 1, "src": {}, "tgt": None}), "format 1"),
-        (json.dumps({"format": 2, "has_symbols": True, "src": {}, "tgt": None}), "decoding.markup: align"),
         (json.dumps({"format": 2, "src": {"model": 7}, "tgt": None}), "not a tokenizer of this program"),
     ],
 )

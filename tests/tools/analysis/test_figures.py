@@ -89,11 +89,6 @@ def test_schedule_is_drawn_to_the_end_of_training(settings: dict[str, Any], max_
     assert figures.plot_schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
 
 
-def test_training_that_ends_during_the_warm_up_can_be_drawn() -> None:
-    axes = figures.plot_schedule(ScheduleConfig(warmup_steps=500), 64, 100).axes[0]
-    assert not axes.texts
-
-
 def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[np.ndarray]:
     weights = np.random.default_rng(0).gamma(0.3, size=(n_layers, n_heads, n_queries, n_keys))
     return list(weights / weights.sum(-1, keepdims=True))
@@ -116,16 +111,6 @@ def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
         assert shown_queries == (["Der", "▁Hund", "$x$▁$", "</s>"] if column == 0 else [""] * 4)
         assert shown_keys == (["The", "▁dog", "▁is", "▁5▁$", "</s>"] if row == 1 else [""] * 5)
     figures.render_pixels(figure)  # dollar signs start no formula; a warning would fail the test
-
-
-def test_attention_figure_grows_with_the_sentence_up_to_a_limit() -> None:
-    sizes: list[float] = []
-    for n in (5, 120):
-        figure = draw_attention(attention(1, 2, n, n), ["ab"] * n, ["ab"] * n)
-        sizes.append(figure.get_size_inches().max())
-        assert len(figure.axes[0].get_xticks()) == len(figure.axes[0].get_xticklabels()) >= min(n, 40)
-    assert sizes == sorted(sizes)
-    assert sizes[-1] * figures.DPI < 2**13
 
 
 def test_the_users_matplotlib_settings_are_ignored() -> None:
@@ -190,15 +175,6 @@ def test_one_head_of_each_kind_of_attention_can_be_drawn(maps: AttentionMaps) ->
         figure = maps.figure(kind, layer=1, head=2)
         assert [axes.get_title() for axes in figure.axes[:-1]] == ["layer 1, head 2"]
         assert np.array_equal(image(figure.axes[0]), getattr(maps.weights, kind)[0][0, 1].numpy())
-
-
-def test_heads_of_one_layer_are_drawn_in_a_square(maps: AttentionMaps) -> None:
-    cross = [torch.cat([layer, layer], dim=1) for layer in maps.weights.cross]
-    figure = maps._replace(weights=maps.weights._replace(cross=cross)).figure("cross", layer=1)
-    panels = figure.axes[:-1]
-    assert [axes.get_title() for axes in panels] == [f"layer 1, head {head}" for head in (1, 2, 3, 4)]
-    grids = [axes.get_subplotspec() for axes in panels]
-    assert {grid.get_gridspec().get_geometry() for grid in grids if grid is not None} == {(2, 2)}
 
 
 def test_figures_do_not_change_the_model_or_the_random_state(translator: Translator) -> None:

@@ -159,10 +159,6 @@ class TokenizerPair:
         """Undo `to_dict`. Raises an exception for anything else."""
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
-        if content.get("has_symbols"):
-            raise ValueError(
-                "it has symbols for markup, which were removed: train again, and use decoding.markup: align"
-            )
         check_content(content["src"])
         backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
         src = tgt = Tokenizer(backend, content.get("tags", ()))

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -21,7 +21,9 @@ from uvicorn.server import ServerState
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 from transformer_mt.tools.serving.limits import Limits
-from transformer_mt.tools.serving.service import TranslationService
+
+if TYPE_CHECKING:  # imports torch, which takes time
+    from transformer_mt.tools.serving.service import TranslationService
 
 RESERVED_FILES = 200  # of the limit of open files: for models, and connections that are being accepted or closed
 BACKLOG = 256  # connections that the system keeps, and that the event loop accepts at once
