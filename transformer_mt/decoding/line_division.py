@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_mt.choices import SplitWhen
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.segments import Segment
 from transformer_mt.decoding.sentence_splitting import BREAK, CountTokens, split_long_sentences, split_sentences
 

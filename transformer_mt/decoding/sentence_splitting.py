@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from transformer_mt.data.languages import primary_language
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.letter_case import has_letters
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each text."""
