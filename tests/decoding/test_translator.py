@@ -19,11 +19,11 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
-from transformer_mt.decoding.case_stage import CaseStage
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.segments import PlainText, Translation
+from transformer_mt.decoding.text_stages import CaseStage
 from transformer_mt.decoding.translator import (
     Translator,
     TruncatedSourceWarning,

@@ -6,14 +6,19 @@ divided into parts, which are segments too, and the translations of the parts ar
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.interface import WordAlignment
-from transformer_mt.decoding.sentence_splitting import find_spaces_before
+
+BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
+_PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
+_FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them
 
 
 class Segment(ABC):
@@ -172,6 +177,22 @@ def join_translations(
         alignment=join_alignments([each.alignment for each in translations], sources, targets),
         parts=tuple(map(Part, sources, targets, translations)) if len(parts) > 1 else (),
     )
+
+
+def find_spaces_before(parts: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Return the white space before each translation: the white space that precedes its source part.
+
+    After a script without spaces it is a space. Chinese and Japanese have no space between sentences. An empty
+    translation adds none.
+    """
+    has_spaces = primary_language(language or "") not in ("zh", "ja")
+    spaces: list[str] = []
+    has_text = False  # a translation before is not empty
+    for before, translation in zip(["", *parts], translations, strict=False):
+        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES) or " " * (before[-1:] > _FIRST_UNSPACED)
+        spaces.append(space if translation and has_text and (has_spaces or BREAK.search(space)) else "")
+        has_text |= bool(translation)
+    return spaces
 
 
 def join_alignments(

@@ -1,14 +1,20 @@
-"""Rules that find the sentences of a text, parts of a long sentence, and the white space between translations."""
+"""Division of lines into parts that the model can translate: sentences, groups of them, and parts of long ones.
+
+The rules of sentences come first, and the division of lines last.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
+from transformer_mt.choices import SplitWhen
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.letter_case import has_letters
+from transformer_mt.decoding.segments import BREAK, Segment
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each text."""
@@ -49,7 +55,6 @@ _SAME_ABBREVIATIONS = {"no": "da", "nb": "da", "nn": "da"}
 
 _CLOSING_QUOTES = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
 _MARKS = r"[.!?…‼⁇⁈⁉؟۔።։;\u037e]"
-BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells
 _STOP = re.compile(
     # marks that always end a sentence, with or without a space after them
     rf"(?P<sure>[。！？｡।॥။។][。！？｡।॥။។…!?]*|(?<=[\u3040-\uffef])[!?]+(?=[\u3040-\uffef])){_CLOSING_QUOTES}\s*"
@@ -68,8 +73,6 @@ _PLAIN_WORD = re.compile(r"\W*[^\W\d_]++(?![\d_@/\\=(]|\.\w)")  # not the start 
 
 _CLAUSE = re.compile(r"[,;:،؛]['\"”’»)\]]*\s+|\s[—–-]\s+|[、，；：]")
 _SPACE = re.compile(r"\s+")
-_PLAIN_SPACES = str.maketrans("\u3000\r", "  ")  # many readers end a line at a carriage return
-_FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces between them
 
 
 def split_sentences(text: str, language: str | None = None) -> list[str]:
@@ -80,22 +83,6 @@ def split_sentences(text: str, language: str | None = None) -> list[str]:
         if match.end() < len(text) and _is_sentence_end(text, starts[-1], match, language, is_lower):
             starts.append(match.end())
     return [text[start:end] for start, end in pairwise([*starts, len(text)])]
-
-
-def find_spaces_before(parts: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
-    """Return the white space before each translation: the white space that precedes its source part.
-
-    After a script without spaces it is a space. Chinese and Japanese have no space between sentences. An empty
-    translation adds none.
-    """
-    has_spaces = _rule_language(language) not in ("zh", "ja")
-    spaces: list[str] = []
-    has_text = False  # a translation before is not empty
-    for before, translation in zip(["", *parts], translations, strict=False):
-        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES) or " " * (before[-1:] > _FIRST_UNSPACED)
-        spaces.append(space if translation and has_text and (has_spaces or BREAK.search(space)) else "")
-        has_text |= bool(translation)
-    return spaces
 
 
 def split_long_sentences(
@@ -215,3 +202,53 @@ def _follows_name(before: str) -> bool:
     """Return whether the word before the last is capitalised: "Albert I. Jones", but "you and I. We"."""
     words = before.split()
     return len(words) < 2 or words[-2][0].isupper()
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LineDivider:
+    """Divides the lines that have more sentences or tokens than the model was trained on."""
+
+    language: str  # of the source
+    count_tokens: CountTokens
+    max_tokens: int  # of a part
+    when: SplitWhen = "auto"
+    """auto: divide lines with more sentences or tokens than the training sources; long: those with more tokens."""
+    max_sentences: int = 1  # of a part, if `when` is auto
+    part_tokens: int | None = None  # maximum of each part of a sentence that is split; None: `max_tokens`
+
+    def divide(self, lines: Sequence[Segment]) -> list[Sequence[Segment]]:
+        """Return the parts of each line. A line that stays whole is its only part."""
+        part_lists: list[Sequence[Segment]] = [[line.strip_enclosing()] for line in lines]
+        if self.when == "never":
+            return part_lists
+        texts = [line.text for (line,) in part_lists]
+        for i, (text, n_tokens) in enumerate(zip(texts, self.count_tokens(texts), strict=True)):
+            is_long = n_tokens > self.max_tokens
+            if not has_letters(text) or (not is_long and self.when == "long"):
+                continue
+            (line,) = part_lists[i]
+            pieces = [piece for text in line.sections() for piece in split_sentences(text, self.language)]
+            if is_long:
+                pieces = split_long_sentences(pieces, self.count_tokens, self.max_tokens, self.part_tokens)
+            if self.when == "auto" and self.max_sentences > 1:
+                pieces = self._group(pieces)
+            if len(pieces) > 1:
+                part_lists[i] = line.divide(pieces)
+        return part_lists
+
+    def _group(self, sentences: Sequence[str]) -> list[str]:
+        """Join consecutive sentences up to the maximum sentences and tokens of a part, but not across a tab."""
+        groups: list[list[str]] = []
+        n_tokens = 0  # of the last group
+        for sentence, count in zip(sentences, self.count_tokens(sentences), strict=True):
+            is_full = not groups or len(groups[-1]) >= self.max_sentences or BREAK.search(groups[-1][-1])
+            if not is_full and n_tokens + count <= self.max_tokens:
+                groups[-1].append(sentence)
+                n_tokens += count
+            else:
+                groups.append([sentence])
+                n_tokens = count
+        return ["".join(group) for group in groups]

@@ -1,14 +1,17 @@
-"""Stages that change a text before the model translates it, and its translations."""
+"""Stages that change a text before the model translates it, and its translations. One of them is for letter case."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data import letter_case
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint
-from transformer_mt.decoding.segments import Segment, Translation
+from transformer_mt.decoding.segments import PlainText, Segment, Translation
 
 
 class StageState:
@@ -89,3 +92,106 @@ class PreparedText:
         for state in reversed(self.states):
             translation = state.finish(translation)
         return translation
+
+
+# --- letter case ------------------------------------------------------------------------------------------------------
+
+_WORD = re.compile(r"\S+")
+
+
+class CaseStage(TextStage):
+    """Translates text in capitals or title case in sentence case, and writes its translation in that case.
+
+    Words in capitals are other tokens than the words that the model knows, and most are split into letters. A text that
+    has no fewer tokens in sentence case, such as "USA", may be known, and does not change. In a text with some words in
+    capitals, the translations of these words are found by word alignment. Without it, only names that stay the same
+    become capitals again.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, src_lang: str, tgt_lang: str, *, has_alignments: bool = True) -> None:
+        """`tokenizer` is that of the source."""
+        self.tokenizer, self.src_lang, self.tgt_lang = tokenizer, src_lang, tgt_lang
+        self.has_alignments = has_alignments
+
+    def prepare(self, segment: Segment) -> StageState:
+        """Change words in capitals or title case to sentence case."""
+        text = segment.surface
+        restore = letter_case.find_case(text)
+        if restore is not None:
+            changed = letter_case.to_sentence_case(text, self.src_lang)
+            ids, changed_ids = self.tokenizer.encode([text, changed])
+            if len(changed_ids) < len(ids):
+                return _WholeTextState(PlainText(changed), restore, self.tgt_lang)
+        elif capitals := letter_case.find_capital_words(text):
+            words = text.split()
+            changed = [*words]
+            for i in capitals:
+                changed[i] = self._find_known_form(words[i], is_first=i == 0)
+            if changed != words:
+                lower = {i: words[i].lower() for i in capitals}
+                return _WordsState(PlainText(" ".join(changed)), lower, self.tgt_lang, self.has_alignments)
+        return StageState(segment)
+
+    def _find_known_form(self, word: str, *, is_first: bool) -> str:
+        """Return a word in capitals, in small letters or with a capital: the first form with the fewest tokens."""
+        lower = letter_case.to_lower_case(word, self.src_lang)
+        title = letter_case.to_title_case(lower, self.src_lang)
+        forms = [word, title, lower] if is_first else [word, lower, title]
+        counts = map(len, self.tokenizer.encode(forms))
+        return min(zip(counts, forms, strict=True), key=lambda pair: pair[0])[1]
+
+
+class _WholeTextState(StageState):
+    """Of a text that is in capitals or title case as a whole."""
+
+    def __init__(self, segment: Segment, restore: Callable[[str, str], str], language: str) -> None:
+        super().__init__(segment)
+        self.restore, self.language = restore, language
+        self.prefix = ""  # of the translation, which stays as it is
+
+    def prepare_prefix(self, prefix: str) -> str:
+        """Return the prefix of a translation, in sentence case if it has the case of the text."""
+        if self.restore(prefix, self.language) == prefix:
+            return letter_case.to_sentence_case(prefix, self.language)
+        self.prefix = prefix
+        return prefix
+
+    def finish(self, translation: Translation) -> Translation:
+        """Restore the case of the text, after the prefix."""
+        n_kept = len(self.prefix)
+        restored = self.restore(translation.text[n_kept:], self.language)
+        return replace(translation, content=PlainText(translation.text[:n_kept] + restored))
+
+
+class _WordsState(StageState):
+    """Of a text with some words in capitals: their lower-cased forms by their index."""
+
+    def __init__(self, segment: Segment, words: Mapping[int, str], language: str, has_alignments: bool) -> None:
+        super().__init__(segment)
+        self.words, self.language, self.has_alignments = words, language, has_alignments
+        self.has_prefix = False
+
+    def prepare_prefix(self, prefix: str) -> str:
+        """Remember that there is a prefix. Then the translation stays as it is."""
+        self.has_prefix = bool(prefix)
+        return prefix
+
+    def needs_alignment(self) -> bool:
+        """Return whether words can be aligned."""
+        return self.has_alignments
+
+    def finish(self, translation: Translation) -> Translation:
+        """Write the translations of the words in capitals."""
+        if self.has_prefix:
+            return translation
+        if translation.alignment is None:
+            names = {*self.words.values()}
+            targets = {i for i, word in enumerate(translation.text.split()) if word.lower() in names}
+        else:
+            targets = {target for source, target in translation.alignment if source in self.words}
+        numbers = count()
+        text = _WORD.sub(
+            lambda match: letter_case.to_upper_case(match[0], self.language) if next(numbers) in targets else match[0],
+            translation.text,
+        )
+        return replace(translation, content=PlainText(text))

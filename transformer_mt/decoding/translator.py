@@ -20,7 +20,6 @@ from transformer_mt.choices import SplitWhen
 from transformer_mt.data.batch_plan import batch_by_length
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.case_stage import CaseStage
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (
     UNKNOWN_MODEL,
@@ -32,10 +31,10 @@ from transformer_mt.decoding.interface import (
     ModelProvenance,
     WordAlignment,
 )
-from transformer_mt.decoding.line_division import LineDivider
 from transformer_mt.decoding.review import Job, ReviewPolicy, SearchOptions, find_faults, review
 from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
-from transformer_mt.decoding.text_stages import MakeStages, PreparedText, TextStage
+from transformer_mt.decoding.sentence_splitting import LineDivider
+from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
 

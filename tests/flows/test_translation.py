@@ -1,0 +1,81 @@
+"""Loading of a translator, and that a score is the score of what `tmt translate` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sacrebleu
+from helpers import Tmt, assert_succeeded, load_plain
+
+from transformer_mt import load_translator
+
+LINES = ["one two. Three four. five six", "six. eight one two", "three", "", "two three. One. six eight four"]
+REFERENCES = [
+    "eins zwei. Drei vier. fünf sechs",
+    "sechs. acht eins zwei",
+    "drei",
+    "",
+    "zwei drei. Eins. sechs acht vier",
+]
+
+
+@pytest.fixture
+def run_of_short_sentences(run_copy: Path) -> Path:
+    """A run whose record says that it was trained on single sentences."""
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    sizes = {"p95": 20, "p999": 20}
+    record["lengths"] = {"tokens": sizes, "sentences": {"p95": 1, "p999": 1}, "ratio": 1.0, "spread": 1.0}
+    (run_copy / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return run_copy
+
+
+def test_a_score_is_that_of_the_translations(run_of_short_sentences: Path, tmt: Tmt) -> None:
+    run = run_of_short_sentences
+    for name, lines in (("f.en", LINES), ("f.de", REFERENCES)):
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    found = json.loads(
+        assert_succeeded(tmt("evaluate", run, "--src", "f.en", "--ref", "f.de", "--output", "g", "--json"))
+    )
+    assert_succeeded(tmt("translate", run, "--input", "f.en", "--output", "h"))
+    translations = Path("h").read_text(encoding="utf-8")
+    assert Path("g").read_text(encoding="utf-8") == translations
+    assert translations.split("\n")[:-1] != load_plain(run).translate(LINES), "lines are divided"
+    score = sacrebleu.corpus_bleu(translations.split("\n")[:-1], [REFERENCES]).score
+    assert found["test_sets"]["f.en"]["metrics"]["bleu"]["value"] == pytest.approx(score)
+    assert found["engine"] == "torch"
+
+
+def test_a_translator_divides_lines_as_the_command_does(run_of_short_sentences: Path, tmt: Tmt) -> None:
+    expected = assert_succeeded(tmt("translate", run_of_short_sentences, *LINES)).split("\n")[:-1]
+    assert load_translator(run_of_short_sentences).translate(LINES) == expected
+
+
+CODE = """
+import os, signal, sys
+import torch
+
+torch.set_num_threads(1)
+
+def describe():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)]
+    return torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled(), dict(os.environ), handlers
+
+before = describe()
+import transformer_mt.cli.main
+from transformer_mt import LoadOptions, load_translator
+
+for engine in ("torch", "auto"):
+    translator = load_translator(sys.argv[1], LoadOptions(device="cpu", threads=2), engine=engine)
+    translator.n_best(["one two"], alignments=True)
+assert describe() == before
+"""
+
+
+def test_a_process_of_the_user_is_not_configured(run_copy: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
+    subprocess.run([sys.executable, "-c", CODE, run_copy], check=True, env=environment)
