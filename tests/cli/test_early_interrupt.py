@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -65,19 +64,17 @@ def test_a_signal_while_data_is_read_leaves_no_temporary_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = (tiny / "tiny.yaml").read_text(encoding="utf-8")
-    Path("x.yaml").write_text(text.replace("train.en", "pipe.en"), encoding="utf-8")
+    Path("x.yaml").write_text(text.replace("train.", "long."), encoding="utf-8")
     for path in tiny.glob("*.??"):
         (tmp_path / path.name).symlink_to(path)
-    os.mkfifo("pipe.en")
+    for language in ("en", "de"):
+        Path(f"long.{language}").write_text("".join(f"line {n}\n" for n in range(1_000_000)), encoding="utf-8")
     process = start(*(["train", "--config"] if command == "train" else ["prepare"]), "x.yaml")
-    with Path("pipe.en").open("w", encoding="utf-8") as pipe:  # waits until the command reads
-        pipe.write("one\n")
-        pipe.flush()
-        while not [*tmp_path.rglob("*.tmp")]:
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+    while not [*tmp_path.rglob("*.tmp")]:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number and "Traceback" not in errors
     assert ("stopped before the first step or after the last one; no step is lost\n" in errors) == (command == "train")
     assert not [*tmp_path.rglob("*.tmp")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,13 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training.trainer import CheckpointWriter, Trainer, copy_to_host
+from transformer_mt.training.trainer import CheckpointWriter, Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
 
 
 def fail() -> None:
     raise UserError("disk full")
-
-
-def test_writes_run_one_at_a_time_and_in_order() -> None:
-    done, may_write = list[int](), threading.Event()
-    with CheckpointWriter() as writer:
-        writer.submit(lambda: (may_write.wait(), done.append(1))[1])
-        assert not done
-        threading.Timer(0.05, may_write.set).start()
-        writer.submit(lambda: done.append(2))  # waits for the first
-        assert done[0] == 1
-    assert done == [1, 2]
 
 
 @pytest.mark.parametrize("surface", [CheckpointWriter.wait, lambda writer: writer.submit(lambda: None)])
@@ -44,27 +32,6 @@ def test_error_of_a_write_is_raised_once(surface: Callable[[CheckpointWriter], N
         with pytest.raises(UserError, match="disk full"):
             surface(writer)
         writer.wait()
-
-
-def test_raise_error_does_not_wait() -> None:
-    may_write = threading.Event()
-    with CheckpointWriter() as writer:
-        writer.submit(lambda: (may_write.wait(), fail())[1])
-        writer.raise_error()
-        may_write.set()
-        with pytest.raises(UserError, match="disk full"):
-            while True:
-                writer.raise_error()
-                time.sleep(0.001)
-
-
-def test_copy_shares_no_tensor() -> None:
-    values: dict[str, Any] = {"a": [torch.zeros(2), {0: torch.zeros(3), "n": 1}], "b": None, "c": (1, 2)}
-    copied = copy_to_host(values)
-    values["a"][0].fill_(1)
-    values["a"][1][0].fill_(1)
-    assert not copied["a"][0].any() and not copied["a"][1][0].any()
-    assert (copied["a"][1]["n"], copied["b"], copied["c"]) == (1, None, (1, 2))
 
 
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])

@@ -11,11 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels, transformer
+from transformer_mt.model import transformer
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import compute_losses, cut_off, loss, run_two_passes
-from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
@@ -110,7 +108,7 @@ def test_half_precision_is_close_to_fp32(pad: int, kind: Kind, dtype: torch.dtyp
 
 
 @LOSSES
-@pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
+@pytest.mark.parametrize("rows", [0, 2, 100])
 def test_chunk_size_changes_nothing(kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
     problem = make_problem(13)
@@ -119,20 +117,6 @@ def test_chunk_size_changes_nothing(kind: Kind, rows: int, monkeypatch: pytest.M
     torch.testing.assert_close(
         gradients(3 * ours.total, problem), gradients(3 * theirs.total, problem), rtol=1e-4, atol=1e-5
     )
-
-
-@LOSSES
-@pytest.mark.parametrize("rows", [1, 4, 9, 100])
-def test_padded_rows_do_not_count(kind: Kind, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
-    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
-    problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
-    for per_octave in (1, 8):
-        monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)
-        with torch.autocast("cpu", torch.bfloat16):
-            total, nll, consistency = compute(problem, 13, kind)
-        results.append((total.detach(), nll, consistency, *gradients(total, problem)))
-    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])
@@ -300,19 +284,6 @@ def test_source_end_and_target_start_are_never_cut_off(make_model: MakeModel, mo
     src, tgt_in = kept
     assert src.nonzero().tolist() == [[row, row] for row in range(7)]
     assert tgt_in.nonzero().tolist() == [[row, 0] for row in range(8)]
-
-
-@LOSSES
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_seed_determines_the_result(make_model: MakeModel, kind: Kind, precision: Literal["fp32", "bf16"]) -> None:
-    model, batch, machine = make_model().train(), ragged(), Machine(torch.device("cpu"), precision, 1)
-    config, runs = LossConfig(consistency=kind), list[list[Tensor]]()
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        result = loss_and_gradients(model, batch, machine=machine, loss=config)
-        runs.append([*result.losses.values(), *result.gradients])
-    assert all(map(torch.equal, runs[0], runs[1]))
-    assert not all(map(torch.equal, runs[0], runs[2]))
 
 
 def test_default_alpha_is_that_of_the_papers(make_model: MakeModel) -> None:

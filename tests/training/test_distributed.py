@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import LONG_TEST, Tmt, assert_user_error, read_folder
+from helpers import LONG_TEST, Tmt, assert_user_error
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -191,27 +189,6 @@ Prefetcher.take = take_or_nothing
 """
 
 
-OWN_CACHE = """
-import os, sys
-sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
-"""
-
-
-@LONG_TEST
-def test_nodes_may_read_the_prepared_data_from_local_disks(tiny: Path) -> None:
-    """Rank 1 has a copy of the cache of rank 0, which it does not change."""
-    settings = ("precision=fp32", "data.filters=[length, duplicate]")
-    prepare = [sys.executable, "-m", "transformer_mt", "prepare", "tiny.yaml", "name=own-disks", *SETTINGS]
-    subprocess.run([*prepare, *settings, "data.cache_dir=disk-0"], cwd=tiny, check=True)
-    shutil.copytree(tiny / "disk-0", tiny / "disk-1")
-    before = read_folder(tiny / "disk-1")
-    train(tiny, 2, "name=own-disks", *settings, patch=OWN_CACHE)
-    assert read_folder(tiny / "disk-1") == before
-    train(tiny, 2, "name=shared-disk", *settings)
-    found, expected = weights(tiny, "own-disks"), weights(tiny, "shared-disk")
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-
-
 def test_a_rank_without_batches_takes_part(tiny: Path) -> None:
     """Rank 0 has the batches 0 and 2 of each step."""
     train(tiny, 2, "name=idle", "precision=fp32", patch=NO_BATCHES_FOR_RANK_1)
@@ -273,41 +250,14 @@ def read(path: Path) -> str:
 
 
 SLOW = """
-import os, time
+import time
 from transformer_mt.training.trainer import Trainer
 take_step = Trainer.take_step
 def take_slow_step(*arguments, **options):
-    time.sleep(1 if os.path.exists("wait") else 0.1)
+    time.sleep(0.1)
     return take_step(*arguments, **options)
 Trainer.take_step = take_slow_step
 """
-
-
-def steps(folder: Path, name: str) -> list[int]:
-    paths = (folder / "runs" / name / "checkpoints").glob("step-*")
-    return sorted(int(path.name.partition("-")[2]) for path in paths)
-
-
-def kill_node(launcher: subprocess.Popen[bytes]) -> None:
-    """Kill a launcher and its processes, as if a machine lost its power."""
-    found = [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_child(path, launcher.pid)]
-    launcher.kill()
-    for process in found:
-        os.kill(process, signal.SIGKILL)
-    launcher.wait()
-
-
-def accepts_connections(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_for_step(folder: Path, name: str, step: int, launcher: subprocess.Popen[Any]) -> None:
-    """Wait until a training has saved a step, for at most two minutes."""
-    deadline = time.monotonic() + 120
-    while max(steps(folder, name), default=0) < step:
-        assert launcher.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_death_of_rank_0_ends_the_others_with_a_message(tiny: Path) -> None:
@@ -332,57 +282,6 @@ def test_training_is_bit_identical_after_a_process_dies_and_torchrun_restarts_al
     assert log.count("resuming after step") == 1
     found, expected = weights(tiny, "disturbed"), weights(tiny, "undisturbed")
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-
-
-@LONG_TEST
-def test_an_elastic_job_continues_after_the_loss_and_the_start_of_a_node(tiny: Path) -> None:
-    """Each node has one process. Steps have the same batches with one node and with two."""
-    settings = ("precision=fp32", "optimizer.eps=1e-3", "train.save_every=1", "train.max_steps=150")
-    settings += ("validation.every=200",)
-    (tiny / "slow.py").write_text(f"{SLOW}\nfrom transformer_mt.cli.main import main\nmain()\n", "utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def start_node(name: str) -> subprocess.Popen[bytes]:
-        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=elastic"]
-        limits = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-conf=last_call_timeout=5"]
-        program = ["slow.py", *SHARED, "name=elastic", *settings]
-        with (tiny / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *rendezvous, *limits, *program],
-                cwd=tiny,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-                stderr=log,
-            )
-
-    def read_log(name: str) -> str:
-        return (tiny / f"{name}.log").read_text(encoding="utf-8")
-
-    first = start_node("first")
-    nodes = [first]
-    try:
-        while not accepts_connections(port):  # the first node runs the rendezvous
-            time.sleep(0.1)
-        nodes.append(start_node("second"))
-        wait_for_step(tiny, "elastic", 3, first)
-        assert "processes 2" in read_log("first") + read_log("second")
-        (tiny / "wait").touch()  # the training must not end before another node has come
-        kill_node(nodes[1])
-        time.sleep(20)  # torchrun counts a dead node for 15 seconds
-        wait_for_step(tiny, "elastic", max(steps(tiny, "elastic")) + 5, first)
-        nodes.append(start_node("third"))
-        deadline = time.monotonic() + 100
-        while (log := read_log("first") + read_log("third")).count("resuming after step") < 2:  # alone, and with it
-            assert first.poll() is None and time.monotonic() < deadline, log
-            time.sleep(0.2)
-        (tiny / "wait").unlink()
-        assert first.wait(200) == 0, read_log("first")
-    finally:
-        for node in nodes:
-            kill_node(node)
-    train(tiny, 1, "name=steady", *settings)
-    assert_close(weights(tiny, "elastic"), weights(tiny, "steady"))
 
 
 def test_signal_to_one_process_saves_and_stops_all(tiny: Path) -> None:
@@ -486,22 +385,6 @@ distributed.CPU_GROUP_TIMEOUT, encoding.encode_shard = timedelta(seconds=15), en
 """
     log = train(tiny, 2, "name=slow-data", "data.cache_dir=runs/slow-cache", "train.max_steps=1", patch=patch)
     assert "training ended: train.max_steps 1 reached" in log
-
-
-def test_ranks_end_when_rank_0_is_killed_while_it_prepares_the_data(tiny: Path) -> None:
-    patch = """
-import os, signal, time
-from transformer_mt.data import encoding
-
-def die(*arguments):
-    time.sleep(3)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-encoding.encode_shard = die
-"""
-    job = launch(tiny, 2, "name=killed-data", "data.cache_dir=runs/killed-cache", patch=patch)
-    job.communicate(timeout=60)
-    assert job.returncode != 0
 
 
 @LONG_TEST

@@ -79,36 +79,3 @@ def test_raw_weights_return_in_place_after_an_exception(make_model: MakeModel) -
         raise ZeroDivisionError
     assert_equal(weights(model), raw)
     assert addresses == [parameter.data_ptr() for parameter in model.parameters()]
-
-
-def test_model_computes_with_the_averaged_weights(make_model: MakeModel) -> None:
-    """The model caches nothing that depends on its previous weights."""
-    model = make_model(rough=0.3)
-    ema = ExponentialMovingAverage(model, 0.9)
-    train(model, ema, range(1, 5))
-    src, tgt = torch.randint(1, 23, (2, 5)), torch.randint(1, 23, (2, 4))
-    before = model(src, tgt)
-    with ema.average_parameters():
-        inside, twin = model(src, tgt), make_model()
-        twin.load_state_dict(model.state_dict())
-        assert torch.equal(inside, twin(src, tgt))
-        assert not torch.allclose(inside, before)
-    assert torch.equal(model(src, tgt), before)
-
-
-def test_resumed_average_equals_an_uninterrupted_one(make_model: MakeModel) -> None:
-    """A checkpoint holds the average as the weights, and the raw weights in the training state."""
-    model = make_model(rough=0.3)
-    ema = ExponentialMovingAverage(model, 0.9)
-    train(model, ema, range(1, 5))
-    with ema.average_parameters() as yielded:
-        saved, raw = weights(model), {name: weight.clone() for name, weight in yielded.items()}
-    resumed_model = make_model()
-    resumed = ExponentialMovingAverage(resumed_model, 0.9)
-    resumed_model.load_state_dict(saved, strict=False)
-    resumed.load_raw_weights(raw)
-    for each, its_ema in ((model, ema), (resumed_model, resumed)):
-        torch.manual_seed(5)
-        train(each, its_ema, range(5, 9))
-    assert_equal(weights(resumed_model), weights(model))
-    assert_equal(resumed.shadow, ema.shadow)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model import cpu_kernels, transformer
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine
 from transformer_mt.training.loss import compute_losses, explicit_cross_entropy, loss
-from transformer_mt.training.train_step import loss_and_gradients
 from transformer_mt.training.training_config import LossConfig
 
 MakeModel = Callable[..., Transformer]
@@ -89,7 +86,7 @@ def test_loss_and_gradient_equal_torch(cross_entropy: CrossEntropy, pad: int, sm
 
 
 @PADS
-@pytest.mark.parametrize("rows", [0, 1, 2, 4, 100])
+@pytest.mark.parametrize("rows", [0, 2, 100])
 def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
@@ -166,32 +163,6 @@ def test_label_of_probability_0_has_a_finite_loss_and_a_gradient(precision: str)
     torch.testing.assert_close(gradients(loss, problem)[0], expected)
 
 
-def test_no_grad_computes_no_gradient() -> None:
-    problem = make_problem(0)
-    with torch.no_grad():
-        loss, _ = chunked(problem, 0, 0.1)
-    assert not loss.requires_grad
-    assert_near(loss, oracle(problem, 0, 0.1))
-
-
-@PADS
-@SMOOTHINGS
-def test_target_distribution_of_each_label(pad: int, smoothing: float) -> None:
-    """Trap 20. With an identity as weight, it is the softmax minus the gradient."""
-    logits, labels = torch.randn(1, V, V, requires_grad=True), torch.arange(V)[None]
-    losses = loss(logits, torch.eye(V), labels, pad, LossConfig(label_smoothing=smoothing), V - 1)
-    (gradient,) = torch.autograd.grad(losses["loss"], logits)
-    without_pad = logits.detach().clone()
-    without_pad[..., pad] = -math.inf
-    masses = (without_pad.softmax(-1) - gradient)[0]
-    for label in set(range(V)) - {pad}:
-        wanted = torch.full((V,), smoothing / (V - 1))
-        wanted[label] += 1 - smoothing
-        wanted[pad] = 0.0
-        torch.testing.assert_close(masses[label], wanted)
-    assert torch.all(gradient[0, pad] == 0)
-
-
 @PADS
 def test_pad_logit_has_no_influence_and_no_gradient(pad: int) -> None:
     """Trap 20."""
@@ -259,29 +230,3 @@ def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int
     loss = compute_losses(model, batch, LossConfig())["loss"]
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
     assert_near(loss, oracle(problem, pads[1], 0.1))
-
-
-class NoSynchronisation(TorchDispatchMode):
-    """Fails on operations that wait for a GPU: reading values, shapes that depend on values, and copies of lists."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in ("nonzero", "masked_select", "_local_scalar_dense")
-        assert name != "lift_fresh" or args[0].dim() == 0
-        assert not name.startswith("index") or not any(index.dtype == torch.bool for index in tensors(args[1]))
-        return func(*args, **(kwargs or {}))
-
-
-def tensors(values: Any) -> list[Tensor]:
-    return [value for value in values if isinstance(value, Tensor)] if isinstance(values, list | tuple) else []
-
-
-@pytest.mark.parametrize("consistency", ["none", "simcut", "rdrop"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_gradients_do_not_synchronise(
-    make_model: MakeModel, precision: Literal["fp32", "bf16"], consistency: Literal["none", "simcut", "rdrop"]
-) -> None:
-    model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
-    loss = LossConfig(consistency=consistency)
-    with NoSynchronisation():
-        loss_and_gradients(model, batch, machine=machine, loss=loss)

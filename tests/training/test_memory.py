@@ -6,12 +6,11 @@ import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
+from helpers import assert_succeeded
 
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream
@@ -19,10 +18,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.flows import train as pipeline
-from transformer_mt.flows.configuration import Config
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.training_config import LossConfig
@@ -134,11 +130,12 @@ def test_prediction_raises_other_errors(make_stream: MakeStream) -> None:
 
 @pytest.mark.parametrize("runs_out", [False, True])
 def test_trials_change_no_weight_and_no_random_number(
-    runs_out: bool, make_stream: MakeStream, small_tokenizers: TokenizerPair
+    runs_out: bool, make_stream: MakeStream, small_tokenizers: TokenizerPair, make_model: Callable[..., Transformer]
 ) -> None:
     def train(with_trial: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        model = make_model(small_tokenizers)
+        src, tgt = small_tokenizers.src, small_tokenizers.tgt
+        model = make_model(vocab=(src.vocab_size, tgt.vocab_size), pad=(src.pad_id, tgt.pad_id)).train()
         rng_state = torch.get_rng_state()
 
         def try_batch(batch: Batch) -> None:
@@ -161,25 +158,17 @@ def test_trials_change_no_weight_and_no_random_number(
     assert all(map(torch.equal, train(with_trial=True), train(with_trial=False)))
 
 
-def make_model(tokenizers: TokenizerPair) -> Transformer:
-    from transformer_mt.model.model_config import ModelConfig
-
-    one = {"n_layers": 1}
-    sizes: dict[str, Any] = {"d_model": 16, "d_ff": 32, "n_heads": 2, "encoder": one, "decoder": one}
-    return Transformer(ModelConfig.model_validate(sizes), tokenizers.src, tokenizers.tgt).train()
-
-
 # --- batches.tokens: auto ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [700, 4001, 16_000])
+@pytest.mark.parametrize("limit", [700, 4001])
 def test_largest_batch_size_fits_and_a_sixteenth_more_does_not(make_stream: MakeStream, limit: int) -> None:
     tokens = memory.find_largest_that_fits(fits(make_stream, Device(limit)), 64, 2**18)
     assert most_cells(make_stream(tokens)) <= limit
     assert most_cells(make_stream(tokens + tokens // 16 + 64)) > limit
 
 
-@pytest.mark.parametrize("limit", [64, 65, 100, 127, 128, 129, 999, 1000])
+@pytest.mark.parametrize("limit", [64, 127, 128, 999, 1000])
 def test_search_stays_within_its_bounds(limit: int) -> None:
     tried: list[int] = []
 
@@ -228,43 +217,13 @@ def test_auto_is_4096_without_a_cuda_gpu(device: str, make_stream: MakeStream) -
     assert memory.choose_batch_tokens(make_stream, try_batch, torch.device(device)) == 4096
 
 
-@pytest.mark.slow
-def test_resumed_run_keeps_the_resolved_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run with that number in place of `auto` has the same weights."""
-    lines = [f"line {' '.join(str(i))} goes in\n" for i in range(400)]
-    for name in ("t.en", "t.de"):
-        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
-
-    def train(name: str, steps: int, tokens: int | str) -> dict[str, torch.Tensor]:
-        one = {"n_layers": 1}
-        config: dict[str, Any] = {
-            "name": name,
-            "runs_dir": str(tmp_path),
-            "threads": 1,
-            "data": {
-                "src_lang": "en",
-                "tgt_lang": "de",
-                "train": {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")},
-                "cache_dir": str(tmp_path / "cache"),
-            },
-            "tokenizer": {"vocab_size": 300},
-            "batches": {"tokens": tokens},
-            "model": {"d_model": 16, "d_ff": 32, "n_heads": 2, "encoder": one, "decoder": one},
-            "train": {"max_steps": steps},
-            "decoding": {"max_length_factor": 0, "max_length_offset": 3},
-        }
-        pipeline.train(Config.model_validate(config))
-        return safetensors.torch.load_file(
-            RunFolder(tmp_path / name).find_checkpoint("last").path / "model.safetensors"
-        )
+def test_resumed_run_keeps_the_resolved_batch_size(run_copy: Path, tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(steps: int) -> int | str:
+        command = ("train", "--config", "tiny.yaml", "name=auto", "batches.tokens=auto", "data.test={}")
+        assert_succeeded(tmt(*command, f"train.max_steps={steps}"))
+        return configuration.load(run_copy.parent / "auto" / "config.yaml").batches.tokens
 
     monkeypatch.setattr(memory, "CPU_TOKENS", 320)
-    train("auto", 1, "auto")
-    found = configuration.load(tmp_path / "auto" / "config.yaml").batches.tokens
-    assert found == 320
+    assert resolve(1) == 320
     monkeypatch.setattr(memory, "CPU_TOKENS", 999)  # would be used if `auto` were resolved again
-    resumed = train("auto", 3, "auto")
-    assert configuration.load(tmp_path / "auto" / "config.yaml").batches.tokens == found
-    given = train("given", 3, found)
-    assert resumed.keys() == given.keys()
-    assert all(torch.equal(resumed[name], given[name]) for name in given)
+    assert resolve(2) == 320

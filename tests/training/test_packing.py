@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.flows.resolve import can_pack
 from transformer_mt.model.attention import causal_mask
-from transformer_mt.model.cuda_kernels import packed_attention
 from transformer_mt.model.packing import PackedMask, Packing
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
@@ -137,35 +134,6 @@ def test_mask_shows_only_the_own_sentence_and_if_causal_only_the_past() -> None:
     assert torch.equal(causal, expected.bool())
 
 
-class GradientStrides(TorchDispatchMode):
-    """Collect the strides of the gradients that the attention kernel returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.strides: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._efficient_attention_backward.default:
-            self.strides.update(gradient.stride() for gradient in result[:3])
-        return result
-
-
-@pytest.mark.parametrize("n_groups", [4, 2])
-@pytest.mark.parametrize("heads_first", [False, True])
-def test_gradients_of_the_kernel_have_the_strides_that_the_compiler_expects(n_groups: int, heads_first: bool) -> None:
-    """The kernel returns contiguous gradients; for other strides of its input, the compiler would expect others."""
-    packing = Packing.from_lengths([3, 70, 1, 12]).map_tensors(lambda tensor: tensor.to("meta"))
-    inputs: list[Tensor] = []
-    for n_heads in (4, n_groups, n_groups):
-        shape = (1, n_heads, 86, 16) if heads_first else (1, 86, n_heads, 16)
-        x = torch.randn(shape, device="meta", requires_grad=True)
-        inputs.append(x if heads_first else x.transpose(1, 2))
-    with GradientStrides() as found:
-        packed_attention(inputs[0], inputs[1], inputs[2], PackedMask(packing, packing)).sum().backward()
-    assert found.strides == {(86 * 4 * 16, 4 * 16, 16, 1)}
-
-
 def test_passes_have_no_more_positions_than_the_limit(batches: list[Batch], small_tokenizers) -> None:
     pad, sizes = small_tokenizers.tgt.pad_id, [batch.n_padded for batch in batches]
 
@@ -194,16 +162,6 @@ def test_batches_are_packed_only_where_the_kernel_runs(make_matching_model) -> N
     assert not can_pack(wide, "none", torch.device("cpu"))
     assert not can_pack(wide, "rdrop", cuda)
     assert not can_pack(narrow, "none", cuda)
-
-
-def test_all_tensors_of_a_packed_batch_move(batches, make_matching_model) -> None:
-    packed = pack_all(make_matching_model(), batches)
-    moved = packed.to(torch.device("meta"))
-    assert isinstance(moved, PackedBatch)
-    tensors: list[Tensor] = [moved.src, moved.tgt_in, moved.labels]
-    for packing in moved.packings:
-        tensors += [packing.offsets, packing.positions]
-    assert all(tensor.is_meta for tensor in tensors)
 
 
 def test_training_with_packed_batches_has_the_same_result(run_copy, tmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,29 +62,6 @@ def train(make_model: Callable[..., Transformer], steps: list[list[Batch]]) -> C
     return train
 
 
-class CountingCapture:
-    """A capture that counts graphs and their replays."""
-
-    def __init__(self) -> None:
-        self.n_graphs = self.n_replays = 0
-
-    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
-        replay = record(run)
-        self.n_graphs += 1
-
-        def count_and_replay() -> None:
-            self.n_replays += 1
-            replay()
-
-        return count_and_replay
-
-
-def test_replays_equal_passes_to_the_bit(train: Callable[..., Any]) -> None:
-    capture = CountingCapture()
-    torch.testing.assert_close(train(capture), train(None), rtol=0, atol=0)
-    assert (capture.n_graphs, capture.n_replays) == (1, 4), "the check, and all batches but the first one"
-
-
 def replay_other_random_numbers(run: Callable[[], None]) -> Callable[[], None]:
     replay = record(run)
 

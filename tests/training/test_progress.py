@@ -16,13 +16,10 @@ from transformer_mt.training.training_config import Interval, TrainConfig, Valid
     ("written", "read"),
     [
         ("500", "500 steps"),
-        (500, "500 steps"),
         ("1", "1 step"),
-        ("1 steps", "1 step"),
         ("2 step", "2 steps"),
         ("1_000 steps", "1000 steps"),
         (" 1 epoch ", "1 epoch"),
-        ("3epochs", "3 epochs"),
     ],
 )
 def test_interval_is_normalised(written: object, read: str) -> None:
@@ -31,7 +28,7 @@ def test_interval_is_normalised(written: object, read: str) -> None:
     assert adapter.validate_python(read) == read
 
 
-@pytest.mark.parametrize("written", ["0", "-1", "1.5", "1e3", "steps", "1 hour", "1 epoch 2", "", None, True])
+@pytest.mark.parametrize("written", ["0", "1.5", "1 hour", "1 epoch 2", None])
 def test_invalid_interval_is_refused(written: object) -> None:
     with pytest.raises(ValidationError, match="neither a number of steps"):
         TypeAdapter[str](Interval).validate_python(written)
@@ -42,14 +39,10 @@ def test_invalid_interval_is_refused(written: object) -> None:
     [
         (None, 10, 0, 1, False),
         ("1 step", 7, 0, 0, True),
-        ("5 steps", 10, 0, 0, True),
         ("5 steps", 11, 0, 1, False),
         ("1000 steps", 1000, 0, 0, True),
-        ("1 epoch", 10, 0, 0, False),
         ("1 epoch", 10, 0, 1, True),
-        ("1 epoch", 10, 3, 3, False),
         ("2 epochs", 10, 0, 1, False),
-        ("2 epochs", 10, 1, 2, True),
         ("2 epochs", 10, 1, 4, True),  # a step that is longer than an epoch
         ("3 epochs", 10, 3, 5, False),
     ],
@@ -64,10 +57,8 @@ def test_milestone_ends_an_interval(interval: str | None, step: int, before: int
 @pytest.mark.parametrize(
     ("metric", "scores", "best_step", "without_improvement"),
     [
-        ("bleu", [1.0, 2.0, 3.0], 3, 0),
         ("bleu", [nan, 5.0, 4.0, 4.0], 2, 2),
         ("bleu", [5.0, 5.0, 6.0, nan], 3, 1),
-        ("loss", [3.0, 2.0, 1.0], 3, 0),
         ("loss", [nan, 5.0, 6.0, 4.0, 4.0], 4, 1),
         ("loss", [nan, nan], 1, 1),
     ],

@@ -15,16 +15,12 @@ from transformer_mt.training.schedule import Schedule, ScheduleConfig, make_sche
 D_MODEL = 512
 FALLING = [
     {"kind": "noam", "warmup_steps": 4000},
-    {"kind": "noam", "warmup_steps": 7, "factor": 2.0},
     {"kind": "inverse_sqrt", "warmup_steps": 1000, "peak": 2e-3},
     {"kind": "inverse_sqrt", "warmup_steps": 1, "peak": 0.5},
 ]
 ENDING = [
-    {"kind": "cosine", "warmup_steps": 1, "total_steps": 50, "peak": 0.5},
     {"kind": "cosine", "warmup_steps": 10, "total_steps": 90, "peak": 2e-3, "final": 0.1},
-    {"kind": "linear", "warmup_steps": 10, "total_steps": 11, "peak": 2e-3},
     {"kind": "linear", "warmup_steps": 10, "total_steps": 90, "peak": 2e-3, "final": 0.1},
-    {"kind": "wsd", "warmup_steps": 10, "total_steps": 100, "decay_steps": 20, "peak": 2e-3},
     {"kind": "wsd", "warmup_steps": 10, "total_steps": 40, "decay_steps": 30, "peak": 2e-3, "final": 0.25},
     {"kind": "wsd", "warmup_steps": 90, "total_steps": 100, "peak": 2e-3},  # a fifth is more than what is left
 ]
@@ -130,9 +126,7 @@ def test_curve_equals_the_schedulers_of_torch(kind: str, final: float) -> None:
     [
         ({}, None, "total_steps"),
         ({"warmup_steps": 100}, 100, "warmup_steps"),
-        ({"warmup_steps": 100, "total_steps": 99}, 1000, "warmup_steps"),
         ({}, 1001, None),
-        ({"warmup_steps": 100, "total_steps": 101}, 10, None),
         ({"total_steps": 5000}, None, None),
     ],
 )
@@ -152,12 +146,6 @@ def test_schedule_without_an_end_fits_every_run(kind: Any) -> None:
     config = ScheduleConfig(kind=kind, warmup_steps=100)
     assert not list(config.find_problems(50))
     assert config.with_end(50) == config
-
-
-def test_end_of_the_curve_is_set_once() -> None:
-    config = ScheduleConfig(kind="cosine").with_end(2000)
-    assert config.total_steps == 2000
-    assert config.with_end(3000) == config
 
 
 def test_wsd_decays_in_the_last_fifth_by_default() -> None:

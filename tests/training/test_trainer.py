@@ -17,7 +17,6 @@ import safetensors.torch
 import torch
 from helpers import load_plain
 
-from transformer_mt.data.batch_plan import BucketedBatches
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
@@ -155,19 +154,6 @@ def test_the_checkpoint_of_a_stop_is_not_recommended(here, tmt, poison) -> None:
     assert (done.returncode, "--checkpoint 4" in done.stderr) == (2, True), done.stderr
 
 
-def test_nan_score_is_never_the_best(here, tmt, monkeypatch) -> None:
-    call, scores = Validator.__call__, iter([float("nan"), 5.0, 6.0])
-
-    def first_nan(self: Validator) -> Any:
-        found = call(self)
-        return found._replace(scores={**found.scores, "loss": next(scores)})
-
-    monkeypatch.setattr(Validator, "__call__", first_nan)
-    done = tmt(*TRAIN)
-    assert done.returncode == 0, done.stderr
-    assert RunFolder(here / "runs" / "tiny").find_checkpoint("best").step == 8
-
-
 def test_signal_during_the_last_validation_stops_the_run(here, tmt, monkeypatch) -> None:
     call, times = Validator.__call__, iter(range(3))
 
@@ -251,18 +237,6 @@ def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:
     assert entries()[-1]["train/split_batches"] == 2
 
 
-def test_batches_are_planned_once(here, tmt, monkeypatch) -> None:
-    make, sizes = BucketedBatches.__init__, list[int]()
-
-    def watch(self: BucketedBatches, src_lengths: Any, tgt_lengths: Any, tokens: int) -> None:
-        sizes.append(len(src_lengths))
-        make(self, src_lengths, tgt_lengths, tokens)
-
-    monkeypatch.setattr(BucketedBatches, "__init__", watch)
-    assert tmt(*TRAIN, "train.max_steps=1").returncode == 0
-    assert sizes == [50, 8]  # training and validation
-
-
 def test_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
     def starve(*_: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
@@ -333,13 +307,6 @@ def test_each_setting_changes_the_weights(here, tmt) -> None:
     for number, setting in enumerate(SETTINGS):
         other = train(f"other{number}", setting)
         assert not all(torch.equal(weight, other[name]) for name, weight in plain.items()), setting
-
-
-def test_degenerate_output_is_warned_of_once_after_the_warm_up(here, tmt) -> None:
-    """So early, all translations are degenerate."""
-    done = tmt(*TRAIN, "validation.every=2", "schedule.warmup_steps=5")
-    warnings = [line for line in done.stderr.splitlines() if "warning: degenerate output" in line]
-    assert [line.split("  ")[0] for line in warnings] == ["step 6"]
 
 
 @pytest.mark.parametrize("kind", ["none", "simcut"])
