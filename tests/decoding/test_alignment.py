@@ -14,7 +14,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizers.tokenizer_config import NormalizationStep, TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.engine import TorchEngine, align, align_words, target_word_indices
+from transformer_mt.decoding.engine import TorchEngine, align_batch, align_words, target_word_indices
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
@@ -118,7 +118,7 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align(translator.torch_engine.models, pair, [source], [src_words], [target], layer) == [wanted]
+        assert align_batch(translator.torch_engine.models, pair, [source], [src_words], [target], layer) == [wanted]
 
 
 def test_alignment_is_valid_and_independent_of_the_batch(make_translator: Callable[..., Translator]) -> None:

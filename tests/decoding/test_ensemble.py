@@ -20,7 +20,7 @@ from helpers import load_plain
 from transformer_mt import Translator
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.engine import TorchEngine, align, check_compatible, load_model
+from transformer_mt.decoding.engine import TorchEngine, align_batch, check_compatible, load_model
 from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
@@ -148,7 +148,7 @@ def test_alignment_uses_mean_attention_of_the_members(
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.engine.align_words", lambda given, *_: linked.append(given))
-    align(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
+    align_batch(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
 

@@ -120,6 +120,10 @@ class DecodingConfig(Section):
         """Return whether texts go through stages before and after their translation."""
         return self.markup != "none" or self.glossary is not None
 
+    def without_stages(self) -> DecodingConfig:
+        """Return the options of the search alone."""
+        return self.with_options({"markup": "none", "glossary": None}) if self.needs_stages else self
+
     def with_term_beam(self) -> DecodingConfig:
         """Return the options of a search with required terms, with beams for several numbers of found terms."""
         return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})

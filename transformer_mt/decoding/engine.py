@@ -220,7 +220,9 @@ class TorchEngine:
         lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}
         for batch in batch_by_length(lengths, ALIGNMENT_BATCH_TOKENS):
             src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
-            alignments.update(zip(batch, align(self.models, self.tokenizers, src, words, tgt, layer), strict=True))
+            alignments.update(
+                zip(batch, align_batch(self.models, self.tokenizers, src, words, tgt, layer), strict=True)
+            )
         return [alignments[i] for i in range(len(pairs))]
 
 
@@ -245,7 +247,7 @@ def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
 # --- word alignment ---------------------------------------------------------------------------------------------------
 
 
-def align(
+def align_batch(
     models: Sequence[Transformer],
     tokenizers: TokenizerPair,
     sources: list[list[int]],

@@ -17,7 +17,7 @@ from transformer_mt.decoding.segments import Segment, Translation, join_translat
 from transformer_mt.decoding.sentence_splitting import CountTokens
 
 MAX_ROUNDS = 3
-SearchOptions = Mapping[str, object]
+DecodingChanges = Mapping[str, object]
 """Keys of section `decoding` with other values."""
 
 
@@ -45,7 +45,7 @@ class ReviewPolicy(Protocol):
         """Return the faults of the translation of a text with letters."""
         ...
 
-    def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> SearchOptions | None:
+    def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
         """Return the options of another search; None: do not search again."""
         ...
 
@@ -75,7 +75,7 @@ class Job:
             self.best, self.faults = candidate, found
 
 
-Search = Callable[[Sequence[tuple[int, Segment]], SearchOptions], list[list[Translation]]]
+Search = Callable[[Sequence[tuple[int, Segment]], DecodingChanges], list[list[Translation]]]
 """Translates segments, each with the index of its line, with other options, and returns their n-best lists."""
 
 

@@ -31,7 +31,7 @@ from transformer_mt.decoding.interface import (
     ModelProvenance,
     WordAlignment,
 )
-from transformer_mt.decoding.review import Job, ReviewPolicy, SearchOptions, find_faults, review
+from transformer_mt.decoding.review import DecodingChanges, Job, ReviewPolicy, find_faults, review
 from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
 from transformer_mt.decoding.sentence_splitting import LineDivider
 from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
@@ -332,7 +332,7 @@ class Translator:
             pairs = zip(prepared, prefixes, strict=True)
             texts = [each.prepare_prefix(prefix.rstrip()) for each, prefix in pairs]
             prefix_ids = self._encode_prefixes(texts, line_numbers)
-        hypotheses = self._search(prepared, sources, line_numbers, prefix_ids, scores, on_batch, is_cancelled)
+        hypotheses = self._search_ids(prepared, sources, line_numbers, prefix_ids, scores, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
 
@@ -350,7 +350,7 @@ class Translator:
                 )
         return encoded
 
-    def _search(
+    def _search_ids(
         self,
         prepared: Sequence[PreparedText],
         sources: list[list[int]],
@@ -534,7 +534,7 @@ class _LineSearch:
             if on_batch is not None:
                 on_batch(done * len(lines) // len(rows))
 
-        found = self._search(
+        found = self._search_parts(
             self.translator,
             [(i, part.strip() if len(part_lists[i]) > 1 else part) for i, part in rows],
             numbers,
@@ -583,7 +583,7 @@ class _LineSearch:
                 known[i] = given
         return known
 
-    def _search(
+    def _search_parts(
         self,
         translator: Translator,
         segments: Sequence[tuple[int, Segment]],
@@ -641,8 +641,10 @@ class _LineSearch:
                 )
         return reviewed
 
-    def _search_again(self, segments: Sequence[tuple[int, Segment]], options: SearchOptions) -> list[list[Translation]]:
-        return self._search(
+    def _search_again(
+        self, segments: Sequence[tuple[int, Segment]], options: DecodingChanges
+    ) -> list[list[Translation]]:
+        return self._search_parts(
             self.translator.with_options(options),
             [(i, segment.strip()) for i, segment in segments],
             [self.line_numbers[i] for i, _ in segments],

@@ -77,9 +77,9 @@ class LossScale:
 class BatchLoss(nn.Module):
     """Model and loss as one module, which `DistributedDataParallel` can wrap whether or not weights are tied."""
 
-    def __init__(self, model: Transformer, loss: LossConfig, machine: Machine) -> None:
+    def __init__(self, model: Transformer, config: LossConfig, machine: Machine) -> None:
         super().__init__()
-        self.model, self.loss, self.machine = model, loss, machine
+        self.model, self.config, self.machine = model, config, machine
         is_cast = machine.device.type == "cuda" and machine.precision != "fp32" and not model.is_compiled
         self.cast_weights = WeightCast((model.encoder, model.decoder), machine.dtype) if is_cast else nullcontext
 
@@ -88,7 +88,7 @@ class BatchLoss(nn.Module):
         if batch is None:
             return {"loss": torch.stack([parameter.flatten()[:0].sum() for parameter in self.parameters()]).sum()}
         with self.cast_weights(), self.machine.autocast():
-            return compute_losses(self.model, batch.to(self.machine.device), self.loss)
+            return compute_losses(self.model, batch.to(self.machine.device), self.config)
 
 
 class TrainStep:

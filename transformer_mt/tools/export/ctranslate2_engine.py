@@ -295,7 +295,7 @@ class CombinedEngine:
 
         Markup and a glossary concern the texts. The search knows them only by the constraints.
         """
-        plain = config.with_options({"markup": "none", "glossary": None}) if config.needs_stages else config
+        plain = config.without_stages()
         if constraints is None and not any(find_unsupported_search_keys(plain)):
             return self.fast.search(sources, plain, line_numbers, prefixes, is_cancelled, scores=scores)
         return self.as_torch().search(sources, config, line_numbers, prefixes, is_cancelled, constraints)

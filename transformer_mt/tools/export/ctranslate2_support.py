@@ -90,7 +90,7 @@ def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: boo
         return "--ensemble: CTranslate2 translates with one model"
     if precision not in ("auto", "fp32"):
         return f"--precision {precision}: CTranslate2 computes a run in fp32"
-    for key, reason in find_unsupported_search_keys(config.with_options({"markup": "none", "glossary": None})):
+    for key, reason in find_unsupported_search_keys(config.without_stages()):
         return f"decoding.{key}: {reason}"
     if config.min_length > 1 or config.no_repeat_ngram:
         return "CTranslate2 scores with min_length or no_repeat_ngram in another way"

@@ -19,7 +19,7 @@ import regex
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import ModelProvenance
-from transformer_mt.decoding.review import Fault, Piece, SearchOptions
+from transformer_mt.decoding.review import DecodingChanges, Fault, Piece
 from transformer_mt.decoding.sentence_splitting import CountTokens, split_long_sentences
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share
@@ -107,7 +107,7 @@ class Guard:
 
     # --- repair -------------------------------------------------------------------------------------------------------
 
-    def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> SearchOptions | None:
+    def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
         """Ask for a wide beam with all of its translations. For a text in an unknown script all would be junk."""
         n_beams = max(MIN_BEAM, config.beam)
         return None if UNKNOWN_SCRIPT in faults else {"beam": n_beams, "n_best": n_beams}
