@@ -87,7 +87,7 @@ def number(low: float, high: float = math.inf, kind: type[int] | type[float] = i
 
 def language(text: str) -> str:
     """Parse a language code."""
-    from transformer_mt.data.languages import check_language
+    from transformer_mt.data.data_config import check_language
 
     try:
         return check_language(text)
@@ -274,7 +274,7 @@ class SamplingOptions(OptionGroup):
 
 def collect_overrides(*groups: OptionGroup, **others: object) -> dict[str, object]:
     """Return the given options of some groups, and others that are not None, as keys of section `decoding`."""
-    from transformer_mt.config.yaml_loader import read_value
+    from transformer_mt.config.yaml_files import read_value
 
     given = collect_given(*groups) | {key: value for key, value in others.items() if value is not None}
     max_length = given.pop("max_length", None)

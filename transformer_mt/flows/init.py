@@ -8,13 +8,13 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from transformer_mt.config.rendering import render_value
 from transformer_mt.config.section import check_folder_name
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.languages import primary_language
+from transformer_mt.config.yaml_files import render_value
+from transformer_mt.data.data_config import Source, primary_language
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.sources import BadRows, check_is_text, read_source
 from transformer_mt.data.tables import is_table
-from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, has_letters, read_lines
+from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns

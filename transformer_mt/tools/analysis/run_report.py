@@ -14,8 +14,8 @@ from typing import Any, TypeVar, cast
 import torch
 
 from transformer_mt import __version__
-from transformer_mt.config.rendering import format_value, list_changes, list_differences
 from transformer_mt.config.section import Section
+from transformer_mt.config.yaml_files import format_value, list_changes, list_differences
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.decoding.segments import Translation
 from transformer_mt.decoding.translator import Translator
@@ -25,8 +25,7 @@ from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, ma
 from transformer_mt.evaluation.changed_sets import measure_robustness
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, MetricComparison, Texts, compare_systems
 from transformer_mt.runs.checkpoints import WEIGHTS
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.metadata import PACKAGES
+from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
