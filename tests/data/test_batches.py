@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.data.batch_plan import BucketedBatches, StreamPosition, batch_by_length
+from transformer_mt.data.batch_plan import StreamPosition, batch_by_length
 from transformer_mt.data.batches import Batch, BatchStream, collate_sources
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -124,12 +124,6 @@ def test_lengths_above_16_bits_are_sorted(make_corpus: MakeCorpus) -> None:
     assert [batch.rows.tolist() for batch in stream.shortest_first()] == [[3], [1], [4], [2], [0]]
 
 
-def test_the_source_budget_limits_batches_of_short_targets() -> None:
-    bucketed = BucketedBatches(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
-    assert [batch.tolist() for batch in bucketed.shortest_first()] == [[0, 1, 2, 3], [4]]
-    assert bucketed.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
-
-
 def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
     """The first pair of the next batch would exceed the budget."""
     batches = list(make_stream(corpus, 60).shortest_first())
@@ -138,12 +132,6 @@ def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
         tgt = 1 + int((following.labels[0] != 0).sum()) - 1
         src = max(batch.src.size(1), int((following.src[0] != 0).sum()))
         assert size * tgt > 60 or size * src > 120
-
-
-def test_shortest_first_yields_every_pair_once_in_a_fixed_order(corpus: EncodedCorpus) -> None:
-    first, again = (list(make_stream(corpus, seed=seed).shortest_first()) for seed in (1, 2))
-    assert sorted(row for batch in first for row in rows(batch)) == list(range(len(corpus)))
-    assert plain(first) == plain(again)
 
 
 # --- the order of an epoch --------------------------------------------------------------------------------------------
@@ -174,13 +162,6 @@ def test_pairs_of_equal_length_are_regrouped_in_each_epoch(make_corpus: MakeCorp
     stream = make_stream(make_corpus([[5]] * 50, [[6]] * 50), tokens=10)
     first, second = ({frozenset(batch) for batch in planned_rows(stream, epoch)} for epoch in (0, 1))
     assert not first & second
-
-
-def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
-    lengths = corpus.tgt.lengths_of(0, len(corpus))
-    first, second = ([int(lengths[batch].max()) for batch in planned_rows(make_stream(corpus), i)] for i in (0, 1))
-    assert sorted(first) == sorted(second)
-    assert sorted(first) != first != second
 
 
 # --- the stream position ----------------------------------------------------------------------------------------------

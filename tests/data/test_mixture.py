@@ -62,17 +62,6 @@ def test_measured_shares_equal_the_configured_ones(
     assert (np.abs(counts - n * shares) <= 4 * deviation).all()
 
 
-def test_the_source_of_a_batch_depends_only_on_seed_and_number() -> None:
-    sources = [source(name) for name in SIZES]
-
-    def chosen(seed: int, numbers: Sequence[int]) -> dict[int, int]:
-        mixture = mixture_of(sources, [*SIZES.values()], seed=seed)
-        return {number: mixture.choose(number) for number in numbers}
-
-    assert chosen(1, range(50)) == chosen(1, range(49, -1, -1))
-    assert chosen(1, range(50)) != chosen(2, range(50))
-
-
 def test_a_stage_ends_with_the_last_batch_of_its_last_step() -> None:
     stages = [
         MixtureStage(until="3", weights={"a": 1}),
@@ -207,14 +196,6 @@ def test_wrong_mixtures_are_refused_with_file_line_and_key(data: str, message: s
         configuration.load(path)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:")
-
-
-def test_a_share_needs_a_number_of_steps(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    text = f"train: {{max_steps: null}}\ndata:\n  src_lang: en\n  tgt_lang: de\n  train: {TWO}\n"
-    path.write_text(text + "  stages: [{until: 40%, weights: {a: 1}}]\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"data\.stages\.0: a share needs train\.max_steps"):
-        configuration.load(path)
 
 
 def test_a_stage_without_an_end_lasts_to_the_end_of_the_training() -> None:

@@ -205,16 +205,6 @@ def test_every_half_of_a_joined_pair_appears_once(corpus: EncodedCorpus, small_t
     assert words == Counter(word for pair in load_pairs("test")[:120] for word in " ".join(pair).split())
 
 
-def test_a_vocabulary_of_capitals_gets_full_batches(make_corpus: Callable[..., EncodedCorpus]) -> None:
-    """The corpus in its own case takes several times as many tokens as its upper-case form."""
-    pairs = load_pairs("test")[:120]
-    upper = TokenizerTrainingPairs(pairs, ModifierConfig(upper=1.0), 1)
-    tokenizers = build_tokenizers(TokenizerConfig(vocab_size=500), upper)
-    corpus = make_corpus(*(tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1)))
-    batches = all_batches(make_stream(corpus, tokenizers, {"upper": 1.0}))
-    assert np.mean([batch.labels.numel() for batch in batches]) > 0.6 * BUDGET
-
-
 def test_pairs_of_joined_batches_follow_each_other(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
     plain = load_pairs("test")[:120]
     batches = all_batches(make_stream(corpus, small_tokenizers, {"join": 1.0}))

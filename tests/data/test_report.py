@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data import corpus as blocks
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -100,20 +99,6 @@ def test_report_warns_about_held_out_sentences_in_training(report: Report) -> No
 
 def test_blank_lines_are_not_reported_as_overlap(report: Report) -> None:
     assert not any("warning" in line for line in report([("", "x"), *DISTINCT], test=[("", "x"), (" ", "y")]))
-
-
-@pytest.mark.parametrize("block_size", [1, 2])
-def test_report_does_not_depend_on_the_block_size(
-    block_size: int, report: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_SIZE", block_size)
-    lines = report([*DISTINCT, DISTINCT[0]], test=[DISTINCT[2]])
-    assert [line.split(" (")[0].split(",")[0] for line in lines] == [
-        "4 training pairs",
-        "1 pairs in test",
-        "1 training pairs are exact duplicates of others",
-        "warning: 1 of 1 source sentences of test",
-    ]
 
 
 def test_overlap_ignores_case_spaces_and_punctuation(report: Report) -> None:

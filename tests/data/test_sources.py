@@ -160,11 +160,6 @@ def test_several_text_files_are_concatenated() -> None:
     assert load(src=src, tgt=tgt) == ([("1", "x"), ("2", "y"), ("3", "z")], ["a.en:1", "a.en:2", "b.en:1"])
 
 
-def test_tables_of_different_kinds_are_concatenated() -> None:
-    tables = [write("a.tsv", "en\tde\n1\tx\n"), write("b.jsonl", '{"en": "2", "de": "y"}\n')]
-    assert load(table=tables) == ([("1", "x"), ("2", "y")], ["a.tsv:2", "b.jsonl:1"])
-
-
 @pytest.mark.parametrize("make", [tsv, csv_table, lambda: jsonl(ROWS), lambda: saved("saved", NESTED)])
 def test_column_keys_select_columns(make: Callable[[], Any]) -> None:
     assert load(**make(), src_column="de", tgt_column="en")[0] == [(tgt, src) for src, tgt in PAIRS]
@@ -330,13 +325,6 @@ def test_subset_split_and_revision_are_passed_to_load_dataset(monkeypatch: pytes
     for revision in ("v1", "v2"):  # which is part of the key of the cache
         assert load(dataset="some/name", subset="en-de", split="test", revision=revision)[0] == PAIRS
     assert asked == [(("some/name", "en-de"), {"split": "test", "revision": revision}) for revision in ("v1", "v2")]
-
-
-def test_an_unreadable_data_file_is_refused_with_its_cause() -> None:
-    write("files/train.jsonl", "not json\n")
-    message = error_of(dataset="files")
-    assert message.startswith("files (train): the data set cannot be loaded: ")
-    assert "JSON" in message
 
 
 def test_a_resumed_run_keeps_the_revision_of_each_split(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.subword_sampling import (
     BpeVocabulary,
     Draw,
@@ -276,11 +275,3 @@ def test_batch_size_stays_near_the_budget(corpus: EncodedCorpus, tokenizers: Tok
     batches, _ = stream.take(StreamPosition(), len(stream.plan))
     cells = [batch.labels.numel() for batch in batches]
     assert 400 < np.mean(cells) < 720  # by canonical lengths, up to seven times the budget
-
-
-def test_cache_bounds_do_not_change_results(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = resample(tokenizer, 0.5)
-    for name in ("MAX_CACHED_WORDS", "MAX_CACHED_LENGTH", "MAX_CACHED_STATES"):
-        with monkeypatch.context() as patch:
-            patch.setattr(subword_sampling, name, 3)
-            assert resample(tokenizer, 0.5) == expected

@@ -121,13 +121,6 @@ def test_word_has_the_same_tokens_at_the_start_and_inside(kind: str) -> None:
     assert inside[-len(alone) :] == alone
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
-def test_unseen_character_encodes_as_utf8_bytes(kind: str) -> None:
-    tokenizer = train_on(["abc"], kind=kind)
-    (ids,) = tokenizer.encode(["語"])
-    assert tokenizer.tokens(ids)[-3:] == [f"<0x{byte:02X}>" for byte in "語".encode()]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_decode_skips_control_symbols(kind: str) -> None:
     tokenizer = train_on(["a b"], kind=kind, min_frequency=1)
@@ -194,16 +187,6 @@ def test_control_symbols_follow_the_vocabulary(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_tokenizer_loads_back_equal(kind: str, tmp_path: Path) -> None:
-    tokenizer = train_on([*GERMAN, *ODD], kind=kind, normalization=["NFKC", "quotes", "strip_accents"])
-    again = reloaded(tokenizer, tmp_path)
-    texts = [*ODD, *LITERAL, "Der Hund schläft."]
-    assert again.encode(texts) == tokenizer.encode(texts)
-    assert again.to_json() == tokenizer.to_json()
-    assert [again.pad_id, again.bos_id, again.eos_id] == [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_joint_and_separate_vocabularies_know_the_words_of_their_sides(kind: str, tmp_path: Path) -> None:
     texts = [("aaa bbb aaa bbb", "xxx yyy xxx yyy")] * 9
     for joint in (True, False):
@@ -214,17 +197,6 @@ def test_joint_and_separate_vocabularies_know_the_words_of_their_sides(kind: str
         src, tgt = ("".join(vocabulary(side)[1:]) for side in (pair.src, pair.tgt))
         assert ("b" in src, "y" in src) == (True, joint or kind == "byte_bpe")
         assert ("b" in tgt, "y" in tgt) == (joint or kind == "byte_bpe", True)
-
-
-def test_json_changes_exactly_with_the_ids() -> None:
-    """The JSON is part of the cache key of the encoded corpus."""
-    texts = [(text, "") for text in GERMAN]
-    plain = build_tokenizers(TokenizerConfig(vocab_size=400), texts).src.to_json()
-    assert (
-        build_tokenizers(TokenizerConfig(vocab_size=400, source_bos=True, sampling=0.5), texts).src.to_json() == plain
-    )
-    assert build_tokenizers(TokenizerConfig(vocab_size=400, normalization=("NFC",)), texts).src.to_json() != plain
-    assert build_tokenizers(TokenizerConfig(vocab_size=401), texts).src.to_json() != plain
 
 
 @pytest.mark.parametrize(

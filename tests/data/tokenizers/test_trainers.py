@@ -83,16 +83,6 @@ def test_large_alphabet_keeps_the_most_frequent_characters(kind: str) -> None:
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_characters_below_min_frequency_get_no_entry(kind: str) -> None:
-    rare = [chr(0x4E00 + i) for i in range(300)]
-    found = train_on([*TEXTS, "".join(rare)], kind=kind, vocab_size=600, min_frequency=2)
-    assert not {*rare} & {*"".join(entries(found))}
-    without = train_on(TEXTS, kind=kind, vocab_size=600, min_frequency=2)
-    assert len({*entries(found)} & {*entries(without)}) > 0.95 * (600 - 3 - 256)
-    assert found.decode(found.encode(rare)) == rare
-
-
 def test_rare_characters_take_at_most_a_quarter_of_the_vocabulary() -> None:
     """They take more if they make up more than 0.05 % of the text, or if min_frequency asks for all."""
     rare = [chr(0x4E00 + i) for i in range(100)]
