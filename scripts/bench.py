@@ -40,7 +40,7 @@ from bench_baseline import (
 )
 from common import positive_int, read_resident_bytes, run_script
 
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
@@ -53,7 +53,7 @@ from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.schedule import make_schedule
+from transformer_mt.training.training_config import make_schedule
 
 SIDES = ("baseline", "ours")
 WARM_UP = 5  # steps before the measurement

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.flows import configuration
 from transformer_mt.runs.folder import RunFolder

@@ -61,7 +61,7 @@ def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) ->
     assert ["unchanged", f"BLEU {unchanged:.2f}"] in rows
 
 
-def test_page_of_a_run_has_data_settings_curves_and_cost(run_copy: Path, tmt: Tmt) -> None:
+def test_page_of_a_run_has_data_settings_curves_attention_and_cost(run_copy: Path, tmt: Tmt) -> None:
     page = make_page(tmt, run_copy)
     record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     rows = rows_of(page)
@@ -80,6 +80,11 @@ def test_page_of_a_run_has_data_settings_curves_and_cost(run_copy: Path, tmt: Tm
         "F1 of words",
     ):
         assert any(label.startswith(title) for label in labels)
+    attention = [table for table in page.iter("table") if table.attrib.get("class") == "grid"]
+    assert len(attention) == 3
+    for table in attention:
+        weights = [[int(cell) for cell in row[1:]] for row in rows_of(table)[1:]]
+        assert all(sum(row) == pytest.approx(100, abs=len(row) / 2) for row in weights)
     checkout = f"git checkout {record['provenance']['commit']}".removesuffix("-dirty")
     assert f"{checkout} pip install -c constraints.txt -e . tmt train --config " in text_of(page)
     assert any(row[:2] == ["✗ fails", "number"] or row[:2] == ["✓ passes", "number"] for row in rows)

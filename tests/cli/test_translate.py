@@ -299,3 +299,12 @@ def test_faulty_lines_are_repaired_counted_and_listed(tiny_run: Path, tmt: Tmt, 
     assert "line 2" not in done.stderr
     plain = tmt(*command)
     assert "https://example.org/a" not in assert_succeeded(plain) and plain.stderr == ""
+
+
+def test_any_key_of_the_search_can_be_set(tiny_run: Path, tmt: Tmt) -> None:
+    options = ("--decoding", "max_length_offset=2", "--decoding", "beam=1")
+    found = assert_succeeded(tmt("translate", tiny_run, *SENTENCES, *options)).split("\n")[:-1]
+    assert found == load_plain(tiny_run, max_length_offset=2, beam=1).translate(SENTENCES)
+    assert found != load_plain(tiny_run).translate(SENTENCES)
+    for wrong, part in (("beams=1", "decoding.beams"), ("beam={", "--decoding beam"), ("beam", "--decoding: beam")):
+        assert_user_error(tmt("translate", tiny_run, "one", "--decoding", wrong), part)

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_loader import Tree, read_yaml
+from transformer_mt.config.yaml_files import Tree, read_yaml, render_yaml
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config import yaml_loader
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config import yaml_files
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config, load
@@ -65,7 +65,7 @@ def test_more_nesting_than_any_configuration_needs_is_refused(tmp_path: Path) ->
 
 
 def test_aliases_that_expand_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yaml_loader, "MAX_VALUES", 1000)
+    monkeypatch.setattr(yaml_files, "MAX_VALUES", 1000)
     lists = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
     (tmp_path / "x.yaml").write_text(f"a0: &a0 [x]\n{lists}")
     with pytest.raises(UserError, match=r"x.yaml:1: holds more than 1,000 values"):

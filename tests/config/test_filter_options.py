@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config, load
 

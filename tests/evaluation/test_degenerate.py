@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.evaluation.degenerate import DegenerateOutputs, Sample, find_degenerate
+from transformer_mt.evaluation.metrics import DegenerateOutputs, Sample, find_degenerate
 
 HEALTHY = load_pairs("test")[:100]
 

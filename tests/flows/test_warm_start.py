@@ -26,8 +26,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.warm_start import WarmStart
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import metadata
-from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.folder import RunFolder, write_metadata
 from transformer_mt.training.loss import explicit_cross_entropy
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -254,7 +253,7 @@ def test_warm_start_refuses_validation_pairs_that_the_other_run_was_trained_on(w
         warm_start.check_validation_split({"train": "another-rest-seed1-5"})
     with pytest.raises(UserError, match=r"runs/tiny: .*validation pairs"):
         warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
-    metadata.write_metadata(warm_start.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    write_metadata(warm_start.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
     warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
     with pytest.raises(UserError, match=r"data\.validation_size"):
         warm_start.check_validation_split({"train": f"{text}-rest-seed2-5"})

@@ -14,8 +14,7 @@ from search_helpers import RandomSearch
 
 from transformer_mt.model import cpu_kernels
 from transformer_mt.model.cpu_kernels import SHORT_KEYS
-from transformer_mt.model.inference import InferenceModel
-from transformer_mt.model.kv_cache import BLOCK
+from transformer_mt.model.inference import BLOCK, InferenceModel
 from transformer_mt.model.linear_and_norm import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
 from transformer_mt.model.transformer import Transformer

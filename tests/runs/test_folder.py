@@ -11,7 +11,7 @@ import pytest
 from helpers import RUN_RECORD
 
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_loader import read_yaml
+from transformer_mt.config.yaml_files import read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, FORMAT, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints, write_manifest

@@ -21,12 +21,12 @@ import torch
 from transformer_mt.errors import UserError
 from transformer_mt.flows import train as pipeline
 from transformer_mt.flows.configuration import Config
-from transformer_mt.runs import checkpoints, metadata
+from transformer_mt.runs import checkpoints, folder
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import write_manifest
 from transformer_mt.training.metrics_logger import MetricsLogger
-from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.train_step import LossScale
+from transformer_mt.training.training_config import ScheduleConfig
 
 STEPS = 10
 
@@ -296,7 +296,7 @@ def test_resume_deletes_checkpoints_that_a_killed_run_left_undeleted(
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """Raise `Killed` at one of four moments of `finish`."""
-    write, record, recorded = metadata.write_metadata, MetricsLogger.log_scalars, list[str]()
+    write, record, recorded = folder.write_metadata, MetricsLogger.log_scalars, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
         if moment == 2 and "ended" in about:
@@ -312,7 +312,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
         recorded.extend(tests[:1])
         record(self, step, scalars)
 
-    patch.setattr(metadata, "write_metadata", killed_write)
+    patch.setattr(folder, "write_metadata", killed_write)
     patch.setattr(MetricsLogger, "log_scalars", killed_record)
 
 

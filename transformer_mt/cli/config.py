@@ -34,7 +34,7 @@ class Config(Command):
 
     def execute(self) -> None:
         """Print the configuration, the schema, tokens or statistics."""
-        from transformer_mt.config.rendering import render_yaml
+        from transformer_mt.config.yaml_files import render_yaml
         from transformer_mt.flows.configuration import make_json_schema
 
         if self.tokens or self.vocabulary:

@@ -121,6 +121,7 @@ class Init(Command):
             tgt_lang=self.tgt_lang,
             columns=self.columns,
             max_bad_rows=self.max_bad_rows,
+            ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None,
             validation=self.validation,
             test=self.test,
         )

@@ -87,7 +87,7 @@ def number(low: float, high: float = math.inf, kind: type[int] | type[float] = i
 
 def language(text: str) -> str:
     """Parse a language code."""
-    from transformer_mt.data.languages import check_language
+    from transformer_mt.data.data_config import check_language
 
     try:
         return check_language(text)
@@ -201,6 +201,21 @@ class MaxLength(NamedTuple):
         return cls(float(match[1] or 0), int(match[2]))
 
 
+class DecodingKey(NamedTuple):
+    """A key of section `decoding` with its value in YAML."""
+
+    key: str
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> DecodingKey:
+        """Parse KEY=VALUE."""
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"{text}: give KEY=VALUE, such as restore_case=false")
+        return cls(key.removeprefix("decoding."), value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(OptionGroup):
     """Options of the search. Their names are those of keys of section `decoding`, but for `max_length`."""
@@ -229,6 +244,11 @@ class SearchOptions(OptionGroup):
     )
     batch_tokens: int | None = option("maximum of padded source tokens times beam size in a batch", metavar="N")
     tag: str | None = tag_option()
+    decoding: tuple[DecodingKey, ...] | None = option(
+        "set any key of section decoding of the run, such as restore_case=false; may be repeated",
+        metavar="KEY=VALUE",
+        parse=DecodingKey.parse,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +274,10 @@ class SamplingOptions(OptionGroup):
 
 def collect_overrides(*groups: OptionGroup, **others: object) -> dict[str, object]:
     """Return the given options of some groups, and others that are not None, as keys of section `decoding`."""
+    from transformer_mt.config.yaml_files import read_value
+
     given = collect_given(*groups) | {key: value for key, value in others.items() if value is not None}
     max_length = given.pop("max_length", None)
-    return given | (max_length._asdict() if isinstance(max_length, MaxLength) else {})
+    keys: Sequence[DecodingKey] = given.pop("decoding", ())
+    values = {each.key: read_value(each.text, f"--decoding {each.key}=") for each in keys}
+    return given | (max_length._asdict() if isinstance(max_length, MaxLength) else {}) | values

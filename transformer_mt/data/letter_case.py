@@ -1,4 +1,4 @@
-"""Upper case, lower case, sentence case and title case.
+"""Letters of a text: whether it has any, and their case, such as sentence case and title case.
 
 Exported models contain a copy of this file, so it imports nothing from the package.
 """
@@ -16,6 +16,11 @@ _DIGIT = re.compile(r"\d")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_START = re.compile(r"(?<![\w'’])\w")
 _SENTENCE_START = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s)\W*[^\W\d_]")
+
+
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter of any script. Text without letters is copied instead of translated."""
+    return any(map(str.isalpha, text))
 
 
 def is_upper_case(text: str) -> bool:

@@ -71,11 +71,6 @@ class SentencePair(NamedTuple):
     numbers: tuple[float, ...] = ()  # of the columns that filters read
 
 
-def has_letters(text: str) -> bool:
-    """Return whether a text has a letter of any script. Text without letters is copied instead of translated."""
-    return any(map(str.isalpha, text))
-
-
 def check_is_file(path: Path) -> None:
     """Raise `UserError` if `path` is a directory, and `MissingFileError` if it does not exist."""
     if not path.exists():

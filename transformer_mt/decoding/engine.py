@@ -27,14 +27,7 @@ from transformer_mt.data.batches import Batch, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, LoadedRun, WordAlignment
-from transformer_mt.decoding.logits_processors import (
-    ForcedPrefix,
-    LogitsProcessor,
-    MinLength,
-    NoRepeatNgram,
-    RepetitionPenalty,
-    StopCancelled,
-)
+from transformer_mt.decoding.logits_processors import StopCancelled, make_processors
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
@@ -161,13 +154,10 @@ class TorchEngine:
             for ids, prefix, n_required_tokens in zip(sources, prefixes, n_required, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
-        processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
-        if any(prefixes):
-            processors.append(ForcedPrefix(prefixes, device))
-        if config.no_repeat_ngram and constraints is None:  # a term may have to occur twice
-            processors.append(NoRepeatNgram(config.no_repeat_ngram))
-        if config.repetition_penalty > 1:
-            processors.append(RepetitionPenalty(config.repetition_penalty))
+        has_constraint = constraints is not None
+        processors = make_processors(
+            config, tokenizer.eos_id, has_constraint=has_constraint, prefixes=prefixes, device=device
+        )
         choose_candidates = beam_candidates
         if constraints is not None:
             processor = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)

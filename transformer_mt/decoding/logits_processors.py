@@ -13,6 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from transformer_mt.decoding.decoding_config import DecodingConfig
+
 NOT_FORCED = -1  # pads shorter prefixes
 
 
@@ -144,3 +146,17 @@ class RepetitionPenalty(HistoryProcessor):
             return log_probs
         history = self.history[rows]
         return log_probs.scatter(2, history, log_probs.gather(2, history) * self.factor)
+
+
+def make_processors(
+    config: DecodingConfig, eos: int, *, has_constraint: bool, prefixes: list[list[int]], device: torch.device
+) -> list[LogitsProcessor]:
+    """Return the processors that the options and the prefixes of a batch ask for."""
+    processors: list[LogitsProcessor] = [MinLength(config.min_length, eos)]
+    if any(prefixes):
+        processors.append(ForcedPrefix(prefixes, device))
+    if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
+        processors.append(NoRepeatNgram(config.no_repeat_ngram))
+    if config.repetition_penalty > 1:
+        processors.append(RepetitionPenalty(config.repetition_penalty))
+    return processors

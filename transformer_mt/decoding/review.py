@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.segments import Segment, Translation, join_translations, make_given
 from transformer_mt.decoding.sentence_splitting import CountTokens

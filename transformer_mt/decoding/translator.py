@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from transformer_mt.choices import SplitWhen
 from transformer_mt.data.batch_plan import batch_by_length
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (

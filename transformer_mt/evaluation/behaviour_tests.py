@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from transformer_mt.config.section import Section, describe_error, expand_path, list_error_keys, section_error
-from transformer_mt.config.yaml_loader import read_yaml
+from transformer_mt.config.yaml_files import read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import cut_list
 

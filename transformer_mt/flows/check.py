@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from shlex import quote
 
-from transformer_mt.config.rendering import list_changes, render_yaml
+from transformer_mt.config.yaml_files import list_changes, render_yaml
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner

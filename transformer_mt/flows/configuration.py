@@ -22,7 +22,7 @@ from transformer_mt.config.section import (
     describe_error,
     list_error_keys,
 )
-from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
+from transformer_mt.config.yaml_files import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
 from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
@@ -39,11 +39,11 @@ from transformer_mt.tools.export.ctranslate2_support import find_unsupported_mod
 from transformer_mt.tools.quality.filter_base import FilterLocation
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
-from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.training_config import (
     CompileMode,
     LossConfig,
     OptimizerConfig,
+    ScheduleConfig,
     TrainConfig,
     ValidationConfig,
 )

@@ -70,7 +70,7 @@ def check_packages() -> Iterator[Outcome]:
 
 def check_program() -> Iterator[Outcome]:
     """Name the commit, if the program runs from a git repository."""
-    from transformer_mt.runs.metadata import read_git_commit
+    from transformer_mt.runs.folder import read_git_commit
 
     if commit := read_git_commit():
         yield "commit", Severity.OK, commit

@@ -18,8 +18,15 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
-from transformer_mt.evaluation.degenerate import Sample, find_degenerate, markdown_table
-from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Tags, Texts
+from transformer_mt.evaluation.metrics import (
+    EvaluationSet,
+    Sample,
+    Scorer,
+    Tags,
+    Texts,
+    find_degenerate,
+    markdown_table,
+)
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer

@@ -21,8 +21,7 @@ from transformer_mt.flows.run_overview import render_readme
 from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
+from transformer_mt.runs.folder import TEST_KEYS, RunFolder, write_metadata
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints
 from transformer_mt.system import files
 from transformer_mt.system.device import configure_process, resolve_machine

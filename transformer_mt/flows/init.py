@@ -8,16 +8,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from transformer_mt.config.rendering import render_value
 from transformer_mt.config.section import check_folder_name
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.languages import primary_language
+from transformer_mt.config.yaml_files import render_value
+from transformer_mt.data.data_config import Source, primary_language
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.sources import BadRows, check_is_text, read_source
 from transformer_mt.data.tables import is_table
-from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, has_letters, read_lines
+from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
-from transformer_mt.flows.table_columns import TableColumns, choose_columns
+from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
     LANGUAGE_THRESHOLD,
@@ -249,18 +249,19 @@ def write_initial_config(
     max_bad_rows: int = 0,
     validation: Sequence[Path] = (),
     test: Sequence[Path] = (),
+    ask: Ask | None = None,
 ) -> InitialConfig:
     """Inspect a corpus and write a configuration that trains on it.
 
     `files` are two text files, or one table with `columns` for source and target: names, or numbers without a header.
     Up to `max_bad_rows` unreadable rows are left out. `validation` and `test` are also two files or one table, or
-    empty.
+    empty. `ask` asks which column is which, and is None without a terminal.
 
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
     _check_output(output, force)
-    found = _choose_source(files, columns, (src_lang, tgt_lang))
+    found = _choose_source(files, columns, (src_lang, tgt_lang), ask)
     if len(files) == 1:
         src_lang, tgt_lang = src_lang or found.find_language(0), tgt_lang or found.find_language(1)
     source, bad = found.source, BadRows(max_bad_rows)
@@ -274,7 +275,7 @@ def write_initial_config(
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
     held_out = {
-        key: _choose_source(given, columns, (src, tgt))
+        key: _choose_source(given, columns, (src, tgt), ask)
         for key, given in (("validation", validation), ("test", test))
         if given
     }
@@ -363,13 +364,13 @@ def _check_output(output: Path, force: bool) -> None:
 
 
 def _choose_source(
-    files: Sequence[Path], columns: Sequence[str] | None, languages: tuple[str | None, str | None]
+    files: Sequence[Path], columns: Sequence[str] | None, languages: tuple[str | None, str | None], ask: Ask | None
 ) -> TableColumns:
     """Return the source of two text files or of one table, and its columns."""
     if len(files) == 2:
         return TableColumns(_make_source(files), ("src", "tgt"))
     _check_file(files[0])
-    return choose_columns(files[0], columns, *languages)
+    return choose_columns(files[0], columns, *languages, ask)
 
 
 def _make_source(files: Sequence[Path]) -> Source:

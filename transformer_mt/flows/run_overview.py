@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from transformer_mt.choices import RunColumn
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.degenerate import markdown_table
+from transformer_mt.evaluation.metrics import markdown_table
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.runs.folder import RunFolder, is_locked

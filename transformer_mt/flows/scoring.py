@@ -22,11 +22,11 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.evaluation.changed_sets import RobustnessScore, measure_robustness
-from transformer_mt.evaluation.degenerate import Sample
 from transformer_mt.evaluation.metrics import (
     EvaluationSet,
     IntervalScore,
     MetricComparison,
+    Sample,
     Scorer,
     ScoringConfig,
     Texts,

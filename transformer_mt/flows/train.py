@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream, Prefetcher, StepBatches
 from transformer_mt.data.corpus import ParallelCorpus
@@ -34,9 +34,17 @@ from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
 from transformer_mt.model.cuda_graphs import CudaCapture
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
-from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.folder import (
+    RunFolder,
+    check_fingerprints,
+    get_known_test_scores,
+    record_end,
+    record_failure,
+    record_job,
+    record_start,
+    was_started_by_this_job,
+)
 from transformer_mt.system import launcher
 from transformer_mt.system.device import (
     Machine,
@@ -54,9 +62,9 @@ from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import pack_passes
-from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.training_config import make_schedule
 
 HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
 """Configuration keys in TensorBoard's table of hyper-parameters."""
@@ -84,7 +92,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     mistakes that the user can correct. Raises `Interrupted` after a stop signal; the state is saved.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name))
-    if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
+    if (restart or checkpoint != "last") and launcher.restart_count() and was_started_by_this_job(run):
         log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
         checkpoint, restart = "last", False
     if run.exists() and not restart:
@@ -106,9 +114,9 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
-                logger.log_figures(1, lambda: draw_figures(config, parts.model))
+                logger.log_figures(1, lambda: draw_figures(config, parts.data, parts.model))
             if ranks.is_rank0:
-                metadata.record_job(run, trainer.progress.step)
+                record_job(run, trainer.progress.step)
                 write_readme(run, config, is_running=True)
             stop_reason = fit(run, parts, trainer, ranks)
             seconds = trainer.progress.seconds
@@ -219,7 +227,7 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
     sources = {"train": config.data.train_sources, "validation": config.data.validation_sources}
     sources |= {name: (source,) for name, source in config.data.test.items()}
     files = {name: [file for source in found for file in source.files] for name, found in sources.items()}
-    metadata.check_fingerprints(run, fingerprints, files)
+    check_fingerprints(run, fingerprints, files)
     if warm_start is not None:
         warm_start.check_tokenizers(data.tokenizers)
         warm_start.check_validation_split(fingerprints)
@@ -260,7 +268,7 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
         log_rank0(warm_start.describe())
     if warning := describe_disk_shortage(run, config.keep, parts.model, config.optimizer.values_per_weight):
         log_rank0(warning)
-    metadata.write_description(
+    record_start(
         run,
         render_yaml(config),
         hardware=describe_hardware(parts.machine.device),
@@ -290,12 +298,13 @@ def make_logger(run: RunFolder, config: Config, ranks: Ranks, last_step: int | N
     return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, last_step)
 
 
-def draw_figures(config: Config, model: Transformer) -> dict[str, Pixels]:
+def draw_figures(config: Config, data: TrainingData, model: Transformer) -> dict[str, Pixels]:
     """Return the figures that TensorBoard shows from the first step on, by name."""
     if not config.validation.probes:
         return {}
     drawn = {
         "schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps),
+        "lengths": figures.plot_lengths(data.train, config.data),
     }
     if config.model.positions != "none":
         drawn["positions"] = figures.plot_positions(config.model, model)
@@ -399,7 +408,7 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full
                 if isinstance(error, UserError):
-                    metadata.record_failure(run, error)
+                    record_failure(run, error)
                 write_readme(run, parts.config, is_running=False)
         raise
 
@@ -424,10 +433,10 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
     """
     config, best, last = parts.config, run.find_checkpoint("best"), run.find_checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
-    scores = metadata.get_known_test_scores(run, tested)
+    scores = get_known_test_scores(run, tested)
     if scores is None:
         scores = score_test_sets(run, config, parts.machine, best.step, parts.data.test)
-    metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
+    record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
     for name, metrics in scores.items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
     write_readme(run, config, is_running=False)

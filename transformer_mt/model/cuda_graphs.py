@@ -22,8 +22,7 @@ from torch import Tensor
 
 from transformer_mt.model.attention import KeysValues
 from transformer_mt.model.cpu_kernels import masked_score
-from transformer_mt.model.inference import InferenceModel
-from transformer_mt.model.kv_cache import KVCache
+from transformer_mt.model.inference import InferenceModel, KVCache
 from transformer_mt.model.packing import Packing
 
 MIN_SOURCE, MIN_SLOTS = 16, 64  # smaller sizes would save little memory, and need more graphs

@@ -16,7 +16,7 @@ from transformer_mt.decoding.engine import EnsembleCache, TorchEngine
 from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.kv_cache import KVCache
+from transformer_mt.model.inference import KVCache
 from transformer_mt.model.transformer import attention_weights
 from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
 

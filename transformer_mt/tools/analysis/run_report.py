@@ -9,11 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from shlex import quote
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import torch
 
 from transformer_mt import __version__
-from transformer_mt.config.rendering import format_value, list_changes, list_differences
 from transformer_mt.config.section import Section
+from transformer_mt.config.yaml_files import format_value, list_changes, list_differences
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.decoding.segments import Translation
 from transformer_mt.decoding.translator import Translator
@@ -23,11 +25,11 @@ from transformer_mt.evaluation.breakdown import SentenceComparison, TextPart, ma
 from transformer_mt.evaluation.changed_sets import measure_robustness
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, MetricComparison, Texts, compare_systems
 from transformer_mt.runs.checkpoints import WEIGHTS
-from transformer_mt.runs.folder import RunFolder
-from transformer_mt.runs.metadata import PACKAGES
+from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
-from transformer_mt.system.log import ProgressReport, Warn, log_rank0
+from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
+from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
 
@@ -45,6 +47,9 @@ CURVES = {
     "train/learning_rate": "Learning rate by step",
     "train/tokens_per_second": "Target tokens per second by step",
 }
+N_ATTENTION = 3  # sentences whose attention is shown
+ATTENTION_LENGTHS = range(4, 31)  # tokens of such a sentence, if possible
+MAX_TOKENS = 40  # rows and columns of attention weights
 N_EXAMPLES = 3  # best, typical and worst translations each
 MAX_ROBUSTNESS = 200  # sentences of the first test set whose changed copies are translated
 N_DIFFERENT = 5  # sentences whose translations differ most between runs
@@ -81,7 +86,8 @@ def render_report(
     missing parts.
     """
     outputs = [
-        _run_model(run, load(run.folder.path), [set_of_runs[i] for set_of_runs in sets]) for i, run in enumerate(runs)
+        _run_model(run, load(run.folder.path), [set_of_runs[i] for set_of_runs in sets], len(runs) == 1)
+        for i, run in enumerate(runs)
     ]
     names = [run.name for run in runs]
     configs = [run.config for run in runs]
@@ -285,10 +291,17 @@ class ModelOutput:
     """Title, source, translation and problem of each behaviour test. The problem is None if the test passes."""
     robustness: Mapping[str, str]
     """The scores of changed copies of the first test set."""
+    attention: Sequence[Mapping[str, object]]
+    """Title, rows, columns and weights of some sentences."""
 
 
-def _run_model(run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet]) -> ModelOutput:
-    """Translate test sets and behaviour tests."""
+def _run_model(
+    run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], with_details: bool
+) -> ModelOutput:
+    """Translate test sets and behaviour tests.
+
+    The details of the first set are the attention of some sentences.
+    """
     translations: list[list[Translation]] = []
     seconds: list[float] = []
     for data in sets:
@@ -298,12 +311,14 @@ def _run_model(run: ReportedRun, translator: Translator, sets: Sequence[Evaluati
             n_best_lists = translator.n_best(data.sources, tags=data.tags, n_best=1, on_batch=progress.update)
         translations.append([best for best, *_ in n_best_lists])
         seconds.append(time.perf_counter() - start)
+    has_details = with_details and bool(sets)
     return ModelOutput(
         [[translation.text for translation in best_translations] for best_translations in translations],
         seconds,
         f"{translator.config.method}, {translator.precision}",
         run.checkpoint.tests or _run_starter_tests(translator),
         _measure_robustness(translator, sets[0]) if sets else {},
+        _show_attention(translator, sets[0]) if has_details else [],
     )
 
 
@@ -325,6 +340,32 @@ def _run_starter_tests(translator: Translator) -> list[Mapping[str, str | None]]
         tag = translator.tokenizers.src.tags[0]
     translations = translator.translate([test.source for test in tests], tags=[tag] * len(tests))
     return [result._asdict() for result in check_translations(tests, translations)]
+
+
+def _show_attention(translator: Translator, data: EvaluationSet) -> list[Mapping[str, object]]:
+    """Return the mean cross-attention of some sentences of a set, spread evenly.
+
+    The shortest are used if none has a suitable length.
+    """
+    lengths = {i: len(ids) for i, ids in enumerate(translator.tokenizers.src.encode(data.sources)) if ids}
+    candidates = [i for i, length in lengths.items() if length in ATTENTION_LENGTHS]
+    candidates = candidates or sorted(lengths, key=lengths.__getitem__)[:N_ATTENTION]
+    tables: list[Mapping[str, object]] = []
+    for i in candidates[:: max(1, len(candidates) // N_ATTENTION)][:N_ATTENTION]:
+        tagged = translator if data.tags is None else translator.with_options({"tag": data.tags[i]})
+        maps = translate_with_attention(tagged, data.sources[i])
+        weights = torch.stack([layer[0].float().mean(0) for layer in maps.weights.cross]).mean(0)  # [T, S]
+        is_cut = max(weights.shape) > MAX_TOKENS
+        tables.append(
+            {
+                "title": f"line {i + 1}: {_cut_text(data.sources[i])}"
+                + (f" (first {MAX_TOKENS} tokens)" if is_cut else ""),
+                "rows": [label_piece(piece) for piece in maps.tgt_out[:MAX_TOKENS]],
+                "columns": [label_piece(piece) for piece in maps.src[:MAX_TOKENS]],
+                "weights": cast("list[list[float]]", weights[:MAX_TOKENS, :MAX_TOKENS].tolist()),
+            }
+        )
+    return tables
 
 
 def _break_down(

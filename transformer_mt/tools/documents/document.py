@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, find_wordless_pairs, mark, pair_tags
 from transformer_mt.tools.markup.protection import find_branches, find_messages
 

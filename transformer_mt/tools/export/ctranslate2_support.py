@@ -39,6 +39,15 @@ REASONS = {
 }
 
 
+KNOWN_SEARCH_KEYS = (
+    *("engine", "beam", "n_best", "length_penalty", "length_penalty_exponent", "min_length", "max_length_factor"),
+    *("max_length_offset", "max_source_length", "no_repeat_ngram", "repetition_penalty", "sample", "temperature"),
+    *("top_k", "top_p", "seed", "alignment_layer", "tag", "restore_case", "markup", "protect", "protect_patterns"),
+    *("glossary", "guard", "batch_tokens"),
+)
+"""Keys of section `decoding` that CTranslate2 supports, or that are refused below with a reason."""
+
+
 def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """Yield each key of section `model` that CTranslate2 is not known to support, and the reason."""
     for name, section in (("", config), ("encoder.", config.encoder), ("decoder.", config.decoder)):
@@ -67,6 +76,9 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
         yield "glossary", f"{config.glossary}: CTranslate2 cannot search with terms; leave it out"
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"
+    for key, field in DecodingConfig.model_fields.items():
+        if key not in KNOWN_SEARCH_KEYS and (value := getattr(config, key)) != field.default:
+            yield key, f"{value}: CTranslate2 is not known to support it; choose {field.default}"
 
 
 def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 import regex
 
 from transformer_mt.choices import ElementKind
-from transformer_mt.data.text_files import has_letters
+from transformer_mt.data.letter_case import has_letters
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import (
     MarkedText,

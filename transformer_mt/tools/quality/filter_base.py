@@ -16,7 +16,7 @@ from pydantic import ModelWrapValidatorHandler, PrivateAttr, SerializerFunctionW
 from pydantic import model_validator as pydantic_validator
 
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_loader import Location
+from transformer_mt.config.yaml_files import Location
 from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.stages import Runner
 from transformer_mt.errors import UserError

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_mt.choices import SynthesisDirection
-from transformer_mt.config.rendering import render_value
-from transformer_mt.data.data_config import DataConfig, TrainSource
-from transformer_mt.data.languages import primary_language
+from transformer_mt.config.yaml_files import render_value
+from transformer_mt.data.data_config import DataConfig, TrainSource, primary_language
 from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
-from transformer_mt.evaluation.metrics import compute_sentence_chrf
+from transformer_mt.evaluation.metrics import HINTS, compute_sentence_chrf, find_degenerate
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
 from transformer_mt.tools.languages.detection import find_other_language

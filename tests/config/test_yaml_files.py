@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_loader import Location, Tree, read_value, read_yaml
+from transformer_mt.config.yaml_files import Location, Tree, read_value, read_yaml
 from transformer_mt.errors import UserError
 
 
