@@ -98,13 +98,6 @@ def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tm
     assert one["sentences"] == one["frequencies"] == []
 
 
-def test_the_chosen_checkpoint_is_compared(workspace: Path, tmt: Tmt) -> None:
-    files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--checkpoint", "8")
-    assert (
-        parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8, torch)"
-    )
-
-
 def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> None:
     one = parse_json(tmt("evaluate", "a.de", "b.de", "--ref", "valid.de", "--json", "--tgt-lang", "ja"))
     assert "|tok:char|" in one["metrics"]["BLEU"]["signature"]
@@ -126,16 +119,6 @@ def test_missing_training_text_gives_a_warning(tmt: Tmt) -> None:
     assert "frequency" not in done.stdout
 
 
-def test_missing_validation_text_is_not_needed(workspace: Path, tmt: Tmt) -> None:
-    """The command reads only --src and --ref."""
-    for lang in ("en", "de"):
-        Path(f"test.{lang}").write_bytes(Path(f"valid.{lang}").read_bytes())
-        Path(f"valid.{lang}").unlink()
-    done = tmt("evaluate", "runs/tiny", "a.de", "--src", "test.en", "--ref", "test.de")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "by their frequency in the training text" in done.stdout
-
-
 @pytest.mark.filterwarnings("default")
 def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> None:
     for lang in ("en", "de"):
@@ -149,17 +132,11 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("a.de b.de", "pass the reference translations as --ref G"),
         ("a.de nope --ref valid.de", "nope: no such file and no such run folder"),
         ("a.de runs/tiny --ref valid.de --src valid.en --output f", "several systems are compared; leave out --output"),
-        ("a.de short --ref valid.de", "short has 1 lines: line N of one must belong to line N"),
         ("a.de b.de --ref valid.de --src short", "valid.de has 8 lines, short has 1 lines"),
-        ("a.de folder --ref valid.de --src valid.en", "folder: is not a run folder"),
         ("a.de runs/tiny --ref valid.de", "--src and --ref go together"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text are only for files"),
         ("a.de b.de --ref valid.de --length-penalty 2 --device cpu", "leave out --device, --length-penalty"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --beam 0", "decoding.beam"),
     ],
 )
 def test_wrong_arguments_are_refused(words: str, message: str, workspace: Path, tmt: Tmt) -> None:

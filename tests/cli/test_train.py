@@ -224,17 +224,6 @@ def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:
     assert read_folder(run_copy) == before
 
 
-@pytest.mark.slow
-def test_restart_renames_the_old_run(run_copy: Path, tmt: Tmt) -> None:
-    before = read_folder(run_copy)
-    done = tmt(*TRAIN, "--restart", "train.max_steps=1", "seed=7")
-    assert done.returncode == 0
-    (aside,) = run_copy.parent.glob("tiny.*")
-    assert f"the old run was moved to {aside.relative_to(Path.cwd())}" in done.stderr
-    assert read_folder(aside) == before
-    assert [info.step for info in RunFolder(run_copy).list_checkpoints()] == [1]
-
-
 def test_a_refused_restart_keeps_the_old_run(run_copy: Path, tmt: Tmt) -> None:
     before = read_folder(run_copy)
     missing = "data.train={src: missing.en, tgt: train.de}"
@@ -256,11 +245,6 @@ def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> No
         assert ("unseen (" in done.stderr) == (change == "decoding.beam=1")
     record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"] == {"step": 12, "decoding": {**before["tested"]["decoding"], "beam": 1}}
-
-
-def test_a_run_locked_by_another_process_is_refused(run_copy: Path, tmt: Tmt) -> None:
-    with RunFolder(run_copy).locked():
-        assert_user_error(tmt(*TRAIN), "runs/tiny: another process", f"{os.getpid()}")
 
 
 @pytest.mark.slow

@@ -57,9 +57,7 @@ def test_the_prompt_is_not_written_to_standard_output(tiny_run: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ("--min-length 30 --max-length 10", "min_length"),
         ("--protect numbers --markup none", "markup"),
-        ("--length-penalty 2 --beam 1", "length_penalty_exponent"),
         ("--verbose --no-guard", "--verbose"),
         ("--guard --sample", "--guard"),
     ],

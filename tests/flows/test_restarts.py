@@ -54,11 +54,6 @@ def test_two_runs_moved_aside_in_one_second_get_different_names(tmp_path: Path) 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_all_files_of_a_checkpoint_have_the_same_permissions(tiny_run: Path) -> None:
-    modes = {path.name: oct(path.stat().st_mode) for path in tiny_run.rglob("step-000012/*")}
-    assert len(set(modes.values())) == 1, modes
-
-
 @pytest.mark.usefixtures("in_tiny", "with_figures")
 def test_a_figure_that_fails_does_not_cost_the_checkpoint(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:

@@ -19,10 +19,8 @@ WORDS = "#translation .word"
 HOSTILE = [
     "<img src=x onerror=\"document.title='hacked'\">",
     "<script>document.title='hacked'</script>",
-    "</textarea><b>bold</b>",
     "</s> <s>",
     "\u202eשלום one\u2066",
-    "{{ 7 * 7 }}",
 ]
 
 
@@ -137,12 +135,3 @@ def test_a_file_that_is_not_text_or_has_long_lines_is_refused(page: Any, tmp_pat
     page.wait_for_function("() => document.getElementById('file-status').textContent.includes('not UTF-8')")
     page.set_input_files("#file", tmp_path / "long")
     page.wait_for_function("() => document.getElementById('file-status').textContent.includes('Line 1')")
-
-
-@pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_fits_its_width(page: Any, translator: Translator, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 800})
-    text = "one two three " * 30 + "x" * 300
-    page.fill("#text", text)
-    page.wait_for_selector(WORDS)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
