@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -140,13 +139,6 @@ def test_missing_validation_text_is_reported_and_src_replaces_it(run_copy: Path,
     assert "6 of 6 translations identical" in assert_succeeded(tmt(*to, "two", "--src", "test.en"))
 
 
-def test_parity_skips_texts_without_tokens(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CTranslate2 does not score an empty source."""
-    translator = load_plain(run)
-    monkeypatch.setattr(translator.tokenizers.src, "encode", lambda texts: [[] for _ in texts])
-    assert ctranslate2_export.check_parity(translator, tmp_path, ["x"]) is None
-
-
 @pytest.mark.parametrize(("quantization", "n_lines"), [("float32", 2), ("int8", 1)])
 def test_a_float32_difference_beyond_rounding_gives_a_warning(
     quantization: str, n_lines: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,16 +204,6 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     assert f"tmt translate {out} " in card
     assert f"- unseen, at step {best.step}: bleu" in card, "the test scores belong to the best checkpoint"
     assert read_folder(run) == before
-
-
-def test_a_run_without_a_recorded_last_step_is_exported(run: Path, tmp_path: Path, tmt: Tmt) -> None:
-    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    del record["last_step"]
-    early = shutil.copytree(run, tmp_path / "early")
-    (early / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    assert_succeeded(tmt("export", early, "--to", "weights", "--output", tmp_path / "weights"))
-    status = "Status: weights only of a training that ended: train.max_steps 12 reached\n"
-    assert status in (tmp_path / "weights" / "README.md").read_text(encoding="utf-8")
 
 
 def test_test_scores_of_another_checkpoint_are_left_out(run: Path, tmp_path: Path, tmt: Tmt) -> None:

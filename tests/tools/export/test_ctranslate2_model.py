@@ -38,7 +38,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "geglu, no positions": {"activation": "geglu", "positions": "none"},
     "swiglu, no biases": {"activation": "swiglu", "feed_forward_bias": False},
     "learned positions": {"positions": "learned", "max_positions": 40},
-    "embedding norm": {"embedding_norm": True},
     "two vocabularies": {"tie_embeddings": "decoder", "vocabularies": (WORDS, 31)},
     "source BOS": {"source_bos": True},
     "odd width": {"d_model": 15, "n_heads": 5},
@@ -58,18 +57,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tie_embeddings": "none",
     },
 }
-
-QUICK_VARIANTS = {
-    "the default",
-    "post-norm, RMSNorm",
-    "learned positions",
-    "embedding norm",
-    "two vocabularies",
-    "source BOS",
-    "encoder and decoder of different shape",
-    "modern",
-}
-assert VARIANTS.keys() > QUICK_VARIANTS
 
 
 def make_tokenizer(n_words: int) -> Tokenizer:
@@ -114,9 +101,7 @@ def load_exported(folder: Path, translator: Translator) -> CTranslate2Engine:
     return CTranslate2Engine(folder, translator.tokenizers, positions)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK_VARIANTS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
-)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
     assert not list(find_unsupported_model_keys(translator.model.config))

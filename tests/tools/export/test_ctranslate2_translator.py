@@ -143,15 +143,6 @@ def test_token_scores_equal_ours_for_finished_and_unfinished_translations(models
     assert n_unfinished > 0
 
 
-def test_scores_of_given_translations_equal_ours(models: Models) -> None:
-    ours, theirs = load_plain(models.run, precision="fp32"), load_translator(models.exported, LoadOptions(threads=1))
-    targets = ours.translate(SENTENCES[::-1])
-    found = [one.score([*SENTENCES, "", ""], [*targets, "", "zwei"]) for one in (ours, theirs)]
-    for one, other in zip(*found, strict=True):
-        assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
-        assert other.score == pytest.approx(one.score, abs=1e-3)
-
-
 def test_a_source_without_tokens_has_an_empty_translation(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = load_translator(models.exported, LoadOptions(threads=1))
     encode = lambda texts: [[] if text == "x" else [5, 6] for text in texts]  # noqa: E731

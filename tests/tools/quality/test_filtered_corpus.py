@@ -90,23 +90,16 @@ def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, mon
     assert [report.n_affected for report in found[0].filters[:3]] == [2000, 0, 1963]
 
 
-@pytest.mark.parametrize("n_removed", [0, 100, 101, 1000])
-def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -> None:
+@pytest.mark.parametrize(("n_removed", "shard_pairs"), [(0, 2000), (100, 2000), (101, 2000), (1000, 2000), (300, 5)])
+def test_examples_are_spread_over_the_corpus(
+    n_removed: int, shard_pairs: int, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", shard_pairs)
     pairs = [("bad", str(i)) for i in range(n_removed)] + [("good", "x")]
     (report,) = apply(write_corpus(pairs), {"regex": {"drop": "bad"}}).filters
     numbers = [int(example.tgt) for example in report.examples]
     assert report.n_affected == n_removed and min(n_removed, 51) <= len(numbers) <= 100
-    assert len({b - a for a, b in pairwise(numbers)}) <= 1
-
-
-def test_many_shards_have_the_examples_of_one(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.corpus.SHARD_PAIRS", 5)
-    (report,) = apply(
-        write_corpus([("bad", str(i)) for i in range(300)] + [("good", "x")]), {"regex": {"drop": "bad"}}
-    ).filters
-    numbers = [int(example.tgt) for example in report.examples]
-    assert report.n_affected == 300 and 50 < len(numbers) <= 100
-    assert numbers[0] < 6 and numbers[-1] > 293
+    assert all(b - a <= n_removed / 25 for a, b in pairwise([0, *numbers, n_removed]))
 
 
 def test_empty_result_names_the_last_filter_that_removed_pairs(write_corpus: WriteCorpus) -> None:

@@ -112,14 +112,6 @@ def test_nearly_all_similar_rows_are_removed(
     assert len(expected) > 60 and len(removed ^ expected) <= 0.02 * len(expected)
 
 
-def test_pairs_are_compared_as_one_text(texts: list[str], write_shards: WriteShards) -> None:
-    pairs = [(text[:10], text[10:]) for text in texts] + [(text, "") for text in texts[:30]]
-    joined = [f"{src}\0\0\0{tgt}" for src, tgt in pairs]
-    found = read_all(find_near_duplicates(write_shards(pairs, 300), IN_PROCESS_RUNNER, Path("cache")))
-    expected = find_near_duplicate_rows(joined)
-    assert len(expected) > 50 and len({row for row, _, _ in found} ^ expected) <= 0.02 * len(expected)
-
-
 def test_the_result_is_the_same_for_any_shards(
     texts: list[str], write_shards: WriteShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
