@@ -171,7 +171,11 @@ class Translate(Command):
     def collect_overrides(self) -> dict[str, object]:
         """Return the given options as keys of section `decoding`."""
         groups = (self.search, self.sampling, self.markup)
-        engine = self.engine or ("torch" if self.lines.score_targets else None)  # CTranslate2 would be converted first
+        from transformer_mt.flows.translation import is_exported
+
+        engine = self.engine
+        if self.lines.score_targets and not engine and not is_exported(self.run):
+            engine = "torch"  # CTranslate2 would be converted first
         others = {"engine": engine, "n_best": self.n_best, "glossary": self.terminology.glossary}
         return collect_overrides(*groups, **others, guard=self.lines.guard)
 
@@ -305,6 +309,9 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
     if given:
         advice = f"leave it out, or translate its lines with --document-format {LINES}"
         raise UserError(f"{given[0]}: {args.lines.input} is translated as a document ({document_format}); {advice}")
+    if args.engine == "ctranslate2":
+        message = f"{args.lines.input}: CTranslate2 cannot keep the markup of a document"
+        raise UserError(f"--engine ctranslate2: {message}; use --engine torch instead")
     from transformer_mt.flows.translation import is_exported
 
     if is_exported(args.run):

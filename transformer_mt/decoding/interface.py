@@ -97,7 +97,7 @@ class ModelProvenance:
 
 
 UNKNOWN_MODEL = ModelProvenance({}, "", "", max_length=sys.maxsize)
-"""Of a model in memory, such as one in training."""
+"""Provenance of a model in memory, such as one in training."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ DecodingChanges = Mapping[str, object]
 
 
 class Fault(NamedTuple):
-    """A fault of a translation, and the text of the source that it lacks, if there is one."""
+    """A fault of a translation. `item` is the text of the source that the translation lacks, or empty."""
 
     kind: str
     item: str = ""
@@ -54,7 +54,7 @@ class ReviewPolicy(Protocol):
         ...
 
     def report(self, line_number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
-        """Take note of the faults of a line before and after the review."""
+        """Record the faults of a line before and after the review."""
         ...
 
 
@@ -80,7 +80,7 @@ Search = Callable[[Sequence[tuple[int, Segment]], DecodingChanges], list[list[Tr
 
 
 def find_faults(policy: ReviewPolicy, segment: Segment, translation: Translation) -> Sequence[Fault]:
-    """Return the faults of a translation, without regard to protected elements, which have none."""
+    """Return the faults of a translation, ignoring protected elements."""
     source = segment.text
     return policy.find_faults(source, translation.content.text) if has_letters(source) else ()
 
@@ -102,6 +102,7 @@ def review(
         _translate_parts(remaining, pieces, policy, search)
         divided += [job for job in remaining if job.parts]
         faulty = [part for job in remaining for part in job.parts if part.faults]
+    _search_again(faulty, policy, config, search)
     for job in reversed(divided):
         parts = [part.segment for part in job.parts]
         job.offer(join_translations(job.segment, parts, [part.best for part in job.parts], language), policy)

@@ -1,4 +1,4 @@
-"""Texts on their way through the translator: segments to translate, and translations.
+"""Data types of the translator: segments of text, and their translations.
 
 A line of input becomes a `Segment`: `PlainText`, or text with protected elements. A line that is long for the model is
 divided into parts, which are segments too, and the translations of the parts are joined.
@@ -22,17 +22,20 @@ _FIRST_UNSPACED = "\u0900"  # sentences in scripts before this one have spaces b
 
 
 class Segment(ABC):
-    """A text that is translated as a unit, or its translation."""
+    """A line, or a part of one, or the translation of either."""
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """The text in which sentences and faults are found. Pieces for `divide` are pieces of it."""
+        """Text without protected elements, for sentence splitting and fault detection.
+
+        The pieces for `divide`, joined, equal it.
+        """
 
     @property
     @abstractmethod
     def surface(self) -> str:
-        """All characters, as in the input or the output."""
+        """Text including its protected elements."""
 
     @abstractmethod
     def strip(self) -> Self:
@@ -52,7 +55,7 @@ class Segment(ABC):
 
     @abstractmethod
     def adopt(self, given: Segment) -> Segment | None:
-        """Return a given translation as one of this segment; None if it does not fit."""
+        """Return a given translation with the elements of this segment; None if its elements differ."""
 
     def strip_enclosing(self) -> Segment:
         """Return the part that is translated, without what encloses all of it."""
@@ -124,7 +127,7 @@ class Translation:
 
     @cached_property
     def text(self) -> str:
-        """The text."""
+        """The translation as text."""
         return self.content.surface
 
     @property

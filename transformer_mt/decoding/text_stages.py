@@ -1,4 +1,4 @@
-"""Stages that change a text before the model translates it, and its translations. One of them is for letter case."""
+"""Pre- and postprocessing stages of translation, and the stage that restores letter case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformer_mt.decoding.segments import PlainText, Segment, Translation
 class StageState:
     """What a stage knows about one text. The default methods change nothing."""
 
-    alignment_refusal = ""  # the message for a request of alignments that the stage needs itself
+    alignment_refusal = ""  # error message if the caller also requests word alignments
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -142,7 +142,7 @@ class CaseStage(TextStage):
 
 
 class _WholeTextState(StageState):
-    """Of a text that is in capitals or title case as a whole."""
+    """State of a text in capitals or title case."""
 
     def __init__(self, segment: Segment, restore: Callable[[str, str], str], language: str) -> None:
         super().__init__(segment)
@@ -164,7 +164,7 @@ class _WholeTextState(StageState):
 
 
 class _WordsState(StageState):
-    """Of a text with some words in capitals: their lower-cased forms by their index."""
+    """State of a text with some words in capitals. `words` maps their indices to lower-cased forms."""
 
     def __init__(self, segment: Segment, words: Mapping[int, str], language: str, has_alignments: bool) -> None:
         super().__init__(segment)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import EllipsisType
 from typing import TYPE_CHECKING, Self, cast
 
 from transformer_mt.choices import SplitWhen
@@ -31,7 +32,7 @@ from transformer_mt.decoding.interface import (
     ModelProvenance,
     WordAlignment,
 )
-from transformer_mt.decoding.review import DecodingChanges, Job, ReviewPolicy, find_faults, review
+from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_faults, review
 from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
 from transformer_mt.decoding.sentence_splitting import LineDivider
 from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
@@ -95,7 +96,10 @@ class Translator:
         features: Features | None = None,
         model_provenance: ModelProvenance = UNKNOWN_MODEL,
     ) -> None:
-        """Translate with an engine whose models were loaded from `runs`, or have the given provenance."""
+        """Create a translator. `runs` are those that the models of the engine were loaded from.
+
+        Without runs, `model_provenance` describes the model.
+        """
         self.engine, self.tokenizers, self.config = engine, tokenizers, config
         self.runs, self.features = runs, features or Features()
         self._model_provenance = model_provenance
@@ -136,17 +140,18 @@ class Translator:
         """Length of the longest sequence that the model can read."""
         return self.engine.max_positions
 
-    def provenance(self, tag: str | None = None) -> ModelProvenance:
+    def provenance(self, tag: str | EllipsisType | None = ...) -> ModelProvenance:
         """Describe the model and its training data. The languages are those of a tag, by default of `decoding.tag`."""
         if not self.runs:
             return self._model_provenance
-        return ModelProvenance.of_runs(self.runs, tag or self.config.tag, self.engine.name, self.precision)
+        tag = self.config.tag if isinstance(tag, EllipsisType) else tag
+        return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.precision)
 
     @cached_property
     def stages(self) -> Sequence[TextStage]:
         """The stages for the options. Raises `UserError` if a glossary is invalid, or `make_stages` is missing.
 
-        The stage of letter case comes last, because it changes the text for the model.
+        The stage of letter case comes last, so that the other stages see the original case.
         """
         stages: list[TextStage] = []
         if self.config.needs_stages:
@@ -296,8 +301,8 @@ class Translator:
         """Return what divides lines with a tag.
 
         Parts are at most as long as the training pairs, and fit the model. Longer sentences are split into parts of a
-        usual length, because the model knows few of the greatest length. A part has several sentences only if at least
-        every twentieth source of the training had as many.
+        usual length, because training had few sentences of the maximum length. A part has several sentences only if at
+        least every twentieth source of the training had as many.
         """
         provenance = self.provenance(tag)
         limit, lengths = min(provenance.longest_source, self.max_source_tokens), provenance.lengths
@@ -618,6 +623,7 @@ class _LineSearch:
         reviewable = {
             i for i, _ in rows if not self._has_prefix(i) and not (self.is_cancelled and self.is_cancelled(i))
         }
+        reports: dict[int, tuple[ReviewPolicy, list[Fault], list[Fault]]] = {}  # before and after, by line number
         for tag, lines in self._group_by_tag(sorted(reviewable)).items():
             provenance = self.provenances[tag]
             if (policy := make_policy(provenance, config)) is None:
@@ -632,13 +638,11 @@ class _LineSearch:
                 best = job.best if self.alignments else without_alignment(job.best)
                 others = (each for each in n_best_lists[row] if each.text != best.text)
                 reviewed[row] = [best, *others][: len(n_best_lists[row])]
-            for i in dict.fromkeys(job.line for job in jobs.values()):
-                of_line = [row for row, job in jobs.items() if job.line == i]
-                policy.report(
-                    self.line_numbers[i],
-                    [fault for row in of_line for fault in before[row]],
-                    [fault for row in of_line for fault in jobs[row].faults],
-                )
+                _, all_before, all_after = reports.setdefault(self.line_numbers[job.line], (policy, [], []))
+                all_before += before[row]
+                all_after += job.faults
+        for number, (policy, all_before, all_after) in reports.items():
+            policy.report(number, all_before, all_after)
         return reviewed
 
     def _search_again(

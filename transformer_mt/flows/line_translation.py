@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # imported with the translator, after mistakes in the argumen
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.markup.glossary import Glossary, TranslationMemory
 
-N_DETECTED = 10  # lines of a window whose language is checked at once, and first lines that are checked at all
+N_DETECTED = 10  # a window of as many lines is checked at once; windows that start after as many are not checked
 MIN_CHARACTERS = 30  # of a text whose language is checked: a shorter one is hardly ever certain
 
 

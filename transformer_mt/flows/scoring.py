@@ -53,7 +53,7 @@ from transformer_mt.tools.languages.detection import are_exchanged, detect_langu
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of one test set. Only a run sets the last three fields."""
+    """The scores of one test set. `evaluate_file` sets only the first three fields."""
 
     name: str
     pairs: int
@@ -98,7 +98,7 @@ def evaluate_file(path: Path, reference: Path, scoring: FileScoring) -> tuple[di
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """What a run is scored on: a source file with its references, or test sets of the run."""
+    """The test data of a run: source and reference files, or its test sets."""
 
     files: tuple[Path, Path] | None = None
     test_set: str | None = None
@@ -200,7 +200,7 @@ class Comparison:
 
     systems: Mapping[str, str]
     pairs: int
-    unit: str  # that lengths count: words or characters
+    unit: str  # of lengths: words or characters
     metrics: Mapping[str, MetricComparison]
     lengths: Sequence[LengthBucket]
     frequencies: Sequence[FrequencyBucket]
@@ -256,10 +256,10 @@ def compare(
 
 
 def _read_texts(*paths: Path) -> list[list[str]]:
-    """Read files with as many lines. Raises `UserError` for a table or a document, whose lines are not sentences."""
+    """Read files with equal numbers of lines. Raises `UserError` for a table or a document."""
     for path in paths:
         if kind := find_structure(path):
-            raise UserError(f"{path}: looks like {kind.upper()}; write one sentence a line into a file of its own")
+            raise UserError(f"{path}: looks like {kind.upper()}; pass a plain-text file with one sentence per line")
     return read_aligned_files(*paths)
 
 

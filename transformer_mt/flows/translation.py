@@ -19,12 +19,14 @@ from transformer_mt.system.device import configure_process, is_cpu, keep_freed_m
 from transformer_mt.system.log import log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after mistakes in the arguments were reported
+    from transformer_mt.decoding.engine import TorchEngine
+    from transformer_mt.decoding.interface import LoadedRun
     from transformer_mt.decoding.text_stages import TextStage
     from transformer_mt.decoding.translator import Features, Translator
     from transformer_mt.tools.robustness.guard import FaultReport
 
 
-NO_ALIGNMENTS = "--alignments: CTranslate2 has none"
+NO_ALIGNMENTS = "--alignments: CTranslate2 has no word alignments"
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,19 @@ class LoadOptions:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     threads: int | str = "auto"
-    """CPU threads, or auto. In a process that is not ours, PyTorch keeps its own number."""
+    """CPU threads, or auto. PyTorch ignores it unless `owns_process` is set."""
     precision: str = "auto"
     """Of the matrix products: fp32, bf16, fp16, or auto (the fastest one)."""
-    ensemble: Sequence[str | Path] = ()
+    ensemble: str | Path | Sequence[str | Path] = ()
     """Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings apply."""
     few_texts: bool = False
-    """Whether precision auto is fp32 on a CPU, whose bf16 products are faster only in batches."""
+    """Whether only a few texts are translated. Precision auto is then fp32 on a CPU, where bf16 needs large batches."""
     split: SplitWhen = "auto"
     """Which lines are divided into sentences: auto, long, always or never."""
     alignments: bool = False
     """Whether word alignments are needed, which CTranslate2 alone does not have."""
     faults: FaultReport | None = None
-    """Takes note of the lines whose translations the guard repairs."""
+    """Records the lines whose translations the guard repairs."""
     owns_process: bool = False
     """Whether threads, allocator and caches of this process may be configured, as in a command."""
 
@@ -71,7 +73,8 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
     options, path = options or LoadOptions(), Path(run)
     if is_exported(path):
         return _load_exported(path, options, decoding)
-    folders = [RunFolder.open(each) for each in (path, *map(Path, options.ensemble))]
+    others = [options.ensemble] if isinstance(options.ensemble, str | Path) else options.ensemble
+    folders = [RunFolder.open(each) for each in (path, *map(Path, others))]
     config = folders[0].read_section("decoding", DecodingConfig).with_options(decoding)
     if "length_penalty_exponent" in decoding and config.n_beams == 1:
         raise UserError("decoding.length_penalty_exponent: ranks hypotheses, and there is only one: raise --beam")
@@ -150,16 +153,23 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
         )
     except UnavailableError as reason:
         if is_required:
-            raise UserError(f"--engine ctranslate2: {reason}; or use --engine torch") from None
+            raise UserError(f"--engine ctranslate2: {reason}; use --engine torch instead") from None
         log_rank0(f"tmt: engine torch: {reason}")
         return None
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.export.ctranslate2_engine import CombinedEngine
 
     if not is_required:
-        same_step = replace(options, checkpoint=str(loaded.step))
-        engine = CombinedEngine(engine, lambda: _load_torch([run], config, same_step).torch_engine)
+        engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options))
     return Translator(engine, loaded.tokenizers, config, [loaded], make_features(config, options))
+
+
+def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadOptions) -> TorchEngine:
+    """Load a checkpoint with PyTorch that CTranslate2 has loaded. Raises `UserError` if it was replaced or deleted."""
+    translator = _load_torch([loaded.folder], config, replace(options, checkpoint=str(loaded.step)))
+    if translator.runs[0].weights_hash != loaded.weights_hash:
+        raise UserError(f"{loaded.folder.path}: a running training replaced step {loaded.step:,}; repeat the command")
+    return translator.torch_engine
 
 
 def _load_exported(folder: Path, options: LoadOptions, decoding: Mapping[str, object]) -> Translator:

@@ -59,7 +59,8 @@ class MultiHeadAttention(nn.Module):
     and values from the encoder output.
 
     Inference computes the projections itself, and then calls the same `split`, `prepare_queries` and `prepare_keys`,
-    and `infer` instead of `attend`. So a variant that changes queries, keys or scores changes these methods and functions, and no other module.
+    and `infer` instead of `attend`. So a variant that changes queries, keys or scores changes these methods and
+    functions, and no other module.
     """
 
     weights: Tensor | None = None

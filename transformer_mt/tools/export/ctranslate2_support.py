@@ -82,7 +82,7 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
 
 
 def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: bool) -> str:
-    """Return why PyTorch must translate, although CTranslate2 was not refused; an empty text if nothing speaks for it.
+    """Return why PyTorch must translate, or an empty text if CTranslate2 can.
 
     Markup and a glossary do not: PyTorch then does only what CTranslate2 lacks.
     """

@@ -268,7 +268,7 @@ def count_enclosing_pairs(text: MarkedText) -> int:
 
 
 def split_at_pieces(text: MarkedText, pieces: Sequence[str]) -> list[MarkedText]:
-    """Split a text at the ends of pieces, except inside a pair of tags that begins or ends inside of one.
+    """Split a text at the ends of pieces, but keep a pair of tags together, unless it encloses whole pieces.
 
     `pieces` are consecutive pieces of `text.text`; joined, they are all of it. An element at a boundary belongs to the
     later part, but a closing tag to the earlier one. The tags around whole pieces are parts of their own.

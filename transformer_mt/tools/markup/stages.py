@@ -71,7 +71,7 @@ class MarkupStage(TextStage):
 
 
 class _MarkupState(StageState):
-    """Of a text with elements."""
+    """State of a text with elements."""
 
     alignment_refusal = (
         "alignments: they are not available for text with protected elements; leave out --alignments, or set "
@@ -158,7 +158,7 @@ class GlossaryStage(TextStage):
 
 
 class _GlossaryState(StageState):
-    """Of a text that may have terms."""
+    """State of a text that may contain terms."""
 
     def __init__(self, segment: Segment, stage: GlossaryStage) -> None:
         super().__init__(segment)

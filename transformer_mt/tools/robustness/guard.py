@@ -1,7 +1,7 @@
 """A guard against faults that can be seen without a reference: loops, lost numbers, copied sources, and others.
 
-Only a text with a fault is translated again, so all other translations stay as they are. It is searched with a wider
-beam, and if the fault remains, it is divided. A part that is a lost number, link or emoji is copied. So is a text in a
+Only a text with a fault is translated again, so all other translations stay as they are. It is searched again, all
+hypotheses of a beam of at least 5 are compared, and if the fault remains, the text is divided. A part that is a lost number, link or emoji is copied. So is a text in a
 script that the source language does not have.
 """
 
@@ -108,7 +108,7 @@ class Guard:
     # --- repair -------------------------------------------------------------------------------------------------------
 
     def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
-        """Ask for a wide beam with all of its translations. For a text in an unknown script all would be junk."""
+        """Request all hypotheses of a beam of at least `MIN_BEAM`. Text in an unknown script is not searched again."""
         n_beams = max(MIN_BEAM, config.beam)
         return None if UNKNOWN_SCRIPT in faults else {"beam": n_beams, "n_best": n_beams}
 

@@ -94,9 +94,13 @@ class ServedModel:
         """Raise `UserError` if the model cannot do what a request asks for."""
         if not self.loaded.has_alignments:
             if request.alignment:
-                raise UserError("alignment: a CTranslate2 model has none; serve the run itself")
+                raise UserError(
+                    "alignment: CTranslate2 has no word alignments; serve the run with --engine auto or torch"
+                )
             if request.format == "html":
-                raise UserError("format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
+                raise UserError(
+                    "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto or torch"
+                )
         if not request.prefix.strip():
             return
         translator = self.loaded.translators[pair]
@@ -249,6 +253,8 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
         tagged = translator.with_options({"tag": tag})
         provenance = tagged.provenance()
         translators[LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)] = tagged
+    if translator.engine.has_alignments:
+        translator.engine.as_torch()  # load it now: a running training may delete the checkpoint later
     version = f"checkpoint {translator.provenance().identity['checkpoint']}"
     return LoadedModel(version, translators, has_alignments=translator.engine.has_alignments)
 

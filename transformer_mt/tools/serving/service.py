@@ -77,7 +77,7 @@ class ModelRoute(NamedTuple):
     worker: BatchingWorker[SourceLine, NBest]
 
 
-class PreparedText(NamedTuple):
+class RoutedText(NamedTuple):
     """A text of a request with its model. A text in the target language has no model, because it stays unchanged."""
 
     source: SourceText
@@ -237,7 +237,7 @@ class TranslationService:
         finally:
             self.n_running -= 1
 
-    def _prepare(self, text: str, request: TranslateRequest) -> PreparedText:
+    def _prepare(self, text: str, request: TranslateRequest) -> RoutedText:
         """Divide a text, detect its language and find its model."""
         source, detected, language = SourceText.parse(text, request), None, request.source
         if language == "auto":
@@ -245,16 +245,16 @@ class TranslationService:
             language = detected.language
         pair = find_language_pair(self._routes, language, request.target, request.tag)
         if pair is None and detected is not None and language == request.target:
-            return PreparedText(source, detected, None)
+            return RoutedText(source, detected, None)
         if pair is None:
             with_tag = "" if request.tag is None else f" with tag {_shown(request.tag)}"
             codes = f"{_shown(language)} to {_shown(request.target)}"
             raise HTTPException(400, f"source, target: no model translates {codes}{with_tag}; see /languages")
         route = self._routes[pair]
         route.model.check_request(pair, text, request)
-        return PreparedText(source, detected, route)
+        return RoutedText(source, detected, route)
 
-    async def _translate(self, text: PreparedText, request: TranslateRequest) -> list[NBest]:
+    async def _translate(self, text: RoutedText, request: TranslateRequest) -> list[NBest]:
         """Return the translated lines of a text. The search stops if the task is cancelled."""
         if text.route is None:
             return []
@@ -268,7 +268,7 @@ class TranslationService:
 
     @staticmethod
     def _make_answer(
-        request: TranslateRequest, texts: Sequence[PreparedText], lines: Sequence[Sequence[NBest]]
+        request: TranslateRequest, texts: Sequence[RoutedText], lines: Sequence[Sequence[NBest]]
     ) -> TranslateAnswer:
         best: list[str] = []
         others: list[list[str]] = []
