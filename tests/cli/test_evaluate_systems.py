@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error, load_plain
 
-from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, compare_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
@@ -119,16 +118,6 @@ def test_missing_training_text_gives_a_warning(tmt: Tmt) -> None:
     assert "frequency" not in done.stdout
 
 
-@pytest.mark.filterwarnings("default")
-def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> None:
-    for lang in ("en", "de"):
-        with Path(f"train.{lang}").open("a", encoding="utf-8") as file:
-            file.write("one more\n")
-    done = tmt("evaluate", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "valid.de")
-    assert done.returncode == 0
-    assert "runs/tiny: its training text has changed since the training" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -151,18 +140,3 @@ def test_runs_with_different_scoring_are_refused(workspace: Path, tmt: Tmt) -> N
     Path("runs/other/config.yaml").write_text(text.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
     done = tmt("evaluate", "runs/tiny", "runs/other", "--src", "valid.en", "--ref", "valid.de")
     assert_user_error(done, "runs/other: is scored differently from runs/tiny (data.tgt_lang is fr instead of de);")
-
-
-def test_the_message_about_unequal_files_leads_to_the_shifted_line(
-    tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    references = [tgt for _, tgt in load_pairs("train")[:300]]
-    hypotheses = [line.replace("der", "die") for line in references]
-    del hypotheses[120]
-    for name, lines in (("my hyp.de", hypotheses), ("ref.de", references)):
-        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    done = tmt("evaluate", "ref.de", "my hyp.de", "--ref", "ref.de")
-    assert_user_error(done, "my hyp.de has 299 lines", "`tmt check pairs.yaml` finds the first shifted line")
-    Path("pairs.yaml").write_text(done.stderr.splitlines()[-1], encoding="utf-8")
-    assert re.search(r"from (ref.de|my hyp.de):12\d on", tmt("check", "pairs.yaml").stdout)

@@ -94,18 +94,6 @@ def test_a_configuration_used_from_another_folder_names_its_folder(
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("command", "option", "replacement"),
-    [
-        ("translate", "--confidence", "translate --scores"),
-        ("evaluate", "--calibrate", "translate --scores"),
-        ("check", "--worst", "check --write"),
-    ],
-)
-def test_a_removed_option_names_its_replacement(command: str, option: str, replacement: str, tmt: Tmt) -> None:
-    assert_user_error(tmt(command, "runs/mine", option), f"{option} was removed; ", replacement)
-
-
 def test_a_training_without_a_configuration_names_the_builtin_corpus(
     in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,13 +16,10 @@ from transformer_mt.cli import plan as command
 from transformer_mt.flows import configuration
 from transformer_mt.flows import plan as planning
 from transformer_mt.flows.plan import (
-    HEAP_GROWTH,
     Measurements,
     Plan,
     advise,
-    count_events,
     list_event_steps,
-    predict_training_memory,
 )
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import measure_folder
@@ -118,24 +115,6 @@ def test_the_plan_is_printed_as_a_table_and_as_json(
     assert values["memory"]["n_bytes"] == tiny_plan.memory.n_bytes
 
 
-@pytest.mark.parametrize(
-    ("overrides", "per_epoch", "steps", "events"),
-    [
-        (("train.max_epochs=3",), 100.5, 302, (2, 2)),
-        (("train.max_steps=null", "train.max_epochs=2", "validation.every=1 epoch"), 50, 100, (2, 2)),
-        (("train.max_steps=1500", "validation.every=500", "train.save_every=300"), 100, 1500, (3, 7)),
-        (("train.max_steps=null",), 100, None, (0, 0)),
-    ],
-)
-def test_steps_validations_and_checkpoints_are_counted(
-    overrides: tuple[str, ...], per_epoch: float, steps: int | None, events: tuple[int, int]
-) -> None:
-    config = configuration.load(QUICKSTART, ("schedule.kind=inverse_sqrt", *overrides))
-    assert config.train.last_step(per_epoch) == steps
-    if steps is not None:
-        assert count_events(config, steps, per_epoch) == events
-
-
 @pytest.mark.parametrize("interval", ["1 step", "7 steps", "1 epoch", "3 epochs"])
 @pytest.mark.parametrize(("batches", "accumulate"), [(100, 1), (201, 2), (100, 3), (5, 7)])
 def test_events_are_those_of_the_training_loop(interval: str, batches: int, accumulate: int) -> None:
@@ -145,22 +124,6 @@ def test_events_are_those_of_the_training_loop(interval: str, batches: int, accu
     milestones = (StepDone(step, epochs(step - 1), epochs(step)) for step in range(1, 1001))
     expected = [milestone.step for milestone in milestones if milestone.is_due(interval)]
     assert sorted(list_event_steps(interval, 1000, batches / accumulate)) == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "allocator", "largest", "measured", "predicted"),
-    [
-        ("cpu", "glibc malloc", 900, 1100, 100 + 1000 * HEAP_GROWTH),
-        ("cpu", "TCMalloc", 900, 1100, 1100),
-        ("cpu", "glibc malloc", None, 1100, None),
-    ],
-)
-def test_fragmentation_of_glibc_is_added_to_what_the_training_allocates(
-    device: str, allocator: str, largest: int | None, measured: int, predicted: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "detect_allocator", lambda: allocator)
-    trial = MemoryPrediction((1, 1, 1), largest, 10**6, device, start_bytes=100)
-    assert predict_training_memory(trial, measured).n_bytes == predicted
 
 
 @pytest.mark.parametrize(

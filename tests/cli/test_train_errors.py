@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import IO, Any, NoReturn
@@ -12,21 +10,9 @@ import pytest
 import torch
 from helpers import Tmt, assert_user_error, read_folder, read_metrics
 
-from transformer_mt.runs.folder import FORMAT, RunFolder
+from transformer_mt.runs.folder import RunFolder
 
 TRAIN = ("train", "--config", "tiny.yaml")
-
-
-def set_format(run: Path, version: int) -> None:
-    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    (run / "run.json").write_text(json.dumps({**record, "format": version}), encoding="utf-8")
-
-
-def test_a_run_of_another_format_is_not_trained(run_copy: Path, tmt: Tmt) -> None:
-    set_format(run_copy, FORMAT + 1)
-    before = read_folder(run_copy)
-    assert_user_error(tmt(*TRAIN), "runs/tiny: was trained by", f"run format {FORMAT + 1}", "--restart")
-    assert read_folder(run_copy) == before
 
 
 def test_a_failed_save_leaves_no_partial_checkpoint(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,28 +95,6 @@ def test_unusable_settings_are_refused_before_a_run_exists(
     done = tmt(*TRAIN, *(override.replace("W", str(unusable)) for override in overrides), f"runs_dir={tmp_path}")
     assert_user_error(done, part.replace("W", str(unusable)))
     assert not RunFolder(tmp_path / "tiny").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("model.safetensors", lambda old: old[:100] + bytes([old[100] ^ 4]) + old[101:]),
-        ("checkpoint.json", lambda old: old[:-100]),
-    ],
-)
-def test_a_damaged_checkpoint_is_not_loaded(
-    name: str, damage: Callable[[bytes], bytes], run_copy: Path, tmt: Tmt
-) -> None:
-    """Even a single changed bit is detected."""
-    path = RunFolder(run_copy).find_checkpoint("12").path / name
-    path.write_bytes(damage(path.read_bytes()))
-    before = read_folder(run_copy / "checkpoints")
-    for command in (("translate", run_copy, "one"), ("evaluate", run_copy), TRAIN):
-        done = tmt(*command, "--checkpoint", "12")
-        assert_user_error(done, f"step-000012/{name}: ", "this checkpoint is damaged and was not used", "or delete ")
-        assert not done.stdout
-    assert read_folder(run_copy / "checkpoints") == before
-    assert tmt("translate", run_copy, "one", "--checkpoint", "8").returncode == 0
 
 
 def test_a_damaged_tokenizer_file_is_reported(run_copy: Path, tmt: Tmt) -> None:

@@ -210,15 +210,6 @@ def test_a_moved_run_translates_without_its_data(tiny_run: Path, tmp_path: Path,
     assert read_folder(moved) == read_folder(tiny_run)
 
 
-def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
-    """The user has probably forgotten --input."""
-    done = tmt("translate", tiny_run, "valid.en", "no file")
-    assert done.stderr == (
-        "tmt: warning: valid.en is a file, but was read as a text; translate --input valid.en reads its lines\n"
-    )
-    assert (done.returncode, done.stdout.count("\n")) == (0, 2)
-
-
 def test_a_text_in_another_language_gives_a_warning(tiny_run: Path, tmt: Tmt) -> None:
     text = "Der Hund schläft heute in dem Haus.\nWir haben die Katze nicht gesehen.\n" * 5
     assert "seems to be German" in tmt("translate", tiny_run, stdin=text.encode()).stderr

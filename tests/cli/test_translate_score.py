@@ -104,14 +104,6 @@ def test_a_pipe_with_too_many_lines_is_reported_at_its_end(files: Path, tiny_run
         assert ("f has 6 lines, pipe has 8" in done.stderr) == (lines != TGT) == (done.returncode == 2)
 
 
-def test_invalid_utf8_is_replaced_on_request(files: Path, tiny_run: Path, tmt: Tmt) -> None:
-    done = tmt(
-        "translate", tiny_run, "--input", "f", "--score-targets", "latin", "--errors", "replace", "--format", "json"
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.split("\n")[2])["translations"][0]["text"] == "na\ufffdve"
-
-
 def test_an_interrupted_command_resumes_and_refuses_changes(
     files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,17 +303,6 @@ def test_rendering_preserves_any_text(text: str, write: Write) -> None:
     assert load(write("x.yaml", render_yaml(config))) == config
 
 
-def test_plain_yaml_reader_reads_rendered_values(write: Write) -> None:
-    import yaml
-
-    config = make(name="no", data={"src_lang": "no", "test": {"on": {"src": ["null", "1"], "tgt": ["x", "y"]}}})
-    read: dict[str, Any] = yaml.safe_load(render_yaml(config))
-    assert read["name"] == "no"
-    assert read["data"]["src_lang"] == "no"
-    assert read["data"]["test"]["on"]["src"] == ["null", "1"]
-    assert read["tokenizer"]["joint"] is True
-
-
 def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section], ...] = ()) -> set[str]:
     """Return every key of a schema. A section class that repeats contributes only keys that have a value."""
     found: set[str] = set()

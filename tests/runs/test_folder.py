@@ -115,14 +115,6 @@ def test_exported_model_is_refused_with_a_command_to_type(tmp_path: Path) -> Non
         RunFolder.open(folder)
 
 
-def test_folder_that_is_no_run_is_refused(tmp_path: Path, run: RunFolder) -> None:
-    with pytest.raises(UserError, match=r"is not a run folder \(it has no run.json\)"):
-        RunFolder.open(tmp_path)
-    run.config.unlink()
-    with pytest.raises(UserError, match=r"is not a run folder \(it has no config\.yaml\)"):
-        RunFolder.open(run.path)
-
-
 @pytest.mark.parametrize(
     ("version", "released", "named"),
     [(3, "0.1.0", "tmt 0.1.x can read it"), (FORMAT + 1, "1.2.3", "tmt 1.2.x"), (0, None, "another version of tmt")],

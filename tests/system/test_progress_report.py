@@ -22,11 +22,3 @@ def test_a_log_file_gets_few_lines(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err.splitlines() == [
         f"test.en: translated {done} of 1,000 lines" for done in ("100", "300", "700", "1,000")
     ]
-
-
-def test_only_rank_0_reports(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("RANK", "1")
-    with ProgressReport("translated").show() as progress:
-        monkeypatch.setattr(time, "monotonic", lambda: 1e9)
-        progress.update(1)
-    assert capsys.readouterr().err == ""
