@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, an
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
+    from transformer_mt.data.corpus import ParallelCorpus
     from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
     from transformer_mt.decoding.translator import Translator
@@ -232,6 +233,31 @@ def small_tokenizers() -> TokenizerPair:
     from transformer_mt.data.tokenizers.trainers import build_tokenizers
 
     return build_tokenizers(TokenizerConfig(vocab_size=420), load_pairs("test")[:300])
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a temporary folder, and let `datasets` keep its cache there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hub-cache")
+    return tmp_path
+
+
+@pytest.fixture
+def write_corpus(workdir: Path) -> Callable[..., ParallelCorpus]:
+    """`write_corpus(pairs, name="t")`: write t.en and t.de and load them as a corpus."""
+    from transformer_mt.data.data_config import Source
+    from transformer_mt.data.sources import load_corpus
+
+    def write_corpus(pairs: Sequence[tuple[str, str]], name: str = "t") -> ParallelCorpus:
+        for side, language in enumerate(("en", "de")):
+            text = "".join(pair[side] + "\n" for pair in pairs)
+            file = workdir / f"{name}.{language}"
+            if not file.exists() or file.read_text(encoding="utf-8") != text:  # a new time would change the cache key
+                file.write_text(text, encoding="utf-8")
+        return load_corpus(Source(src=(f"{name}.en",), tgt=(f"{name}.de",)), "en", "de", Path("cache"))
+
+    return write_corpus
 
 
 @pytest.fixture(scope="session")

@@ -17,18 +17,13 @@ def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = "".join(f"line {n * n}\n" for n in range(2000)).encode()
     files = {
         "two": b"a\nb\n",
-        "empty": b"",
         "blank": b"\n \n",
-        "latin": b"a\nna\xefve\n",
         "cut.gz": gzip.compress(lines)[:-500],
         "ten": b"a b c d\n" * 10,
-        "table.tsv": b"en\tfr\na\tb\n",
-        "table.xls": b"",
         "broken.yaml": b"data: [\n",
     }
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    (folder / "folder").mkdir()
     return folder
 
 

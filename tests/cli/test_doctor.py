@@ -38,13 +38,6 @@ def test_a_folder_without_write_access_is_an_error(tmp_path: Path, monkeypatch: 
     assert value.startswith(f"{tmp_path}/runs: cannot be written (Not a directory); ")
 
 
-def test_little_free_space_is_a_warning_and_a_full_disk_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LOW_DISK", 10**18)
-    assert next(doctor.check_disk())[1] == Severity.WARNING
-    monkeypatch.setattr(doctor, "FULL_DISK", 10**18)
-    assert next(doctor.check_disk())[1] == Severity.ERROR
-
-
 def test_a_training_that_fails_or_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SELF_TEST_SECONDS", 0.01)
     assert [severity for _, severity, _ in doctor.check_training()] == [Severity.WARNING]

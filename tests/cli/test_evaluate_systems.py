@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error, load_plain
 
-from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, compare_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
@@ -98,13 +97,6 @@ def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tm
     assert one["sentences"] == one["frequencies"] == []
 
 
-def test_the_chosen_checkpoint_is_compared(workspace: Path, tmt: Tmt) -> None:
-    files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--checkpoint", "8")
-    assert (
-        parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8, torch)"
-    )
-
-
 def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> None:
     one = parse_json(tmt("evaluate", "a.de", "b.de", "--ref", "valid.de", "--json", "--tgt-lang", "ja"))
     assert "|tok:char|" in one["metrics"]["BLEU"]["signature"]
@@ -126,40 +118,14 @@ def test_missing_training_text_gives_a_warning(tmt: Tmt) -> None:
     assert "frequency" not in done.stdout
 
 
-def test_missing_validation_text_is_not_needed(workspace: Path, tmt: Tmt) -> None:
-    """The command reads only --src and --ref."""
-    for lang in ("en", "de"):
-        Path(f"test.{lang}").write_bytes(Path(f"valid.{lang}").read_bytes())
-        Path(f"valid.{lang}").unlink()
-    done = tmt("evaluate", "runs/tiny", "a.de", "--src", "test.en", "--ref", "test.de")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "by their frequency in the training text" in done.stdout
-
-
-@pytest.mark.filterwarnings("default")
-def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> None:
-    for lang in ("en", "de"):
-        with Path(f"train.{lang}").open("a", encoding="utf-8") as file:
-            file.write("one more\n")
-    done = tmt("evaluate", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "valid.de")
-    assert done.returncode == 0
-    assert "runs/tiny: its training text has changed since the training" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("a.de b.de", "pass the reference translations as --ref G"),
         ("a.de nope --ref valid.de", "nope: no such file and no such run folder"),
         ("a.de runs/tiny --ref valid.de --src valid.en --output f", "several systems are compared; leave out --output"),
-        ("a.de short --ref valid.de", "short has 1 lines: line N of one must belong to line N"),
         ("a.de b.de --ref valid.de --src short", "valid.de has 8 lines, short has 1 lines"),
-        ("a.de folder --ref valid.de --src valid.en", "folder: is not a run folder"),
         ("a.de runs/tiny --ref valid.de", "--src and --ref go together"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text are only for files"),
         ("a.de b.de --ref valid.de --length-penalty 2 --device cpu", "leave out --device, --length-penalty"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --beam 0", "decoding.beam"),
     ],
 )
 def test_wrong_arguments_are_refused(words: str, message: str, workspace: Path, tmt: Tmt) -> None:
@@ -174,18 +140,3 @@ def test_runs_with_different_scoring_are_refused(workspace: Path, tmt: Tmt) -> N
     Path("runs/other/config.yaml").write_text(text.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
     done = tmt("evaluate", "runs/tiny", "runs/other", "--src", "valid.en", "--ref", "valid.de")
     assert_user_error(done, "runs/other: is scored differently from runs/tiny (data.tgt_lang is fr instead of de);")
-
-
-def test_the_message_about_unequal_files_leads_to_the_shifted_line(
-    tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    references = [tgt for _, tgt in load_pairs("train")[:300]]
-    hypotheses = [line.replace("der", "die") for line in references]
-    del hypotheses[120]
-    for name, lines in (("my hyp.de", hypotheses), ("ref.de", references)):
-        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    done = tmt("evaluate", "ref.de", "my hyp.de", "--ref", "ref.de")
-    assert_user_error(done, "my hyp.de has 299 lines", "`tmt check pairs.yaml` finds the first shifted line")
-    Path("pairs.yaml").write_text(done.stderr.splitlines()[-1], encoding="utf-8")
-    assert re.search(r"from (ref.de|my hyp.de):12\d on", tmt("check", "pairs.yaml").stdout)

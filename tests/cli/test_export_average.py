@@ -87,12 +87,6 @@ def test_a_checkpoint_deleted_by_a_running_training_is_reported(run: RunFolder) 
         export.load_average(load_plain(run.path).model, found)
 
 
-def test_the_run_may_be_the_current_folder(longer: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(longer / "runs" / "tiny")
-    done = tmt("export", ".", "--average", "7", "--output", "mean")
-    assert (done.returncode, "of 7 checkpoints" in done.stderr) == (2, True)
-
-
 @pytest.mark.slow
 def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
     longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
@@ -119,11 +113,8 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--average", "1"], "--average: 1: pass a whole number of at least 2"),
         (["--average", "7"], "runs/tiny has only 4 of 7 checkpoints (steps: 20, 16, 12, 8)"),
-        (["--average", "7", "--checkpoint", "best"], "keep.last and keep.best set how many a training keeps"),
         (["--average", "2", "--checkpoint", "8"], "pass --checkpoint best"),
-        (["--average", "2", "--to", "ctranslate2"], "--average writes weights"),
     ],
 )
 def test_wrong_arguments_are_refused(run: RunFolder, tmt: Tmt, words: list[str], message: str) -> None:
@@ -132,17 +123,6 @@ def test_wrong_arguments_are_refused(run: RunFolder, tmt: Tmt, words: list[str],
     assert_user_error(done, message)
     assert_user_error(tmt("export", run.path, "--output", "runs", "--average", 2), "runs: exists already; pass a new")
     assert sorted(Path("runs").iterdir()) == before
-
-
-def test_nothing_is_written_without_validation_text(
-    longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(longer, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    Path("valid.de").unlink()
-    done = tmt("export", "runs/tiny", "--average", 2, "--output", "runs/mean")
-    assert_user_error(done, "valid.de")
-    assert not Path("runs/mean").exists()
 
 
 def test_changed_validation_pairs_are_refused(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,27 +25,16 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
 @pytest.mark.parametrize(
     ("command", "parts"),
     [
-        ((), ("the following arguments are required: COMMAND",)),
         (("trian",), ("tmt: error: unknown command trian; did you mean train?\n",)),
-        (("quickstart",), ("tmt: error: unknown command quickstart; tmt --help lists all\n",)),
-        (("--versoin",), ("tmt: error: unknown option --versoin; did you mean --version?\n",)),
         (("prepare", "--config", "x.yaml"), ("unknown option --config; did you mean tmt prepare x.yaml?\n",)),
         (("train", "--config", "tiny.yaml", "--config", "x.yaml"), ("argument --config: is given twice",)),
-        (("init", "a", "b", "--test", "x", "y", "--test", "z"), ("argument --test: is given twice",)),
         (("train", "--confg", "tiny.yaml"), ("unknown option --confg; did you mean --config?\n",)),
         ((*TRAIN, "--max-steps", "10"), ("unknown option --max-steps; did you mean train.max_steps=10?\n",)),
-        ((*TRAIN, "--epochs=3"), ("unknown option --epochs; did you mean train.max_epochs=3?",)),
-        (("translate", "RUN", "--beams", "3", "Pes."), ("error: unknown option --beams; did you mean --beam?\n",)),
-        (("report", "RUN", "--zzz", "3"), ("error: unknown option --zzz; tmt report --help lists all\n",)),
         (
             ("translate", "RUN", "-foo"),
             ("-foo; tmt translate --help lists all; put -- before a text that begins with a hyphen\n",),
         ),
-        (("train", "--config", "nope.yaml"), ("nope.yaml: no such file",)),
-        (("train", "--config", "W/folder"), ("W/folder: is a directory; pass a YAML file",)),
         (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
-        ((*TRAIN, "model.d_modle=8"), ('command line: model.d_modle: unknown key, did you mean "d_model"?',)),
-        (("config", "tiny.yaml", "seed=x"), ("command line: seed: must be a whole number",)),
         (
             ("translate", "runs/nope", "one"),
             (
@@ -56,13 +43,7 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
             ),
         ),
         (("translate", "tiny.yaml", "one"), ("tiny.yaml: is a file, not a run folder; pass the folder of its run",)),
-        (("translate", "RUN", "one", "--input", "F"), ("give texts or --input, not both",)),
-        (("translate", "RUN", "--input", "W/cut.gz"), ("W/cut.gz:", "truncated or damaged")),
-        (("translate", "RUN", "one", "--output", "/proc/g"), ("/proc/g",)),
-        (("translate", "RUN", "one", "--checkpoint", "999"), ("RUN has best, last and the steps 8, 12",)),
-        (("translate", "RUN", "one", "--device", "cuda:99"), ("device: cuda:99 is not available",)),
         (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
-        (("evaluate", "W/folder"), ("W/folder: is not a run folder",)),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -83,14 +64,6 @@ def test_a_mistake_in_an_argument_prints_one_line(arguments: tuple[str, ...], tm
     done = tmt("translate", "RUN", *arguments)
     assert done.returncode == 2 and done.stderr.startswith("tmt translate: error: argument --")
     assert done.stderr.endswith("; tmt translate --help lists all options\n") and done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "transformer_mt", "train", "--config", str(tmp_path / "nope.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"tmt: {tmp_path}/nope.yaml: no such file (looked in {Path.cwd()})\n"
 
 
 def test_texts_may_follow_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt) -> None:
@@ -119,18 +92,6 @@ def test_a_configuration_used_from_another_folder_names_its_folder(
     message = f"train.en: no such file (looked in {tmp_path}), but {tiny}/train.en exists"
     assert_user_error(tmt(command, config), message, f"run the command in the folder {tiny}")
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(
-    ("command", "option", "replacement"),
-    [
-        ("translate", "--confidence", "translate --scores"),
-        ("evaluate", "--calibrate", "translate --scores"),
-        ("check", "--worst", "check --write"),
-    ],
-)
-def test_a_removed_option_names_its_replacement(command: str, option: str, replacement: str, tmt: Tmt) -> None:
-    assert_user_error(tmt(command, "runs/mine", option), f"{option} was removed; ", replacement)
 
 
 def test_a_training_without_a_configuration_names_the_builtin_corpus(

@@ -16,17 +16,13 @@ from transformer_mt.cli import plan as command
 from transformer_mt.flows import configuration
 from transformer_mt.flows import plan as planning
 from transformer_mt.flows.plan import (
-    HEAP_GROWTH,
     Measurements,
     Plan,
     advise,
-    count_events,
     list_event_steps,
-    predict_training_memory,
 )
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import measure_folder
-from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.trainer import StepDone
 
@@ -100,14 +96,6 @@ def test_the_plan_agrees_with_the_training(tiny_plan: Plan, tiny_run: Path, in_t
     assert " x ".join(map(str, tiny_plan.memory.largest_batch)) in log
 
 
-def test_the_plan_leaves_nothing_behind(tiny_plan: Plan, scratch: Path, in_tiny: Path) -> None:
-    assert read_folder(scratch) == {}
-    assert {path.name for path in in_tiny.iterdir()} <= {
-        *(f"{part}.{language}" for part in ("train", "valid", "test") for language in ("en", "de")),
-        *("tiny.yaml", "runs", "train.log"),
-    }
-
-
 def test_the_plan_is_printed_as_a_table_and_as_json(
     tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,36 +115,6 @@ def test_the_plan_is_printed_as_a_table_and_as_json(
     assert values["memory"]["n_bytes"] == tiny_plan.memory.n_bytes
 
 
-@pytest.mark.parametrize("sampling", [0.0, 0.1])
-def test_the_padding_of_subword_sampling_is_explained(
-    sampling: float, tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "make_plan", lambda _: tiny_plan)
-    table = assert_succeeded(tmt("plan", "tiny.yaml", f"tokenizer.sampling={sampling}"))
-    assert ("tokenizer.sampling adds padding" in table) == (sampling > 0)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "per_epoch", "steps", "events"),
-    [
-        ((), 100, 550, (2, 2)),
-        (("train.max_epochs=3",), 100.5, 302, (2, 2)),
-        (("train.max_steps=null", "train.max_epochs=2", "validation.every=1 epoch"), 50, 100, (2, 2)),
-        (("train.max_steps=1000", "validation.every=300", "train.save_every=100"), 100, 1000, (4, 10)),
-        (("train.max_steps=1500", "validation.every=500", "train.save_every=300"), 100, 1500, (3, 7)),
-        (("train.max_steps=10", "validation.every=4", "train.save_every=1 epoch"), 2.5, 10, (3, 5)),
-        (("train.max_steps=null",), 100, None, (0, 0)),
-    ],
-)
-def test_steps_validations_and_checkpoints_are_counted(
-    overrides: tuple[str, ...], per_epoch: float, steps: int | None, events: tuple[int, int]
-) -> None:
-    config = configuration.load(QUICKSTART, ("schedule.kind=inverse_sqrt", *overrides))
-    assert config.train.last_step(per_epoch) == steps
-    if steps is not None:
-        assert count_events(config, steps, per_epoch) == events
-
-
 @pytest.mark.parametrize("interval", ["1 step", "7 steps", "1 epoch", "3 epochs"])
 @pytest.mark.parametrize(("batches", "accumulate"), [(100, 1), (201, 2), (100, 3), (5, 7)])
 def test_events_are_those_of_the_training_loop(interval: str, batches: int, accumulate: int) -> None:
@@ -166,40 +124,6 @@ def test_events_are_those_of_the_training_loop(interval: str, batches: int, accu
     milestones = (StepDone(step, epochs(step - 1), epochs(step)) for step in range(1, 1001))
     expected = [milestone.step for milestone in milestones if milestone.is_due(interval)]
     assert sorted(list_event_steps(interval, 1000, batches / accumulate)) == expected
-
-
-def test_keys_that_prevent_an_export_to_ctranslate2_are_printed(
-    tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not [*configuration.load(QUICKSTART).unsupported_by_ctranslate2()]
-    config = configuration.load(QUICKSTART, ["model.qk_norm=true", "decoding.sample=true"])
-    found = [*config.unsupported_by_ctranslate2()]
-    assert [(section, key) for section, key, _ in found] == [("model", "qk_norm"), ("decoding", "sample")]
-    problems = tuple(f"{section}.{key}: {reason}" for section, key, reason in found)
-    monkeypatch.setattr(planning, "make_plan", lambda _: replace(tiny_plan, ctranslate2_problems=problems))
-    table = assert_succeeded(tmt("plan", "tiny.yaml"))
-    assert re.search(r"^export +weights$", table, re.MULTILINE)
-    assert [line for line in table.splitlines() if line.split("  ")[1:2] == ["not ctranslate2"]] == [
-        f"  not ctranslate2  {problem}" for problem in problems
-    ]
-
-
-@pytest.mark.parametrize(
-    ("device", "allocator", "largest", "measured", "predicted"),
-    [
-        ("cpu", "glibc malloc", 900, 1100, 100 + 1000 * HEAP_GROWTH),
-        ("cpu", "glibc malloc", 1100, 900, 100 + 1000 * HEAP_GROWTH),
-        ("cpu", "TCMalloc", 900, 1100, 1100),
-        ("cuda", "glibc malloc", 900, 1100, 1100),
-        ("cpu", "glibc malloc", None, 1100, None),
-    ],
-)
-def test_fragmentation_of_glibc_is_added_to_what_the_training_allocates(
-    device: str, allocator: str, largest: int | None, measured: int, predicted: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "detect_allocator", lambda: allocator)
-    trial = MemoryPrediction((1, 1, 1), largest, 10**6, device, start_bytes=100)
-    assert predict_training_memory(trial, measured).n_bytes == predicted
 
 
 @pytest.mark.parametrize(
@@ -229,15 +153,6 @@ def test_a_model_that_exceeds_the_memory_is_refused_before_it_is_allocated(
         tmt(command, "tiny.yaml", *size), "model: needs ", "TB before the first batch", "lower model.d_mo"
     )
     assert not (in_tiny / "runs" / "huge").exists()
-
-
-def test_advice_halves_the_batch_that_auto_chose(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "WARM_UP_STEPS", 1)
-    monkeypatch.setattr(planning, "MEASURED_STEPS", 1)
-    plan = planning.make_plan(configuration.load(Path("tiny.yaml"), ["batches.tokens=auto"]))
-    assert (plan.batch_tokens, plan.accumulate) == (memory.CPU_TOKENS, 1)
-    (advice,) = advise(replace(plan, memory=replace(plan.memory, n_bytes=None)))
-    assert advice.startswith(f"memory: batches.tokens={memory.CPU_TOKENS // 2} batches.accumulate=2 ")
 
 
 def test_wrong_input_is_refused(tiny_run: Path, in_tiny: Path, scratch: Path, tmt: Tmt) -> None:

@@ -64,13 +64,9 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--task", 3), ("--stage", "--task")),
         (("--stage", "read", "--task", 3, "--tasks", 3), ("--task 3", "0 to 2")),
         (("--stage", "knit", "--task", 0), ("--stage knit", "read")),
-        (("--stage", "read", "--task", 99), ("--task 99", "read")),
-        (("--tasks", 4), ("--tasks has no effect",)),
         (("--engine", "slurm", "--workers", 4), ("--workers has no effect",)),
-        (("--engine", "slurm", "--sbatch", "array=3"), ("array=3", "KEY=VALUE")),
     ],
 )
 def test_options_of_engines_that_do_not_fit_are_refused(

@@ -142,26 +142,13 @@ def test_a_run_whose_text_is_gone_has_a_page_with_a_note(run_copy: Path, tmt: Tm
     assert not any(element.attrib.get("id") in ("sentences", "curves") for element in page.iter())
 
 
-@pytest.mark.filterwarnings("default")
-def test_changed_text_is_left_out(run_copy: Path, tmt: Tmt) -> None:
-    Path("test.de").write_text("eins\n" * 6, encoding="utf-8")
-    page = make_page(tmt, run_copy)
-    assert "unseen is left out: its text has changed since the training" in text_of(page)
-    assert "validation (8 sentences)" in [text_of(title) for title in page.iter("h3")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["runs/tiny", "runs/tiny"], "runs/tiny: is given twice"),
-        (["missing"], "missing: no such run folder"),
         (["tinny"], "did you mean runs/tiny?"),
-        (["runs/tiny", "--src", "valid.en"], "--src and --ref go together"),
         (["runs/tiny", "--output", "page.txt"], "pass a name that ends in .html"),
-        (["runs/tiny", "--output", "no/page.html"], "there is no folder"),
-        (["runs/tiny", "--checkpoint", "7"], "checkpoint 7:"),
         (["runs/tiny", "--src", "valid.en", "--ref", "test.de"], "test.de"),
-        (["runs/tiny", "--src", "missing", "--ref", "test.de"], "missing: no such file"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], message: str, run_copy: Path, tmt: Tmt) -> None:

@@ -169,16 +169,6 @@ def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
     assert {name for name in settings if name.startswith("best/")} == {"best/bleu", "best/chrf", "best/loss"}
 
 
-def test_best_scores_are_hyperparameters_and_no_curves(run_copy: Path, tmt: Tmt) -> None:
-    """Also after a resume from an earlier checkpoint."""
-    best = read_metrics(run_copy)["best/loss"]
-    assert session_hparams(run_copy)["best/loss"].number_value == best[max(best)]
-    assert tmt(*TRAIN, "--checkpoint", "8", "train.max_steps=8").returncode == 0
-    best = read_metrics(run_copy)["best/loss"]
-    assert max(best) <= 8
-    assert session_hparams(run_copy)["best/loss"].number_value == best[max(best)]
-
-
 def session_hparams(run: Path) -> Any:
     """Return the row of a run in TensorBoard's HPARAMS table."""
     from tensorboard.plugins.hparams import plugin_data_pb2

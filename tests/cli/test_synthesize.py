@@ -143,9 +143,7 @@ def test_the_round_trip_is_recorded_and_filters(
         (["--mono", "mono.en", "--mono", "empty"], "empty: holds no text"),
         (["--mono", "mono.en", "--min-chrf", "50"], "--min-chrf needs --round-trip"),
         (["--mono", "mono.en", "--round-trip", "RUN"], "translates en to de, and the way back is de to en"),
-        (["--mono", "mono.en", "--top-k", "5"], "synthesize: --top-k needs --sample"),
         (["--mono", "mono.de"], "the text seems to be in de"),
-        (["--mono", "/dev/null"], "is not a regular file"),
     ],
 )
 def test_mistakes_are_answered_before_the_translation(

@@ -44,7 +44,3 @@ def test_a_terminal_gets_colours_and_wrapped_cells(monkeypatch: pytest.MonkeyPat
     assert "\x1b[36mBLEU" in printed and "[bold] is text" in printed
     lines = re.sub(r"\x1b\[[\d;]*m", "", printed).split("\n")
     assert len(lines) > 4 and max(map(len, lines)) <= 60
-
-
-def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "\x1b[36m" not in print_on_terminal(monkeypatch, NO_COLOR="1")

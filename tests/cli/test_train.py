@@ -224,17 +224,6 @@ def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:
     assert read_folder(run_copy) == before
 
 
-@pytest.mark.slow
-def test_restart_renames_the_old_run(run_copy: Path, tmt: Tmt) -> None:
-    before = read_folder(run_copy)
-    done = tmt(*TRAIN, "--restart", "train.max_steps=1", "seed=7")
-    assert done.returncode == 0
-    (aside,) = run_copy.parent.glob("tiny.*")
-    assert f"the old run was moved to {aside.relative_to(Path.cwd())}" in done.stderr
-    assert read_folder(aside) == before
-    assert [info.step for info in RunFolder(run_copy).list_checkpoints()] == [1]
-
-
 def test_a_refused_restart_keeps_the_old_run(run_copy: Path, tmt: Tmt) -> None:
     before = read_folder(run_copy)
     missing = "data.train={src: missing.en, tgt: train.de}"
@@ -256,33 +245,3 @@ def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> No
         assert ("unseen (" in done.stderr) == (change == "decoding.beam=1")
     record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"] == {"step": 12, "decoding": {**before["tested"]["decoding"], "beam": 1}}
-
-
-def test_a_run_locked_by_another_process_is_refused(run_copy: Path, tmt: Tmt) -> None:
-    with RunFolder(run_copy).locked():
-        assert_user_error(tmt(*TRAIN), "runs/tiny: another process", f"{os.getpid()}")
-
-
-@pytest.mark.slow
-def test_training_resumes_before_a_damaged_checkpoint(run_copy: Path, tmt: Tmt) -> None:
-    path = RunFolder(run_copy).find_checkpoint("12").path / "training.pt"
-    expected = load_file(path.with_name("model.safetensors"))
-    path.write_bytes(path.read_bytes()[:-100])
-    done = tmt(*TRAIN)
-    assert done.returncode == 0
-    name = path.relative_to(Path.cwd())
-    assert f"{name}: was truncated" in done.stderr and "it is kept as step-000012.damaged\n" in done.stderr
-    assert "resuming after step 8\n" in done.stderr
-    assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12]
-    again = load_file(path.with_name("model.safetensors"))
-    assert all(torch.equal(again[name], expected[name]) for name in expected)
-    assert tmt("translate", run_copy, "one", "--checkpoint", "last").returncode == 0
-
-
-def test_training_does_not_start_over_if_all_checkpoints_are_damaged(run_copy: Path, tmt: Tmt) -> None:
-    """Only --restart starts over."""
-    for step in ("8", "12"):
-        (RunFolder(run_copy).find_checkpoint(step).path / "training.pt").write_bytes(b"")
-    before = read_folder(run_copy)
-    assert_user_error(tmt(*TRAIN), "step-000008/training.pt: was truncated", "no checkpoint is intact", "--restart")
-    assert {**read_folder(run_copy), "run.json": b""} == {**before, "run.json": b""}

@@ -20,7 +20,6 @@ import transformer_mt
 from transformer_mt import LoadOptions, Translator, load_translator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
-from transformer_mt.system.log import ProgressReport
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -153,36 +152,6 @@ def test_a_long_line_is_translated_sentence_by_sentence(run_copy: Path, tmt: Tmt
         assert found.rstrip() == "{} {}  {}".format(*three).rstrip()  # no spaces are left of empty translations
 
 
-def test_a_long_line_without_sentence_ends_is_split_between_words(run_copy: Path, tmt: Tmt) -> None:
-    run = RunFolder(run_copy)
-    text = run.config.read_text(encoding="utf-8")
-    run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
-    done = tmt("translate", run_copy, "one two three four five six one two three four five six")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.split()) > 6
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.TruncatedSourceWarning")
-def test_learned_positions_limit_source_and_translation(in_tiny: Path, tmt: Tmt) -> None:
-    """Longer validation pairs and sources are truncated, and translations end at the last position."""
-    settings = [
-        "name=learned",
-        "model={d_model: 16, d_ff: 32, n_heads: 2, positions: learned, max_positions: 3}",
-        "data.max_length=3",
-        "data.too_long=truncate",
-        "decoding={engine: torch, max_length_factor: 3}",
-        "train.max_steps=2",
-    ]
-    done = tmt("train", "--config", "tiny.yaml", *settings)
-    assert done.returncode == 0, done.stderr
-    assert "truncated" in done.stderr
-    text = "one two three four five six eight one two three four five"
-    done = tmt("translate", "runs/learned", text, "--split-sentences", "never", "--no-guard")
-    assert done.returncode == 0
-    assert re.fullmatch(r"tmt: warning: line 1 has \d+ tokens and was cut to 2\n", done.stderr)
-
-
 @pytest.mark.parametrize("which", ["best", "8"])
 def test_the_chosen_checkpoint_translates(which: str, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, *SENTENCES, "--checkpoint", which, "--precision", "fp32")
@@ -241,50 +210,10 @@ def test_a_moved_run_translates_without_its_data(tiny_run: Path, tmp_path: Path,
     assert read_folder(moved) == read_folder(tiny_run)
 
 
-def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
-    """The user has probably forgotten --input."""
-    done = tmt("translate", tiny_run, "valid.en", "no file")
-    assert done.stderr == (
-        "tmt: warning: valid.en is a file, but was read as a text; translate --input valid.en reads its lines\n"
-    )
-    assert (done.returncode, done.stdout.count("\n")) == (0, 2)
-
-
-@pytest.mark.slow
-def test_a_sentence_in_another_language_gives_a_warning_in_a_terminal(tiny_run: Path) -> None:
-    sentence = "Zwei Männer stehen am Herd und bereiten zusammen das Essen für ihre Gäste zu."
-    command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run), sentence]
-    ours, theirs = pty.openpty()
-    assert subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, check=False).returncode == 0
-    assert b"seems to be German" in os.read(ours, 4096)
-
-
 def test_a_text_in_another_language_gives_a_warning(tiny_run: Path, tmt: Tmt) -> None:
     text = "Der Hund schläft heute in dem Haus.\nWir haben die Katze nicht gesehen.\n" * 5
     assert "seems to be German" in tmt("translate", tiny_run, stdin=text.encode()).stderr
     assert "seems to be" not in tmt("translate", tiny_run, stdin=b"The dog is asleep in the house.\n" * 10).stderr
-
-
-def test_sampling_options_need_sample(tiny_run: Path, tmt: Tmt) -> None:
-    done = tmt("translate", tiny_run, "one", "--top-k", 3)
-    assert (done.returncode, done.stdout) == (2, "") and "--top-k needs --sample" in done.stderr
-    assert tmt("translate", tiny_run, "one", "--top-k", 3, "--sample").returncode == 0
-    done = tmt("translate", tiny_run, "one", "--beam", 3, "--sample")
-    assert (done.returncode, done.stdout) == (2, "") and "sampling has no beam" in done.stderr
-
-
-def test_progress_counts_lines_inside_of_a_window(
-    tiny_run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lines of several sentences count once."""
-    counts: list[int] = []
-    monkeypatch.setattr(ProgressReport, "update", lambda _, done: counts.append(done))
-    (tmp_path / "f").write_text("one two. Three two. One six.\nsix\n" * 20, encoding="utf-8")
-    command = ("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g")
-    assert_succeeded(tmt(*command, "--split-sentences", "always", "--batch-tokens", 100))
-    assert len(counts) > 2
-    assert counts == sorted(counts)
-    assert counts[-1] == 40
 
 
 def test_faulty_lines_are_repaired_counted_and_listed(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

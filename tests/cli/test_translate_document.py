@@ -66,13 +66,8 @@ def test_a_structured_file_is_refused_unless_the_user_insists(tmp_path: Path, ti
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ("--n-best", "2"), ("--resume",), ("--scores",), ("--alignments",),
-        ("--prefix", "page.html"), ("--format", "json"), ("--errors", "replace"), ("--markup", "none"),
-        ("--exclude-keys", "a"),
-        ("--engine", "ctranslate2"), ("--retranslate",), ("--document-format", "json"), ("--top-k", "3"),
-    ],
-)  # fmt: skip
+    [("--n-best", "2"), ("--resume",), ("--engine", "ctranslate2"), ("--document-format", "json")],
+)
 def test_options_that_do_not_fit_a_document_are_refused(
     options: tuple[str, ...], page: Path, tiny_run: Path, tmt: Tmt
 ) -> None:
@@ -94,12 +89,7 @@ def test_a_document_may_be_written_to_a_pipe_or_through_a_link(page: Path, tiny_
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [
-        (("--document-format", "html"), "pass it as --input"),
-        (("--retranslate",), "is for documents"),
-        (("--exclude-keys", "a"), "is for documents"),
-        (("--attributes", "alt"), "is for documents"),
-    ],
+    [(("--document-format", "html"), "pass it as --input"), (("--retranslate",), "is for documents")],
 )
 def test_options_of_documents_are_refused_for_lines(
     options: tuple[str, ...], part: str, tiny_run: Path, tmt: Tmt

@@ -1,11 +1,7 @@
-"""Arguments and runs that `tmt translate` refuses, and its prompt."""
+"""Arguments and runs that `tmt translate` refuses."""
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,23 +39,10 @@ def test_a_run_with_an_edited_configuration_is_refused(old: str, new: str, run_c
     assert_user_error(tmt("translate", run_copy, "one"))
 
 
-@pytest.mark.slow
-def test_the_prompt_is_not_written_to_standard_output(tiny_run: Path) -> None:
-    keyboard, terminal = pty.openpty()
-    command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run)]
-    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE) as process:
-        os.close(terminal)
-        os.write(keyboard, b"one two\n\x04")
-        out = process.communicate()[0]
-    assert not out.startswith(b"> ")
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ("--min-length 30 --max-length 10", "min_length"),
         ("--protect numbers --markup none", "markup"),
-        ("--length-penalty 2 --beam 1", "length_penalty_exponent"),
         ("--verbose --no-guard", "--verbose"),
         ("--guard --sample", "--guard"),
     ],

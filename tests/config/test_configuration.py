@@ -59,25 +59,13 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
     ("text", "message"),
     [
         ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
-        ("modle: {}\n", 'x.yaml:2: modle: unknown key, did you mean "model"?'),
         ("max_steps: 8\n", 'x.yaml:2: max_steps: unknown key, did you mean "train.max_steps"?'),
         ("train: {ledger: yes}\n", "x.yaml:2: train.ledger: was removed"),
-        ("train: {patience: 1}\n", "x.yaml:2: train.patience: unknown key, choose from: validation.patience"),
-        ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last"),
-        ("model:\n  dropout: {resdual: 0.1}\n", "x.yaml:3: model.dropout.resdual: "),
         ("precision: fp23\n", 'x.yaml:2: precision: "fp23" is not allowed, did you mean "fp32"?'),
-        ("model: 3\n", "x.yaml:2: model: "),
         ("model:\n", "x.yaml:2: model: "),
-        ("validation:\n  every: daily\n", "x.yaml:3: validation.every: "),
-        ("device: tpu\n", "x.yaml:2: device: "),
-        ("threads: 0\n", "x.yaml:2: threads: "),
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: "),
-        ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: "),
-        ("seed: -1\n", "x.yaml:2: seed: "),
         ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10"),
-        ("model:\n  encoder:\n    n_heads: 3\n", "x.yaml:4: model.encoder.n_heads: "),
-        ("model: {n_kv_heads: 3}\n", "x.yaml:2: model.n_kv_heads: "),
         ("export: ctranslate2\nmodel:\n  norm_position: sublayer\n", "x.yaml:4: model.norm_position: "),
     ],
 )
@@ -93,27 +81,15 @@ DATA = "data:\n  src_lang: en\n  tgt_lang: de\n"
     ("train", "message"),
     [
         ("  train: {}\n", "x.yaml:4: data.train: a source is exactly one of .*; found none"),
-        ("  train: {src: a}\n", "x.yaml:4: data.train.src: .*; found src$"),
-        (
-            "  train:\n    src: a\n    tgt: b\n    table: c\n",
-            "x.yaml:7: data.train.table: .*; found src and tgt and",
-        ),
         (
             "  train: {src: [a, b], tgt: c}\n",
             "x.yaml:4: data.train.tgt: src and tgt must name equally many files, and name 2 and 1",
         ),
-        ("  train: {builtin: tatoeba}\n", 'x.yaml:4: data.train.builtin: "tatoeba" is not allowed, choose from: quick'),
         ("  train: {spilt: x, dataset: y}\n", 'x.yaml:4: data.train.spilt: unknown key, did you mean "split"'),
-        ("", "x.yaml:1: data.train: is required"),
         (
             "  train: {dataset: x}\n  validation: {dataset: x}\n",
             "x.yaml:5: data.validation.split: the def",
         ),
-        (
-            "  train: {dataset: x}\n  test: {t: {builtin: quickstart}}\n",
-            "x.yaml:5: data.test.t.split: the def",
-        ),
-        ("  train: {dataset: x}\n  test:\n    t: {datset: y}\n", 'x.yaml:6: data.test.t.datset: unknown .*"dataset"'),
     ],
 )
 def test_source_must_be_of_exactly_one_kind(write: Write, train: str, message: str) -> None:
@@ -136,21 +112,11 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("tokenizer: {joint: no}\n", "x.yaml:1: model.tie_embeddings"),
         ("tokenizer: {joint: no}\nmodel:\n  tie_embeddings: all\n", "x.yaml:4: model.tie_embeddings"),
         ("train: {max_steps: null}\nvalidation: {patience: null}\n", "x.yaml:2: train.max_steps"),
-        ("schedule:\n  kind: cosine\ntrain: {max_steps: null}\n", "x.yaml:2: schedule.total_steps"),
-        ("train: {max_steps: 9}\nschedule:\n  kind: wsd\n  warmup_steps: 9\n", "x.yaml:5: schedule.warmup_steps"),
         ("schedule: {kind: wsd, warmup_steps: 9, total_steps: 9}\n", "x.yaml:2: schedule.warmup_steps"),
-        (
-            "train: {max_steps: 9}\nschedule: {kind: wsd, warmup_steps: 1, decay_steps: 9}\n",
-            "x.yaml:3: schedule.decay_steps",
-        ),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions"),
-        ("model: {positions: learned, max_positions: 256}\ntokenizer: {source_bos: on}\n", "x.yaml:2: model.max_pos"),
         ("decoding: {alignment_layer: 4}\n", "x.yaml:2: decoding.alignment_layer"),
-        ("train: {cuda_graphs: true}\nmodel: {decoder: {layer_drop: 0.1}}\n", "x.yaml:2: train.cuda_graphs"),
-        ("loss: {consistency_weight: 2}\n", "x.yaml:2: loss.consistency_weight"),
         (
             "loss: {consistency: rdrop}\nmodel: {layer_drop: 0.1, dropout: {embedding: 0, residual: 0}}\n",
             "x.yaml:2: loss.consistency",
@@ -160,12 +126,6 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
 def test_contradicting_sections_are_refused(write: Write, text: str, place: str) -> None:
     (line,) = error_lines(write("x.yaml", MINIMAL + text))
     assert line.startswith(place)
-
-
-@pytest.mark.parametrize("given", ["[0.9]", "[]"])
-def test_short_list_is_refused(write: Write, given: str) -> None:
-    *_, line = error_lines(write("x.yaml", MINIMAL), f"optimizer.betas={given}")
-    assert line == "command line: optimizer.betas.1: is required"
 
 
 def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +138,7 @@ def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monk
     "sections",
     [
         {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "decoder"}},
-        {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "none"}},
-        {"loss": {"consistency": "simcut", "consistency_weight": 2}, "model": {"dropout": {"embedding": 0}}},
         {"loss": {"consistency": "simcut"}, "model": {"dropout": {"embedding": 0, "residual": 0}}},
-        {"train": {"max_steps": None}},
         {"train": {"max_steps": None, "max_epochs": 1}, "validation": {"patience": None}},
     ],
 )
@@ -262,32 +219,19 @@ def test_circular_inheritance_is_refused(write: Write, tmp_path: Path, names: st
     assert said[0].endswith(f"in a circle: {circle}")
 
 
-@pytest.mark.parametrize("base", ["[a, b]", "{a: b}"])
-def test_base_must_be_a_single_file(write: Write, base: str) -> None:
-    (line,) = error_lines(write("x.yaml", f"{MINIMAL}base: {base}\n"))
-    assert line == "x.yaml:2: base: must be the name of one YAML file"
-
-
 # --- overrides --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("override", "key", "value"),
     [
-        ("model.d_model=512", "model.d_model", 512),
         ("schedule.peak=1e-4", "schedule.peak", 1e-4),
-        ("tokenizer.joint=on", "tokenizer.joint", True),
         ("data.src_lang=no", "data.src_lang", "no"),
         ("name=a=b", "name", "a=b"),
-        ("train.max_steps=null", "train.max_steps", None),
         ("train.max_steps=", "train.max_steps", None),
-        ("optimizer.betas=[0.8, 0.9]", "optimizer.betas", [0.8, 0.9]),
-        ("validation.every=1 epoch", "validation.every", "1 epoch"),
         ("data.train={src: F, tgt: G}", "data.train.src", ["F"]),
         ("data.test.new={builtin: quickstart, split: test}", "data.test.new.split", "test"),
         ("runs_dir=~/runs", "runs_dir", str(Path.home() / "runs")),
-        ("data.train={src: ~/a, tgt: [~/b]}", "data.train.tgt", [str(Path.home() / "b")]),
-        ("model={d_model: 64}", "model.d_model", 64),
     ],
 )
 def test_override_value_is_parsed_as_yaml(write: Write, override: str, key: str, value: object) -> None:
@@ -302,31 +246,16 @@ def test_last_override_wins_and_replaces_a_section_as_a_whole(write: Write) -> N
     assert (config.model.d_model, config.model.d_ff, config.model.n_heads) == (64, 1024, 8)
 
 
-def test_base_with_a_zero_byte_is_refused(write: Write) -> None:
-    (line,) = error_lines(write("x.yaml", 'base: "a\\0b"\n'))
-    assert line == "x.yaml:1: base: a path cannot contain a zero byte"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("model.d_modle=1", 'command line: model.d_modle: unknown key, did you mean "d_model"?'),
-        ("model.d_model=x", "command line: model.d_model: must be a whole number"),
         ("model", "command line: model: an override is section.key=value"),
-        ("=1", "command line: =1: an override is section.key=value"),
-        ("model..d=1", "command line: model..d=1: an override is section.key=value"),
         ("seed=[1", "command line: seed:1: not valid YAML"),
         ("name=exp #1", 'command line: name: YAML reads everything after " #" as a comment'),
-        ("name=runs/x", 'command line: name: "runs/x" cannot be the name of a folder: use no slash'),
         ('name="a\\0b"', 'command line: name: "a\0b" cannot be the name of a folder'),
-        (
-            "train.max_steps=1" + 15 * "0",
-            "command line: train.max_steps: Input should be less than",
-        ),
         ('data.cache_dir="a\\0b"', "command line: data.cache_dir: a path cannot contain a zero byte"),
         ('name="a\\ud800"', "command line: name:1: holds half a character"),
-        ('data.train={src: "\\udfff", tgt: b}', "command line: data.train:1: src: holds half a character"),
-        ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )
 def test_override_error_names_the_command_line(write: Write, override: str, message: str) -> None:
@@ -353,14 +282,6 @@ def test_name_defaults_to_the_file_name(write: Write) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_shipped_configuration_is_valid_and_names_the_schema(path: Path) -> None:
-    load(path)
-    first = path.read_text(encoding="utf-8").split("\n")[0]
-    schema = first.removeprefix("# yaml-language-server: $schema=")
-    assert (path.parent / schema).samefile(ROOT / "configs" / "schema.json")
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_rendered_configuration_loads_back_equal(path: Path, write: Write) -> None:
     config = load(path)
     again = load(write("other.yaml", render_yaml(config)))
@@ -370,24 +291,16 @@ def test_rendered_configuration_loads_back_equal(path: Path, write: Write) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["no", "on", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x}", "é 猫", " "],
+    [
+        *("no", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x", "é 猫", " "),
+        *("a,b", "a]", "? a", "a\u0085b", "a\u2028b", "\ufeffa", "a\nb", "\U0001f600"),
+    ],
 )
 def test_rendering_preserves_any_text(text: str, write: Write) -> None:
-    name = text if text.strip() else "blank"  # the name of a test set is that of a folder
+    name = text if text.strip() and text.isprintable() else "blank"  # a test set is named like a folder
     test = {name: {"dataset": text, "split": text}}
     config = make(name="run", runs_dir=text, data={"cache_dir": text, "test": test})
     assert load(write("x.yaml", render_yaml(config))) == config
-
-
-def test_plain_yaml_reader_reads_rendered_values(write: Write) -> None:
-    import yaml
-
-    config = make(name="no", data={"src_lang": "no", "test": {"on": {"src": ["null", "1"], "tgt": ["x", "y"]}}})
-    read: dict[str, Any] = yaml.safe_load(render_yaml(config))
-    assert read["name"] == "no"
-    assert read["data"]["src_lang"] == "no"
-    assert read["data"]["test"]["on"]["src"] == ["null", "1"]
-    assert read["tokenizer"]["joint"] is True
 
 
 def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section], ...] = ()) -> set[str]:
@@ -496,10 +409,6 @@ def test_changed_keys_separates_allowed_from_fixed(key: str, value: Any) -> None
     free, fixed = list_changed_keys(make(), with_key(key, value))
     assert (key in free, key in fixed) == (key in MAY_CHANGE_ON_RESUME, key not in MAY_CHANGE_ON_RESUME)
     assert not (fixed if key in MAY_CHANGE_ON_RESUME else free)
-
-
-def test_equal_configurations_have_no_changed_keys() -> None:
-    assert list_changed_keys(make(), make()) == ([], [])
 
 
 def test_list_of_changeable_keys_is_complete() -> None:

@@ -44,10 +44,6 @@ def test_each_differing_key_has_both_values_in_the_order_of_the_reference() -> N
     assert {key: pair[::-1] for key, pair in found.items()} == listed(other, one)
 
 
-def test_configurations_of_two_runs_differ_in_no_key_if_only_name_and_folder_differ() -> None:
-    assert not listed(make(name="one", runs_dir="a"), make(name="two", runs_dir="b"))
-
-
 @pytest.mark.parametrize("name", ["quickstart", "multi30k_en_de", "low_resource"])
 def test_differences_are_the_flat_keys_that_differ(name: str) -> None:
     """Compare with the flat keys of two files, which have no list of sources."""
@@ -82,16 +78,6 @@ def test_another_order_of_sources_is_a_difference() -> None:
     }
 
 
-def test_one_source_and_a_list_of_sources_differ_as_a_whole() -> None:
-    assert list(listed(make(), with_sources(source("web")))) == ["data.train"]
-
-
-def test_lists_without_names_are_compared_as_a_whole() -> None:
-    found = listed(make(data={"filters": ["copy"]}), make(data={"filters": ["copy", {"length": {"max": 9}}]}))
-    assert list(found) == ["data.filters"]
-    assert [*found["data.filters"][1][1]] == ["length"]
-
-
 def test_a_section_that_is_null_in_one_configuration_is_one_difference() -> None:
     found = listed(make(), make(data={"validation": {"src": "v.en", "tgt": "v.de"}}))
     assert list(found) == ["data.validation"]
@@ -111,15 +97,6 @@ def test_changes_are_the_keys_that_a_configuration_sets() -> None:
     assert {change.key: change.reference for change in changes}["model.d_model"] == ModelConfig().d_model
 
 
-def test_each_source_of_a_list_is_a_change() -> None:
-    assert [change.key for change in list_changes(with_sources(source("web"), source("news")))] == [
-        "data.src_lang",
-        "data.tgt_lang",
-        "data.train.web",
-        "data.train.news",
-    ]
-
-
 @pytest.mark.parametrize(
     "value",
     [None, True, 0, 0.1, "auto", "it's: a text", ["a", "b"], {"src": ["a b"], "weight": 0.0}, {"a": [{"b": 1}]}],
@@ -136,8 +113,3 @@ def _texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _texts(inner) for key, inner in value.items()}
     return [*map(_texts, value)] if isinstance(value, list) else None if value is None else str(value)
-
-
-def test_empty_keys_of_a_source_are_not_shown() -> None:
-    web = list_differences(with_sources(source("new")), with_sources(source("new"), source("web", tag="2de")))[0].other
-    assert format_value(web) == "{src: [web.en], tgt: [web.de], reverse: false, tag: 2de, name: web, repeat: 1.0}"

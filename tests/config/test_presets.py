@@ -1,18 +1,16 @@
-"""Presets of configs/architectures and configs/papers: all load; architectures train and learn (slow)."""
+"""Configurations in configs/: all load; models of the architectures compute finite states, and learn (slow)."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
-from helpers import Tmt, assert_succeeded, read_metrics
 
-from transformer_mt.flows.configuration import flatten, load
+from transformer_mt.flows.configuration import load
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ARCHITECTURES = sorted((CONFIGS / "architectures").glob("*.yaml"))
-PRESETS = sorted([*ARCHITECTURES, *(CONFIGS / "papers").glob("*.yaml")])
+SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 SMALL_MODEL = [
     "model.d_model=64",
@@ -21,15 +19,6 @@ SMALL_MODEL = [
     "model.decoder={n_layers: 2}",
     "model.dropout={embedding: 0, residual: 0}",
 ]
-TINY_TRAINING = [
-    "data={src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}}",
-    "data.validation={src: valid.en, tgt: valid.de}",
-    "train={max_steps: 2, log_every: 1}",
-    "validation={every: 2, metric: loss, probes: 0}",
-    "decoding={max_length_factor: 0, max_length_offset: 5}",
-    "device=cpu",
-    "threads=1",
-]
 N_HEADS = {"multiquery_learned_gelu": 2}  # keeps the single key/value head as wide as in the preset
 
 
@@ -37,8 +26,8 @@ def small_model(preset: Path) -> list[str]:
     return [*SMALL_MODEL, *(f"model.n_heads={n}" for name, n in N_HEADS.items() if name == preset.stem)]
 
 
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
-def test_preset_loads_and_names_the_schema(path: Path) -> None:
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_configuration_loads_and_names_the_schema(path: Path) -> None:
     load(path)
     first = path.read_text(encoding="utf-8").split("\n")[0]
     schema = first.removeprefix("# yaml-language-server: $schema=")
@@ -83,32 +72,3 @@ def test_small_model_of_an_architecture_learns_to_reverse_digits(preset: Path) -
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
         optimizer.step()
     pytest.fail(f"only {share:.0%} of the sequences are reversed")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ARCHITECTURES, ids=lambda path: path.stem)
-def test_preset_trains_with_its_tokenizer_optimizer_and_schedule(
-    preset: Path, in_tiny: Path, tmp_path: Path, tmt: Tmt
-) -> None:
-    """Two steps of a small model on a small corpus. Configurations of papers train in other modules."""
-    config = load(preset)
-    total_steps = config.schedule.total_steps or config.train.max_steps  # a curve of two steps has no warm-up
-    assert_succeeded(
-        tmt(
-            *("train", "--config", preset, *TINY_TRAINING, *small_model(preset)),
-            *(f"schedule.total_steps={total_steps or 'null'}", f"runs_dir={tmp_path}", "name=preset"),
-        )
-    )
-    used, expected = (
-        {
-            key: value
-            for key, value in flatten(each).items()
-            if key.startswith(("tokenizer.", "optimizer.", "schedule."))
-        }
-        for each in (load(tmp_path / "preset" / "config.yaml"), config)
-    )
-    assert used == {**expected, "schedule.total_steps": total_steps}
-    metrics = read_metrics(tmp_path / "preset")
-    assert metrics["train/skipped_steps"] == {1: 0, 2: 0}
-    assert all(math.isfinite(loss) for loss in [*metrics["train/loss"].values(), metrics["valid/loss"][2]])
-    assert metrics["train/learning_rate"][2] > 0

@@ -41,32 +41,18 @@ def read(file: Path, text: str) -> Tree:
     ("line", "key", "value"),
     [
         ("real: 1e-4", "real", 1e-4),
-        ("real: 1E-4", "real", 1e-4),
         ("real: '1e-4'", "real", 1e-4),
-        ("real: 3", "real", 3.0),
-        ("real: .5", "real", 0.5),
         ("count: 20_000", "count", 20_000),
         ("count: 010", "count", 10),
-        ("pair: [1e-1, 2]", "pair", (0.1, 2.0)),
         ("text: no", "text", "no"),
         ("text: on", "text", "on"),
-        ("text: true", "text", "true"),
         ("text: 1:30", "text", "1:30"),
-        ("text: 1e-4", "text", "1e-4"),
         ("text: 012", "text", "012"),
-        ("text: 2024-01-31", "text", "2024-01-31"),
         ("text: 'null'", "text", "null"),
-        ("text: ''", "text", ""),
-        ("text: |\n  null", "text", "null"),
         ("flag: on", "flag", True),
-        ("flag: off", "flag", False),
-        ("flag: yes", "flag", True),
         ("flag: no", "flag", False),
-        ("flag: True", "flag", True),
         ("maybe: null", "maybe", None),
-        ("maybe: ~", "maybe", None),
         ("maybe:", "maybe", None),
-        ("maybe: NULL", "maybe", None),
         ("maybe: none", "maybe", "none"),
     ],
 )
@@ -76,22 +62,15 @@ def test_field_decides_the_type_of_a_scalar(file: Path, line: str, key: str, val
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(
-    "line", ["real: 1:30", "count: 1:30", "count: 1.5", "real: yes", "flag: 1:30", "real: inf", "count: null", "x: 1"]
-)
+@pytest.mark.parametrize("line", ["real: 1:30", "count: 1:30", "real: yes", "real: inf"])
 def test_scalar_of_a_wrong_type_is_refused(file: Path, line: str) -> None:
     with pytest.raises(ValidationError):
         Kinds.model_validate(read(file, line).values)
 
 
-@pytest.mark.parametrize("key", ["on", "no", "null", "1", "1:30", "~"])
+@pytest.mark.parametrize("key", ["on", "null", "1:30"])
 def test_keys_are_always_text(file: Path, key: str) -> None:
     assert read(file, f"{key}: x").values == {key: "x"}
-
-
-def test_section_is_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(Kinds(), "count", 1)  # noqa: B010  (pyright sees through the plain assignment)
 
 
 # --- locations --------------------------------------------------------------------------------------------------------
@@ -137,26 +116,16 @@ def test_replace_returns_a_changed_copy(file: Path) -> None:
 
 MISTAKES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
-    "only comments": (b"# nothing\n\n", "is empty"),
     "no mapping": (b"- a\n- b\n", "keys and values"),
-    "a word": (b"hello\n", "keys and values"),
-    "duplicate": (b"a: 1\nb: 2\na: 3\n", r":3: a: duplicate key \(first on line 1\)"),
     "duplicate inside": (b"m:\n  a: 1\n  a: 2\n", r":3: m\.a: duplicate key \(first on line 2\)"),
     "duplicate in a list": (b"m:\n- {a: 1,\n   a: 2}\n", r":3: m\.0\.a: duplicate key \(first on line 2\)"),
     "tab": (b"m:\n\ta: 1\n", ":2: not valid YAML: .*never with tabs"),
     "missing colon": (b"a:\n  b c\n  d: 1\n", ":3: not valid YAML: .*line before"),
-    "missing colon at the end": (b"a:\n  b c\nd\n", ":3: not valid YAML"),
-    "missing colon in a key": (b"a: 1\nb 2\nc: 3\n", ":2: not valid YAML"),
     "unclosed": (b"a: [1, 2\nb: 3\n", ":2: not valid YAML"),
-    "bad indent": (b"a:\n    b: 1\n  c: 2\n", ":3: not valid YAML"),
-    "unknown alias": (b"a: *b\n", ":1: not valid YAML"),
     "alias in its anchor": (b"a: &x\n  b: *x\n", ":2: an alias .* that contains it"),
-    "two documents": (b"a: 1\n---\nb: 2\n", ":2: not valid YAML"),
     "key of several words": (b"? [a, b]\n: 1\n", ":1: a key must be a single word"),
-    "control character": (b"a: 1\nb: \x07\n", "not valid YAML"),
     "too large": (b"a: 1\n" * 10**6, "is larger than"),
     "latin-1": ("a: 1\nb: naïve\n".encode("latin-1"), r"not UTF-8 text \(byte 10\)"),
-    "utf-16": ("a: 1\n".encode("utf-16"), "not UTF-8 text"),
 }
 
 
@@ -197,15 +166,7 @@ def test_tags_construct_no_objects(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("1e-4", "1e-4"),
-        ("null", None),
-        ("", None),
-        ("[a, b]", ["a", "b"]),
-        ("{a: 1}", {"a": "1"}),
-        ("'null'", "null"),
-        ('"\\ud83d\\ude00"', "😀"),
-    ],
+    [("1e-4", "1e-4"), ("null", None), ("[a, b]", ["a", "b"]), ('"\\ud83d\\ude00"', "😀")],
 )
 def test_read_value_parses_yaml(text: str, value: Any) -> None:
     assert read_value(text, "there") == value

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from cuda_helpers import CPU, CUDA, count_launches, fake_device_only, list_waits
-from helpers import assert_succeeded
 from torch import Tensor
 
 from transformer_mt.data.sources import load_pairs
@@ -211,16 +210,3 @@ def test_a_graph_submits_the_kernels_of_a_step_at_once(make_translators) -> None
             step()
         eager, replayed = map(count_launches, steps)
     assert 10 * replayed < eager
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [("--beam", "1"), ("--beam", "4", "--n-best", "3")], ids=["greedy", "beam"])
-def test_translate_writes_the_translations_of_the_cpu(
-    options: tuple[str, ...], tiny_run: Path, tiny: Path, tmt
-) -> None:
-    arguments = ("translate", tiny_run, "--input", tiny / "test.en", "--precision", "fp32", *options)
-    expected, found = (assert_succeeded(tmt(*arguments, "--device", device)) for device in ("cpu", "cuda"))
-    assert found == expected

@@ -22,7 +22,7 @@ from transformer_mt.training import packed_batches
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack
-from transformer_mt.training.train_step import LossScale, TrainStep
+from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 PAD, VOCABULARY = 0, 23
@@ -102,23 +102,6 @@ def test_replayed_steps_equal_plain_steps(
             if each.loss_scale is not None:
                 each.loss_scale.value.mul_(2)
     assert_close([*graphed.parameters()], [*plain.parameters()])
-
-
-def test_a_pass_is_captured_at_its_second_batch_whose_gradient_is_finite(model: Transformer) -> None:
-    captured: list[object] = []
-
-    def capture(run: Callable[[], None]) -> Callable[[], None]:
-        captured.append(run)
-        return CudaCapture(CUDA)(run)
-
-    step, batches = make_step(model, "fp16", capture), make_batches((3, 7), (5, 9), (4, 6), (3, 8))
-    assert step.loss_scale is not None
-    counts: list[int] = []
-    for number, (batch, scale) in enumerate(zip(batches, (1.0, LossScale.MAXIMUM, 1.0, 1.0), strict=True), start=1):
-        step.loss_scale.value.fill_(scale)
-        step(number, 1e-3, [batch])
-        counts.append(len(captured))
-    assert counts == [0, 0, 1, 1]
 
 
 def test_a_replayed_step_neither_waits_nor_launches_many_kernels(model: Transformer) -> None:

@@ -20,7 +20,7 @@ from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, configure_process
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.training_config import OptimizerConfig
 
@@ -30,12 +30,11 @@ SMALL = ["model.d_model=64", "model.d_ff=96", "model.n_heads=4", "model.encoder.
 N_IDS, PAD = 103, 100
 
 
-def count_launches_of_step(batches: list[Batch], *, is_cast: bool = True) -> int:
+def count_launches_of_step(batches: list[Batch]) -> int:
     """Count the launches of the second step of a small model."""
     config, machine, vocabulary = configuration.load(BASE, SMALL), Machine(CUDA, "bf16", 1), VocabularySize(N_IDS, PAD)
     configure_process(machine)
     model = Transformer(config.model, vocabulary, vocabulary).to(CUDA)
-    model.is_compiled = not is_cast  # then the weights are not converted together
     step = make_train_step(config, machine, Ranks(), model, lambda batch: [batch])
     batches = [batch.pin_memory() for batch in batches]
     step(1, 1e-3, batches)
@@ -45,11 +44,6 @@ def count_launches_of_step(batches: list[Batch], *, is_cast: bool = True) -> int
 def test_a_packed_step_launches_less_than_half_of_the_kernels_of_four_passes() -> None:
     batches = [random_batch(4, 9, 12 + i, N_IDS, PAD) for i in range(4)]
     assert 2 * count_launches_of_step([pack(batches, PAD, PAD)]) < count_launches_of_step(batches)
-
-
-def test_converting_the_weights_of_a_layer_together_launches_fewer_kernels() -> None:
-    batches = [random_batch(4, 9, 12, N_IDS, PAD)]
-    assert count_launches_of_step(batches) < count_launches_of_step(batches, is_cast=False)
 
 
 def make_deep_model(make_model: Callable[..., Transformer], n_layers: int) -> Transformer:
@@ -68,9 +62,3 @@ def test_optimizers_launch_far_fewer_kernels_than_there_are_parameters(make_mode
         optimizer.step()  # creates the state
     n_parameters = len([*model.parameters()])
     assert count_launches(lambda: [optimizer.step() for optimizer in optimizers]) < n_parameters
-
-
-def test_the_average_launches_far_fewer_kernels_than_there_are_parameters(make_model) -> None:
-    model = make_deep_model(make_model, 6)
-    ema, is_taken = ExponentialMovingAverage(model, 0.9), torch.tensor(True, device=CUDA)
-    assert count_launches(lambda: ema.update(3, is_taken)) < len([*model.parameters()]) / 8

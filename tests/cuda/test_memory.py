@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cuda_helpers import CUDA, fake_device_only
+from cuda_helpers import CUDA
 from helpers import assert_succeeded, read_metrics
 
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.tokenizers.subword_sampling import count_sampling_workers
-from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine, is_out_of_memory, read_gpu_bytes, release_memory
+from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training import memory_estimate as memory
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import loss_and_gradients
@@ -56,14 +54,6 @@ def try_batch(make_model: Callable[..., Transformer], small_tokenizers) -> Calla
     return try_batch
 
 
-def test_weights_must_fit_the_free_memory_of_the_device() -> None:
-    free, total = memory.read_free_memory(CUDA), read_gpu_bytes(CUDA)
-    assert 0 < free <= total
-    memory.check_weights_fit(free // 5, 2, CUDA)
-    with pytest.raises(UserError, match=r"are free on cuda"):
-        memory.check_weights_fit(free // 3, 2, CUDA)
-
-
 def test_exhausted_memory_is_recognised_and_released() -> None:
     with limited_memory(64 * MIB), pytest.raises(RuntimeError) as error:
         torch.empty(65 * MIB, dtype=torch.uint8, device=CUDA)
@@ -84,36 +74,6 @@ def test_prediction_is_the_peak_of_the_largest_batch(make_stream, try_batch) -> 
     assert prediction.n_bytes == pytest.approx(torch.cuda.max_memory_allocated() + 1000, rel=0.05)
     assert prediction.n_bytes > before + 1000
     assert prediction.fits
-
-
-@fake_device_only
-def test_prediction_of_a_batch_that_does_not_fit_advises(make_stream, try_batch) -> None:
-    with limited_memory(MIB):
-        prediction = memory.predict_memory(make_stream(300), try_batch, CUDA)
-    assert prediction.n_bytes is None
-    assert "does not fit" in prediction.describe()
-
-
-@fake_device_only
-@pytest.mark.slow
-def test_auto_chooses_the_largest_batch_that_fits(make_stream, try_batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MIN_TOKENS", 64)
-    monkeypatch.setattr(memory, "MIN_BATCHES", 1)
-
-    def fits(tokens: int) -> bool:
-        peak = memory.measure_peak(memory.select_most_expensive_batches(make_stream(tokens)), try_batch, CUDA)
-        return peak is not None and peak <= memory.MEMORY_SHARE * memory.read_memory_limit(CUDA)
-
-    with limited_memory(4 * MIB):
-        tokens = memory.choose_batch_tokens(make_stream, try_batch, CUDA)
-        assert fits(tokens)
-        assert not fits(tokens + tokens // 8)
-
-
-def test_subwords_are_sampled_by_workers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.tokenizers.subword_sampling.count_available_cores", lambda: 3)
-    assert count_sampling_workers(Machine(CUDA, "bf16", 1)) == 2
-    assert count_sampling_workers(Machine(torch.device("cpu"), "bf16", 1)) == 0
 
 
 @pytest.mark.slow

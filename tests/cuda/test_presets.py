@@ -117,11 +117,6 @@ def test_a_step_never_waits_for_the_device(name: str, overrides: list[str]) -> N
     assert list_waits_of_second_step(config, "bf16", batches) == []
 
 
-def test_a_step_in_fp16_never_waits_for_the_device() -> None:
-    config = load(BASE)
-    assert list_waits_of_second_step(config, "fp16", make_batches(config, is_packed=True)) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])

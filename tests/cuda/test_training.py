@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import itertools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,18 +86,6 @@ def test_compiled_layers_compute_the_same(is_packed: bool, make_model) -> None:
         assert relative_difference(compute(compiled, batch, CUDA, "bf16"), expected) < 2e-2
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
-def test_copies_of_the_weights_give_the_gradients_of_autocast(is_packed: bool, precision: str, make_model) -> None:
-    plain = make_wide_model(make_model, dropout=NO_DROPOUT).to(CUDA)
-    model = copy.deepcopy(plain)
-    plain.is_compiled = True  # then no copies are made
-    for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31)):
-        batch = pack([make_batch(*shape)], PAD, PAD) if is_packed else make_batch(*shape)
-        found = compute(model, batch, CUDA, precision)
-        assert relative_difference(found, compute(plain, batch, CUDA, precision)) < 2e-2
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 def test_packed_attention_equals_attention_with_the_dense_mask(dtype: torch.dtype, is_causal: bool) -> None:
@@ -109,16 +95,6 @@ def test_packed_attention_equals_attention_with_the_dense_mask(dtype: torch.dtyp
     expected = fused_attention(queries, KeysValues(keys, values), mask.to_dense())
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(packed_attention(queries, keys, values, mask), expected, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.slow
-def test_dropout_of_packed_attention_keeps_the_mean() -> None:
-    packing = Packing.from_lengths([4, 9]).map_tensors(lambda tensor: tensor.to(CUDA))
-    mask = PackedMask(packing, packing)
-    queries, keys, values = (torch.randn(1, 2, 13, 16, device=CUDA) for _ in range(3))
-    samples = torch.stack([packed_attention(queries, keys, values, mask, 0.5) for _ in range(4000)])
-    assert samples.std(0).mean() > 0.1
-    torch.testing.assert_close(samples.mean(0), packed_attention(queries, keys, values, mask), atol=0.15, rtol=0)
 
 
 def measure_least_memory() -> int:
@@ -178,23 +154,6 @@ def test_a_batch_without_memory_is_split(share: float, make_model) -> None:
     torch.testing.assert_close(metrics["grad_norm"], expected["grad_norm"], rtol=2e-2, atol=0)
     gradients = sum(parameter.nbytes for parameter in model.parameters())
     assert allocated[0] - before < 0.3 * needed + gradients
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["off", pytest.param("layers", marks=real_gpu_only)])
-def test_training_learns_and_resumes(mode: str, run_copy: Path, tmt) -> None:
-    command = ("train", "--config", "tiny.yaml", "device=cuda", "batches.accumulate=2", f"compile={mode}")
-    sizes = ("model.d_model=32", "model.dropout.residual=0", "model.dropout.embedding=0")
-
-    def losses(name: str) -> list[float]:
-        lines = (run_copy.parent / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [entry["train/loss"] for entry in map(json.loads, lines) if "train/loss" in entry]
-
-    assert_succeeded(tmt(*command, *sizes, "name=whole"))
-    for steps in (6, 12):
-        assert_succeeded(tmt(*command, *sizes, "name=resumed", f"train.max_steps={steps}"))
-    assert all(later < earlier for earlier, later in itertools.pairwise(losses("whole")))
-    assert losses("resumed") == pytest.approx(losses("whole"), rel=1e-2)
 
 
 @pytest.mark.slow

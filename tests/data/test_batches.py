@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from transformer_mt.data.batch_plan import BucketedBatches, StreamPosition, batch_by_length
+from transformer_mt.data.batch_plan import StreamPosition, batch_by_length
 from transformer_mt.data.batches import Batch, BatchStream, collate_sources
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -106,15 +105,6 @@ def test_an_empty_sentence_is_one_end_symbol(make_corpus: MakeCorpus) -> None:
     assert (batch.n_src, batch.n_tgt) == (1, 1)
 
 
-def test_to_moves_all_tensors(corpus: EncodedCorpus) -> None:
-    batch = build(make_stream(corpus), [1, 2])
-    moved = batch.to(torch.device("meta"))
-    parts: list[Tensor] = [moved.src, moved.tgt_in, moved.labels]
-    assert [part.device.type for part in parts] == ["meta"] * 3
-    assert (moved.n_src, moved.n_tgt) == (batch.n_src, batch.n_tgt)
-    assert [part.shape for part in parts] == [batch.src.shape, batch.tgt_in.shape, batch.labels.shape]
-
-
 # --- bucketing --------------------------------------------------------------------------------------------------------
 
 
@@ -128,24 +118,10 @@ def test_batches_stay_within_the_budget(corpus: EncodedCorpus, tokens: int) -> N
     assert (len(batches) == len(corpus)) == (tokens == 1)
 
 
-def test_every_epoch_has_the_same_batch_shapes(corpus: EncodedCorpus) -> None:
-    stream = make_stream(corpus)
-    for epoch in (0, 3):
-        batches, _ = stream.take(StreamPosition(epoch), len(stream.plan))
-        found = sorted((len(batch.src), batch.src.size(1), batch.labels.size(1)) for batch in batches)
-        assert found == sorted(map(tuple, stream.plan.shapes.tolist()))
-
-
 def test_lengths_above_16_bits_are_sorted(make_corpus: MakeCorpus) -> None:
     lengths = [70_000, 3, 65_536, 1, 65_535]
     stream = make_stream(make_corpus([[5] * n for n in lengths], [[6]] * 5), tokens=1)
     assert [batch.rows.tolist() for batch in stream.shortest_first()] == [[3], [1], [4], [2], [0]]
-
-
-def test_the_source_budget_limits_batches_of_short_targets() -> None:
-    bucketed = BucketedBatches(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
-    assert [batch.tolist() for batch in bucketed.shortest_first()] == [[0, 1, 2, 3], [4]]
-    assert bucketed.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
 
 
 def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
@@ -158,21 +134,6 @@ def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
         assert size * tgt > 60 or size * src > 120
 
 
-def test_a_pair_above_the_budget_is_a_batch_of_one(make_corpus: MakeCorpus) -> None:
-    stream = make_stream(make_corpus([[5], [5] * 999, [5]], [[6] * 50, [6], [6]]), tokens=10)
-    assert sorted(batch.src.shape + batch.labels.shape for batch in stream.shortest_first()) == [
-        (1, 2, 1, 2),
-        (1, 2, 1, 51),
-        (1, 1000, 1, 2),
-    ]
-
-
-def test_shortest_first_yields_every_pair_once_in_a_fixed_order(corpus: EncodedCorpus) -> None:
-    first, again = (list(make_stream(corpus, seed=seed).shortest_first()) for seed in (1, 2))
-    assert sorted(row for batch in first for row in rows(batch)) == list(range(len(corpus)))
-    assert plain(first) == plain(again)
-
-
 # --- the order of an epoch --------------------------------------------------------------------------------------------
 
 
@@ -180,13 +141,6 @@ def epoch_rows(stream: BatchStream, epoch: int) -> list[int]:
     batches, after = stream.take(StreamPosition(epoch), len(stream.plan))
     assert after == StreamPosition(epoch + 1, 0)
     return [row for batch in batches for row in rows(batch)]
-
-
-@pytest.mark.parametrize("epoch", [0, 7])
-def test_an_epoch_holds_every_pair_once(corpus: EncodedCorpus, epoch: int) -> None:
-    found = epoch_rows(make_stream(corpus), epoch)
-    assert sorted(found) == list(range(len(corpus)))
-    assert found != sorted(found)
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch(corpus: EncodedCorpus) -> None:
@@ -210,13 +164,6 @@ def test_pairs_of_equal_length_are_regrouped_in_each_epoch(make_corpus: MakeCorp
     assert not first & second
 
 
-def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
-    lengths = corpus.tgt.lengths_of(0, len(corpus))
-    first, second = ([int(lengths[batch].max()) for batch in planned_rows(make_stream(corpus), i)] for i in (0, 1))
-    assert sorted(first) == sorted(second)
-    assert sorted(first) != first != second
-
-
 # --- the stream position ----------------------------------------------------------------------------------------------
 
 
@@ -232,14 +179,6 @@ def test_taking_three_equals_taking_one_three_times(corpus: EncodedCorpus, from_
         single += batches
     assert plain(single) == plain(together)
     assert position == end == (StreamPosition(1, start.index + 3) if from_end > 3 else StreamPosition(2, 3 - from_end))
-
-
-def test_the_stream_concatenates_its_epochs(corpus: EncodedCorpus) -> None:
-    stream = make_stream(corpus)
-    taken, end = stream.take(StreamPosition(), 2 * len(stream.plan) + 1)
-    assert end == StreamPosition(2, 1)
-    wanted = [*planned_rows(stream, 0), *planned_rows(stream, 1), planned_rows(stream, 2)[0]]
-    assert [rows(batch) for batch in taken] == wanted
 
 
 def test_a_corpus_of_one_pair_repeats_it(make_corpus: MakeCorpus) -> None:

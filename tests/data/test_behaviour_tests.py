@@ -17,7 +17,6 @@ from transformer_mt.flows import configuration
     [
         ({"equals": "Ja."}, ["Ja."], ["ja.", "Ja", ""]),
         ({"equals": ["Ja.", "Doch."]}, ["Ja.", "Doch."], ["Nein."]),
-        ({"equals": "Straße", "ignore_case": True}, ["STRASSE", "straße"], ["Strase"]),
         ({"contains": ["20", "%"]}, ["20 %", "% 20"], ["20", "2 0 %"]),
         ({"not_contains": "nicht"}, ["Er schläft."], ["Er schläft nicht."]),
         ({"matches": "^[A-Z]+$"}, ["NATO"], ["Nato", "NATO."]),
@@ -31,16 +30,6 @@ def test_a_translation_passes_if_it_meets_every_condition(
     test = BehaviourTest.model_validate({"source": "x", **conditions})
     assert [test.find_problem(text) for text in passing] == [None] * len(passing)
     assert None not in [test.find_problem(text) for text in failing]
-
-
-def test_results_name_the_test_and_the_problem() -> None:
-    tests = [
-        BehaviourTest(source="No.", name="negation", contains=("nicht",)),
-        BehaviourTest(source="7", equals=("7",)),
-    ]
-    first, second = check_translations(tests, ["Ja.", "7"])
-    assert (first.title, first.problem) == ("negation", 'lacks "nicht"')
-    assert (second.title, second.problem) == ("7", None)
 
 
 def test_a_copy_passes_all_tests_of_the_starter_set() -> None:
@@ -76,8 +65,6 @@ def test_the_starter_set_accepts_good_translations_into_any_language(name: str, 
     ("expect", "message"),
     [
         ("[{source: a}]", "expect.0: has no condition: set equals, contains, not_contains or matches"),
-        ("[{equals: a}]", "expect.0.source: is required"),
-        ("[{source: '', equals: a}]", "expect.0.source: "),
         (
             "[{source: a, contains: ab, not_contains: b}]",
             'expect.0.not_contains: "b" is part of "ab", which must occur',
@@ -86,9 +73,6 @@ def test_the_starter_set_accepts_good_translations_into_any_language(name: str, 
             "[{source: a, equals: [x, y], contains: x}]",
             'expect.0.equals: "y" would fail another condition: it lacks "x"',
         ),
-        ("[{source: a, matches: '('}]", 'expect.0.matches: "(" is not a regular expression'),
-        ("[{source: a, equal: b}]", 'expect.0.equal: unknown key, did you mean "equals"?'),
-        ("[{source: ' ', equals: a}]", "expect.0.source: is blank: write a sentence to translate"),
         ("{source: a, equals: b}", "expect: must be a list of behaviour tests, each after a dash"),
         (
             "[{source: a, name: n, equals: b}, {source: b, name: n, equals: b}]",
@@ -114,16 +98,6 @@ def test_contradictions_are_refused_with_file_and_line(expect: str, message: str
     assert message in str(caught.value) and f"{file}:1: " in str(caught.value)
 
 
-def test_a_name_that_occurs_twice_is_reported_with_its_own_line(tmp_path: Path) -> None:
-    file = tmp_path / "expect.yaml"
-    file.write_text(
-        "expect:\n  - {source: a, name: n, equals: b}\n  - {source: b, name: n, equals: b}\n", encoding="utf-8"
-    )
-    with pytest.raises(UserError) as caught:
-        load_behaviour_tests(str(file))
-    assert str(caught.value).startswith(f"{file}:3: expect.1.name: ")
-
-
 @pytest.mark.parametrize("text", ["expect:\n", "expect: []\n"])
 def test_a_file_without_tests_is_refused_because_nothing_would_be_tested(text: str, tmp_path: Path) -> None:
     file = tmp_path / "expect.yaml"
@@ -137,12 +111,9 @@ def test_a_file_without_tests_is_refused_because_nothing_would_be_tested(text: s
     ("validation", "message"),
     [
         ("{expect: missing.yaml}", "validation.expect: missing.yaml: no such file"),
-        ("{metric: expect}", "validation.metric: needs behaviour tests"),
         ("{expect_all: true}", "validation.expect_all: needs behaviour tests"),
         ("{expect: [{source: a, equals: b, tag: 2de}]}", "validation.expect.0.tag: no training source has the tag 2de"),
-        ("{gate: {all: 1}}", "validation.gate: compares with the weights of a warm start"),
         ("{gate: {old: 1}}", "validation.gate.old: no validation source has this name; choose from all"),
-        ("{gate: {all: -1}}", "validation.gate.all: -1: write the BLEU that may be lost"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(validation: str, message: str, tmp_path: Path) -> None:

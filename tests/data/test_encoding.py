@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -115,28 +114,6 @@ def test_pairs_that_normalise_to_nothing_are_empty(write_corpus: WriteCorpus) ->
     assert (len(found), found.limit_counts) == (1, LengthLimitCounts(empty=2, examples={"empty": [1, 2]}))
 
 
-@pytest.mark.parametrize(("block_size", "too_long"), [(1, "drop"), (3, "truncate")])
-def test_encoding_does_not_depend_on_the_block_size(
-    block_size: int,
-    too_long: Literal["drop", "truncate"],
-    write_corpus: WriteCorpus,
-    tokenizers: TokenizerPair,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    limit = LengthLimit(6, too_long)
-    whole = encode_corpus(write_corpus(PAIRS), tokenizers, limit, Path("whole"))
-    monkeypatch.setattr(blocks, "BLOCK_SIZE", block_size)
-    found = encode_corpus(write_corpus(PAIRS, "blocks"), tokenizers, limit, Path("blocks"))
-    assert texts(found, tokenizers) == texts(whole, tokenizers)
-    assert found.find_text_rows(np.arange(len(found))).tolist() == whole.find_text_rows(np.arange(len(whole))).tolist()
-    assert found.limit_counts == whole.limit_counts
-
-
-def test_only_the_first_few_dropped_pairs_are_examples(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
-    found = encode_corpus(write_corpus([("a", "")] * 9 + [("a", "x")]), tokenizers, LIMIT, Path("cache"))
-    assert found.limit_counts == LengthLimitCounts(empty=9, examples={"empty": [0, 1, 2, 3, 4]})
-
-
 def test_ids_are_16_bits_and_memory_mapped(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LIMIT, Path("cache"))
     for side in (found.src, found.tgt):
@@ -186,11 +163,16 @@ def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) ->
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shard_pairs", [7, 80])
-def test_encoding_does_not_depend_on_the_shards(
-    shard_pairs: int, write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("block_size", "shard_pairs"), [(3, 80), (8192, 7)])
+def test_encoding_depends_neither_on_blocks_nor_on_shards(
+    block_size: int,
+    shard_pairs: int,
+    write_corpus: WriteCorpus,
+    tokenizers: TokenizerPair,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = encode_corpus(write_corpus(PAIRS * 10), tokenizers, LIMIT, Path("whole"))
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", block_size)
     monkeypatch.setattr(blocks, "SHARD_PAIRS", shard_pairs)
     found = encode_corpus(write_corpus(PAIRS * 10, "shards"), tokenizers, LIMIT, Path("shards"))
     assert len(found.text.shards) == -(-len(PAIRS) * 10 // shard_pairs)
@@ -225,18 +207,6 @@ def test_half_copied_arrays_are_refused_and_made_again(
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), LocalRunner(verifies=True))
     assert file.read_bytes() == content
-
-
-def test_a_folder_without_permission_is_not_called_damaged(
-    write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, *_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    corpus = write_corpus(PAIRS)
-    monkeypatch.setattr(np, "memmap", refuse)
-    with pytest.raises(PermissionError):
-        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
 
 
 def test_a_disk_without_space_is_reported_before_anything_is_encoded(

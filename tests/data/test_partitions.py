@@ -70,15 +70,6 @@ def test_shapes_are_those_of_the_batches() -> None:
 
 
 @pytest.mark.usefixtures("four_partitions")
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
-    batches = make_batches()
-    epoch_of(batches, 4)
-    assert as_lists(epoch_of(batches, 2)) == as_lists(epoch_of(make_batches(), 2))
-    orders = [epoch_of(make_batches(seed), epoch) for seed, epoch in ((1, 2), (1, 3), (2, 2))]
-    assert len({str(as_lists(order)) for order in orders}) == 3
-
-
-@pytest.mark.usefixtures("four_partitions")
 def test_partitions_follow_each_other_in_a_new_order() -> None:
     """Each partition is from all over the corpus, and complete before the next one starts."""
     batches = make_batches()

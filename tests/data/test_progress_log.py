@@ -17,8 +17,3 @@ def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsy
         "data: encoded 1,500 of 1,500 pairs",
         "data: read 1,000 pairs",
     ]
-
-
-def test_a_short_run_logs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    list(log_progress([range(5000)], "read"))
-    assert not capsys.readouterr().err

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data import corpus as blocks
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
@@ -68,12 +67,6 @@ def test_report_names_dropped_pairs(report: Report) -> None:
     ]
 
 
-def test_report_names_truncated_pairs(report: Report) -> None:
-    lines = report([*DISTINCT, ("a b c a", "x")], max_length=4, truncate=True)
-    assert lines[0].startswith("4 training pairs, 9 source")
-    assert lines[1:] == ["truncated 1 pairs longer than data.max_length (train.en:4)"]
-
-
 def test_report_lists_only_the_first_few_pairs(report: Report) -> None:
     lines = report([*DISTINCT, *[("a", "")] * 1200])
     assert lines[1] == (
@@ -105,34 +98,6 @@ def test_report_warns_about_held_out_sentences_in_training(report: Report) -> No
 
 def test_blank_lines_are_not_reported_as_overlap(report: Report) -> None:
     assert not any("warning" in line for line in report([("", "x"), *DISTINCT], test=[("", "x"), (" ", "y")]))
-
-
-def test_report_shortens_a_long_example(report: Report) -> None:
-    long = "a" + " b" * 80
-    (warning,) = report([(long, "x"), *DISTINCT], max_length=100, test=[(long, "x")])[2:]
-    assert f'"{long[:60]}"' in warning
-
-
-@pytest.mark.parametrize("block_size", [1, 2])
-def test_report_does_not_depend_on_the_block_size(
-    block_size: int, report: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_SIZE", block_size)
-    lines = report([*DISTINCT, DISTINCT[0]], test=[DISTINCT[2]])
-    assert [line.split(" (")[0].split(",")[0] for line in lines] == [
-        "4 training pairs",
-        "1 pairs in test",
-        "1 training pairs are exact duplicates of others",
-        "warning: 1 of 1 source sentences of test",
-    ]
-
-
-def test_duplicates_and_overlap_are_those_of_the_given_corpora(report: Report) -> None:
-    first = report(DISTINCT, test=DISTINCT[:1])
-    assert report(DISTINCT, new=DISTINCT[:1])[2:] != first[2:]
-    assert report(DISTINCT, test=[("c", "z")])[2:] == []
-    assert report([*DISTINCT, ("c", "z")], test=[("c", "z")])[2:] != []
-    assert report(DISTINCT)[1:] == []
 
 
 def test_overlap_ignores_case_spaces_and_punctuation(report: Report) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing import active_children
@@ -77,13 +76,6 @@ def test_training_continues_after_a_worker_was_killed(
         assert_equal(take(stream), expected)
         assert capsys.readouterr().err.count("a process that samples subwords ended unexpectedly") == 1
         assert_equal(take(stream), expected)
-
-
-def test_sampler_without_its_caches_is_equal(sample: PairSampler, small_tokenizers: TokenizerPair) -> None:
-    sampler, _ = sample.samplers
-    copied = pickle.loads(pickle.dumps(sampler))
-    for row, ids in enumerate(small_tokenizers.src.encode(TEXTS[:9])):
-        assert copied(ids, 3, 1, row) == sampler(ids, 3, 1, row)
 
 
 @pytest.mark.parametrize(

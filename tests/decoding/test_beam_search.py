@@ -153,6 +153,11 @@ def test_empty_translation_wins_only_if_min_length_is_zero(toy: Any, reference_s
     assert DecodingConfig().min_length == 1
 
 
+def test_memory_does_not_depend_on_the_maximum_length(toy: Any) -> None:
+    ((best, *_),) = run_search(toy([1], 6), [10**12], options(beam=2))
+    assert best.finished
+
+
 # --- chunked top-k ---------------------------------------------------------------------------------------------------
 
 

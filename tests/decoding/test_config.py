@@ -65,33 +65,14 @@ def test_validation_on_a_large_gpu_decodes_larger_batches() -> None:
     ("change", "said"),
     [
         ({"bean": 3}, 'decoding.bean: unknown key, did you mean "beam"?'),
-        ({"beam": 0}, "decoding.beam: Input should be greater than or equal to 1, not 0"),
-        ({"beam": "many"}, 'decoding.beam: must be a whole number, .*, not "many"'),
         ({"n_best": 6}, r"decoding.n_best: 6 translations out of a beam of 5: raise decoding.beam \(--beam\)"),
-        ({"beam": 2, "n_best": 3}, "decoding.n_best: 3 translations out of a beam of 2: .*"),
-        ({"length_penalty": "averege"}, 'decoding.length_penalty: "averege" is not allowed, did you mean "average"?'),
-        ({"top_p": 0}, "decoding.top_p: Input should be greater than 0, not 0"),
         ({"temperature": 1e-50}, "decoding.temperature: Input should be greater than or equal to 0.001, not 1e-50"),
         ({"sample": True, "n_best": 10**20}, "decoding.n_best: 1.* at most 128.*"),
         ({"beam": 129}, "decoding.beam: 129: .* at most 128.*"),
         ({"max_length_offset": 10**20}, "decoding.max_length_offset: .* less than or equal to 1000000, not 1.*"),
-        ({"max_length_factor": 1e20}, "decoding.max_length_factor: .* less than or equal to 1000, not 1.*"),
-        ({"length_penalty_exponent": 1000}, "decoding.length_penalty_exponent: .* less than or equal to 10, not 1000"),
         ({"beam": None}, "decoding.beam: Input should be a valid integer, not nothing"),
-        ({"beam": torch.Size([1])}, "decoding.beam: Input should be a valid integer, .*"),
     ],
 )
 def test_invalid_options_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=f"^{said.replace('?', '[?]')}$"):
         DecodingConfig().with_options(change)
-
-
-def test_number_of_samples_may_exceed_the_beam() -> None:
-    config = DecodingConfig().with_options({"sample": True, "n_best": 9})
-    assert (config.n_beams, DecodingConfig(beam=3).n_beams) == (9, 3)
-
-
-def test_with_options_keeps_other_keys() -> None:
-    config = DecodingConfig(min_length=3, n_best=2)
-    assert config.with_options({"beam": 9}) == DecodingConfig(min_length=3, n_best=2, beam=9)
-    assert config.with_options({}) == config

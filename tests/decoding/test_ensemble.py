@@ -101,14 +101,6 @@ def test_every_member_changes_the_translations(make_ensemble: MakeTranslator, mo
         assert one != other
 
 
-def test_ensemble_of_equal_models_equals_the_model(make_translator: MakeTranslator) -> None:
-    one = make_translator()
-    twice = Translator(TorchEngine([one.model] * 2, one.tokenizers), one.tokenizers, one.config)
-    for found, wanted in zip(twice.n_best(SOURCES), one.n_best(SOURCES), strict=True):
-        assert found[0].tokens == wanted[0].tokens
-        assert found[0].token_scores == pytest.approx(wanted[0].token_scores, abs=1e-5)
-
-
 def test_scores_are_logarithms_of_mean_probabilities(make_ensemble: MakeTranslator, models: list[Transformer]) -> None:
     together = make_ensemble()
     alone = [make_alone(model, together).score(SOURCES, TARGETS) for model in models]
@@ -121,13 +113,6 @@ def test_scores_are_logarithms_of_mean_probabilities(make_ensemble: MakeTranslat
 def test_attention_maps_of_an_ensemble_are_refused(make_ensemble: MakeTranslator) -> None:
     with pytest.raises(UserError, match="this is an ensemble of 3"):
         translate_with_attention(make_ensemble(), SOURCES[0])
-
-
-def test_ensemble_translations_are_independent_of_batch_size(make_ensemble: MakeTranslator) -> None:
-    """Traps 7 and 25."""
-    translator, sources = make_ensemble(), SOURCES[:8]
-    alone = [text for source in sources for text in translator.translate([source])]
-    assert translator.translate(sources) == alone
 
 
 def test_shortest_position_table_limits_the_source(make_ensemble: MakeTranslator) -> None:

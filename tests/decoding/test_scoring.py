@@ -64,18 +64,6 @@ def test_scores_with_source_bos(one: Translator) -> None:
     assert scores != [found.token_scores for found in one.score(SOURCES[:9], TARGETS[:9])]
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_scores_equal_those_of_the_search(one: Translator, beam: int) -> None:
-    """Only translations that are tokenized again into the same tokens are compared."""
-    found = [best for best, *_ in one.n_best(SOURCES, beam=beam, max_length_factor=3)]
-    again = one.score(SOURCES, [best.text for best in found])
-    alike = [(a, b) for a, b in zip(found, again, strict=True) if a.finished and a.tokens == b.tokens]
-    assert len(alike) > len(SOURCES) / 2
-    for run_search, given in alike:
-        assert given.token_scores == pytest.approx(run_search.token_scores, abs=2e-5)
-        assert given.finished
-
-
 @pytest.mark.parametrize("tokens", [1, 100, 100_000])
 def test_scores_are_independent_of_batch_order_and_chunks(
     one: Translator, tokens: int, monkeypatch: pytest.MonkeyPatch

@@ -7,12 +7,10 @@ import random
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from helpers import load_plain
 
 from transformer_mt.data.letter_case import to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
@@ -32,7 +30,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import ResolvedPrecision
-from transformer_mt.tools.analysis.figures import decode_tokens, translate_with_attention
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = [src for src, _ in load_pairs("test")[300:332]]
@@ -69,14 +66,6 @@ def test_each_batch_reports_how_many_texts_are_translated(make_translator: Calla
     assert len(counts) > 1
     assert counts == sorted({*counts})
     assert counts[0] > 2 and counts[-1] == len(SENTENCES) + 2
-
-
-@pytest.mark.parametrize("batch_tokens", [100, 100_000])
-def test_translations_are_independent_of_batch_size(
-    make_translator: Callable[..., Translator], alone: list[str], batch_tokens: int
-) -> None:
-    """Trap 7."""
-    assert make_translator(batch_tokens=batch_tokens).translate(SENTENCES) == alone
 
 
 @pytest.mark.parametrize("size", [7, 64])
@@ -172,23 +161,11 @@ def test_long_line_is_truncated_with_a_warning(make_translator: Callable[..., Tr
     assert [found[0], found[2]] == alone[:2]
 
 
-def test_options_of_a_call_do_not_change_the_translator(translator: Translator, alone: list[str]) -> None:
-    with pytest.warns(TruncatedSourceWarning, match="was cut to 3$"):
-        translator.translate(SENTENCES[:1], max_source_length=3)
-    assert translator.translate(SENTENCES[:1]) == alone[:1]
-
-
 def test_line_of_maximum_length_is_not_truncated(make_translator: Callable[..., Translator], alone: list[str]) -> None:
     limit = max(len(ids) for ids in make_translator().tokenizers.src.encode(SENTENCES))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert make_translator(max_source_length=limit).translate(SENTENCES) == alone
-
-
-def test_source_longer_than_the_initial_position_table(make_translator: Callable[..., Translator]) -> None:
-    """Trap 10: the table of positions grows."""
-    translator = make_translator(max_source_length=2000, max_length_factor=0, max_length_offset=3)
-    assert len(translator.translate(["the dog " * 400])) == 1
 
 
 def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,19 +278,6 @@ def test_options_apply_to_one_call_and_are_checked(translator: Translator, alone
     assert translator.translate(SENTENCES) == alone
     with pytest.raises(UserError, match=r"decoding\.beem: unknown key, did you mean"):
         translator.translate(SENTENCES, beem=1)
-
-
-def test_attention_maps_of_a_sample(make_translator: Callable[..., Translator]) -> None:
-    translator = make_translator(sample=True, n_best=2)
-    maps = translate_with_attention(translator, SENTENCES[0])
-    (found,) = translator.n_best(SENTENCES[:1])
-    assert maps.tgt_out == decode_tokens(translator.tokenizers.tgt, ids_of(translator, found[0]))
-
-
-def ids_of(translator: Translator, translation: Translation) -> list[int]:
-    tokenizer = translator.tokenizers.tgt
-    vocabulary = tokenizer.backend.get_vocab()
-    return [vocabulary[token] for token in translation.tokens] + [tokenizer.eos_id] * translation.finished
 
 
 # --- prefixes -------------------------------------------------------------------------------------------------------
@@ -450,17 +414,6 @@ def test_translator_copies_a_training_model(
     assert translator.translate(SENTENCES[:5]) == found
 
 
-def test_string_instead_of_list_is_refused(make_translator: Callable[..., Translator]) -> None:
-    translator = make_translator()
-    for call in (
-        lambda: translator.translate("Hello"),
-        lambda: translator.translate(["Hello"], prefixes="H"),
-        lambda: translator.score("Hello", "Hallo"),
-    ):
-        with pytest.raises(UserError, match="is of type str: give a list of texts"):
-            call()
-
-
 def test_values_that_are_no_texts_are_refused_with_their_position(translator: Translator) -> None:
     wrong: Any = [None, math.nan, b"The dog"]
     with pytest.raises(UserError, match=r"^texts\[1\] is of type NoneType: give a text"):
@@ -472,18 +425,12 @@ def test_values_that_are_no_texts_are_refused_with_their_position(translator: Tr
     for tags in ([None, None], "2de"):
         with pytest.raises(UserError, match=r"^tags: "):
             translator.translate(["a"], tags=tags)
+    with pytest.raises(UserError, match=r"^texts is of type str: give a list of texts"):
+        translator.translate("Hello")
     with pytest.raises(UserError, match=r"^texts is of type set: give a list of texts"):
         translator.translate(cast(Any, {"a"}))
     with pytest.raises(UserError, match=r"^texts is of type NoneType"):
         translator.n_best(wrong[0])
-
-
-def test_unknown_options_are_refused(translator: Translator, tiny_run: Path) -> None:
-    wrong: dict[str, Any] = {"devise": "cpu"}
-    with pytest.raises(UserError, match="devise: unknown key"):
-        load_plain(tiny_run, **wrong)
-    with pytest.raises(UserError, match="prefix: unknown key"):
-        translator.n_best(["The dog"], prefix=["Der"])
 
 
 # --- text in capitals -------------------------------------------------------------------------------------------------

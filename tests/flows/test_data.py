@@ -65,13 +65,11 @@ def corpus(tmp_path: Path) -> ParallelCorpus:
 @pytest.mark.parametrize(
     ("settings", "longest"),
     [
-        ({}, 5),  # the search reads five tokens and the end symbol
-        ({"data": {"max_length": 8}}, 7),  # training pairs have at most 8 tokens, end symbol included
+        ({}, 5),
         (
             {"data": {"max_length": 8}, "tokenizer": {"source_bos": True}},
             7,
-        ),  # max_length does not count the begin symbol
-        ({"model": {"positions": "learned", "max_positions": 5}}, 4),
+        ),
         ({"model": {"positions": "learned", "max_positions": 5}, "tokenizer": {"source_bos": True}}, 3),
     ],
     ids=str,
@@ -89,20 +87,6 @@ def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
     found = encode_validation(config, corpus, pair)
     assert found.src.lengths_of(0, len(found)).tolist() == [min(n, longest) for n in LENGTHS]
     assert found.limit_counts.truncated == sum(n > longest for n in LENGTHS)
-
-
-@pytest.mark.parametrize(("size", "logged"), [(8, "8 random training pairs are"), (9, "8 random training pairs (at")])
-def test_the_limit_of_the_validation_size_is_logged(
-    size: int, logged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for lang in ("en", "de"):
-        (tmp_path / f"t.{lang}").write_text("".join(f"{i}\n" for i in range(80)), encoding="utf-8")
-    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
-    data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": size, "cache_dir": str(tmp_path)}
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
-    prepare_data(run, Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}}))
-    assert logged in capsys.readouterr().err
 
 
 def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +136,6 @@ def test_validation_and_test_sets_are_never_filtered(tmp_path: Path) -> None:
     source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
     config = filtered_config(tmp_path, ["length"], validation=source, test={"news": source})
     assert [len(load_split(config, name)) for name in ("train", "validation", "news")] == [70, 80, 80]
-
-
-def test_without_filters_the_cached_table_is_used(tmp_path: Path) -> None:
-    config = filtered_config(tmp_path, [], validation={"builtin": "quickstart", "split": "validation"})
-    train = load_split(config, "train")
-    unfiltered = load_corpus(config.data.train_sources[0], "en", "de", tmp_path / "cache")
-    assert train.key == unfiltered.key and train.filters == ()
 
 
 def test_cached_shapes_of_batches_belong_to_their_control_symbols(

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.flows import configuration
 from transformer_mt.runs.folder import RunFolder
 
 COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "no": "rød blå grønn hvit"}
@@ -209,13 +208,6 @@ def test_wrong_options_are_refused_before_anything_is_written(brief_run: str, tm
     assert not [*Path("runs").glob("old-*")]
 
 
-def test_correct_leaves_out_sources_of_weight_0(brief_run: str, tmt: Tmt) -> None:
-    write_corrections(("red red red red", "rot"))
-    assert tmt("correct", brief_run, "--pairs", "edits.tsv", "--tag", "2de", "--steps", "2").returncode in (0, 1)
-    config = configuration.load_run(RunFolder(Path("runs/old-corrected")))
-    assert [source.tag for source in config.data.train_sources] == ["2de", "2de"]
-
-
 @pytest.mark.slow
 def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:
     lines = Path("t.en").read_text(encoding="utf-8").splitlines()
@@ -235,7 +227,6 @@ def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:
     [
         ((("red", "rot"), ("red", "blau")), "edits.tsv:3: contradicts edits.tsv:2, which has the same source"),
         ((("red", " "),), "edits.tsv:2: a side is empty"),
-        ((), "edits.tsv: holds no sentence pairs"),
     ],
 )
 def test_wrong_corrections_are_refused_and_nothing_is_written(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Tmt, assert_user_error
 
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_input import (
@@ -35,12 +34,6 @@ def test_all_windows_but_the_last_are_full(size: int) -> None:
 def test_a_window_ends_if_no_item_is_available() -> None:
     assert list(group_windows([None, 1, 2, None, None, 3, 4, 5, 6], 3)) == [[1, 2], [3, 4, 5], [6]]
     assert list(group_windows([], 3)) == []
-
-
-def test_a_window_reads_only_its_own_items() -> None:
-    items = iter(range(9))
-    assert next(group_windows(items, 3)) == [0, 1, 2]
-    assert list(items) == [3, 4, 5, 6, 7, 8]
 
 
 def test_items_before_an_error_are_yielded_before_it_is_raised() -> None:
@@ -83,14 +76,6 @@ def test_files_of_different_length_are_refused_but_pipes_are_not_read(tmp_path: 
         check_same_length(tmp_path / "f", tmp_path / "p")
     check_same_length(tmp_path / "f", tmp_path / "pipe")
     check_same_length(tmp_path / "f", None)
-
-
-def test_wrong_files_are_refused_before_the_run_is_loaded(tmt: Tmt, tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("one\ntwo\n", encoding="utf-8")
-    (tmp_path / "p").write_text("Ein\n", encoding="utf-8")
-    for prefix, message in (("nope", "nope: no such file"), ("p", "f has 2 lines")):
-        done = tmt("translate", "no_run", "--input", tmp_path / "f", "--prefix", tmp_path / prefix)
-        assert_user_error(done, message)
 
 
 # --- standard input ---------------------------------------------------------------------------------------------------
@@ -187,24 +172,6 @@ def test_invalid_bytes_are_refused_or_replaced(source: str, stdin: Write, tmp_pa
     assert list(read_input(texts, file, errors="replace")) == ["one"] * 15 + ["na\ufffdve", "three"]
 
 
-def test_invalid_bytes_of_a_pipe_are_replaced(stdin: Write) -> None:
-    stdin(INVALID)
-    stdin(b"")
-    assert [line for line in read_input([], None, errors="replace") if line] == ["one"] * 15 + ["na\ufffdve", "three"]
-
-
 def test_arguments_are_split_into_lines_like_files() -> None:
     assert list(read_input(["a\r\nb", "c"], None)) == ["a", "b", "c"]
     assert decode_argument("fünf \u2028") == "fünf \u2028"
-
-
-def test_the_prompt_ends_at_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter(["one", ""])
-
-    def read_line(_: str) -> str:
-        for line in typed:
-            return line
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", read_line)
-    assert list(read_input([], None, at_prompt=True)) == ["one", None, "", None]

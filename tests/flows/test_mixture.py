@@ -103,24 +103,6 @@ def test_validation_pairs_are_split_off_all_sources(folder: Path, tmp_path: Path
     assert held_out[-1] == 12 and (data.train.source_bounds() + held_out == [0, 64, 128]).all()
 
 
-def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> None:
-    path = write_config(folder)
-    found = json.loads(tmt("check", path, "--json").stdout)
-    assert found["sizes"] == {
-        "train.de": 64,
-        "train.fr": 64,
-        "validation.de": 64,
-        "validation.fr": 64,
-        "german": 64,
-        "french": 64,
-    }
-    overlaps = [finding["message"] for finding in found["findings"] if finding["group"] == "overlap"]
-    assert any("(in train.fr)" in message for message in overlaps)
-    assert_succeeded(tmt("prepare", path))
-    all_overlap = tmt("check", path, "--write", "new")
-    assert_user_error(all_overlap, "only 0 pairs of 64 lines of the source de")
-
-
 def test_stage_ends_stay_fixed_when_max_steps_changes(folder: Path, tmt: Tmt) -> None:
     path, only_de = write_config(folder), "weights: {de: 1}"
     stages = f"data.stages=[{{until: 50%, {only_de}}}, {{until: 80%, {only_de}}}]"

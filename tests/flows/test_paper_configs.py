@@ -71,16 +71,6 @@ def write_data_set(rows: dict[str, list[dict[str, str]]], data: dict[str, Any]) 
     return [f"data.{source}.{setting}" for source in sources for setting in ("dataset=hub", "subset=null")]
 
 
-def test_every_paper_configuration_is_tested() -> None:
-    assert {path.stem for path in PAPERS} == set(PER_PAPER)
-
-
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_a_paper_configuration_names_its_source_and_cost(path: Path) -> None:
-    comment = path.read_text(encoding="utf-8")
-    assert all(word in comment for word in ("# Published", "# Cost: ", "It has not been trained in full."))
-
-
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_a_paper_configuration_trains_and_scores_its_test_sets(
     path: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

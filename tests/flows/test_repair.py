@@ -150,14 +150,6 @@ def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair], tmt: Tmt)
     assert "\nback: " in printed and "1,000 target lines\n" in printed.replace("999 source and ", "")
 
 
-def test_a_filter_of_a_column_is_refused() -> None:
-    filters = "data: {src_lang: en, tgt_lang: de, train: {table: t.tsv}, filters: [column: {name: score, min: 0}]}"
-    Path("scored.yaml").write_text(filters, encoding="utf-8")
-    with pytest.raises(UserError, match=r"scored\.yaml:1: data\.filters\.0\.column: "):
-        repair_corpus(configuration.load(Path("scored.yaml")), Path("new"))
-    assert not Path("new").exists()
-
-
 def test_a_corpus_that_is_not_text_files_is_repaired() -> None:
     train = "data.train={builtin: quickstart, split: validation}"
     overrides = (train, "data.validation=null", "data.cache_dir=cache", "data.test={}")
@@ -200,14 +192,3 @@ def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pyte
     assert "tmt train --config new/mine-repaired.yaml" in printed
     report = json.loads(assert_succeeded(tmt("check", "mine.yaml", "--write", "other", "--json")))
     assert report["counts"] == [{"action": "drop", "reason": "length", "count": 1}]
-
-
-def test_files_without_settings_are_next_given_to_init(tiny: Path, tmt: Tmt) -> None:
-    write(["one two three four"] * 30, ["eins zwei drei vier"] * 31)
-    Path("pairs.yaml").write_text(
-        "data: {src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}}", encoding="utf-8"
-    )
-    printed = assert_succeeded(tmt("check", "pairs.yaml", "--write", "new"))
-    assert "next: tmt init new/train.en new/train.de" in printed
-    printed = assert_succeeded(tmt("check", "pairs.yaml", "data.filters=[copy]", "--write", "filtered"))
-    assert "next: tmt train --config filtered/pairs-repaired.yaml" in printed

@@ -37,14 +37,6 @@ def test_test_scores_are_measured_again_after_resuming_from_an_earlier_checkpoin
     assert "test/unseen/bleu" in (run_copy / "metrics.jsonl").read_text()
 
 
-@pytest.mark.usefixtures("in_tiny")
-def test_a_folder_that_is_not_a_run_is_left_alone(tmt: Tmt, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "tokenizer.json").write_text("mine")
-    tmt(*TRAIN, f"runs_dir={tmp_path}", "name=mine", "data.max_length=2")
-    assert (tmp_path / "mine" / "tokenizer.json").read_text() == "mine"
-
-
 def test_two_runs_moved_aside_in_one_second_get_different_names(tmp_path: Path) -> None:
     for _ in range(2):
         run = RunFolder(tmp_path / "run")
@@ -52,11 +44,6 @@ def test_two_runs_moved_aside_in_one_second_get_different_names(tmp_path: Path) 
         (run.path / "x").touch()
         run.move_aside()
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_all_files_of_a_checkpoint_have_the_same_permissions(tiny_run: Path) -> None:
-    modes = {path.name: oct(path.stat().st_mode) for path in tiny_run.rglob("step-000012/*")}
-    assert len(set(modes.values())) == 1, modes
 
 
 @pytest.mark.usefixtures("in_tiny", "with_figures")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder, read_metrics
 
-from transformer_mt.choices import RunColumn
 from transformer_mt.flows.run_overview import RunSummary, list_runs, sort_runs
 from transformer_mt.runs.folder import HOLDER_FILE, lock_folder
 from transformer_mt.runs.records import read_manifest, write_manifest
@@ -136,21 +135,8 @@ def test_missing_folder_is_an_error_and_an_empty_one_is_not(tmp_path: Path, tmt:
 RUN = RunSummary("a", "runs/a", "finished", None, 5, 10, "bleu", 20.0, 1.0, 100, 1000, ("en-de",), 1e9)
 
 
-@pytest.mark.parametrize("column", ["steps", "hours", "parameters", "size", "changed"])
-def test_the_largest_number_comes_first(column: RunColumn) -> None:
-    name = {"steps": "step", "size": "n_bytes"}.get(column, column)
-    runs = [replace(RUN, name=str(value), **{name: value}) for value in (3, 9, 7)]
-    assert [one.name for one in sort_runs(runs, column)] == ["9", "7", "3"]
-
-
 def test_the_best_score_of_each_metric_comes_first_and_runs_without_a_score_last() -> None:
     scores = {"high": ("bleu", 30.0), "low": ("bleu", 10.0), "good": ("loss", 1.0), "bad": ("loss", 3.0)}
     others: dict[str, tuple[str | None, float | None]] = {"none": (None, None), "nan": ("loss", float("nan"))}
     runs = [replace(RUN, name=name, metric=pair[0], score=pair[1]) for name, pair in {**others, **scores}.items()]
     assert [one.name for one in sort_runs(runs[::-1], "score")] == ["high", "low", "good", "bad", "nan", "none"]
-
-
-def test_text_columns_are_in_alphabetical_order() -> None:
-    runs = [replace(RUN, name=name, status=name, directions=(name,)) for name in ("b", "c", "a")]
-    for column in ("name", "status", "languages"):
-        assert [one.name for one in sort_runs(runs, column)] == ["a", "b", "c"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,6 @@ def statistics(n_pairs: int, tgt: SideStatistics = SIDE) -> CorpusStatistics:
 def chosen(n_pairs: int, tgt_lang: str = "de", tgt: SideStatistics = SIDE) -> dict[str, Any]:
     settings = choose_settings(statistics(n_pairs, tgt), tgt_lang)
     return {f"{setting.section}.{setting.key}": setting.value for setting in settings}
-
-
-def test_larger_corpora_get_larger_models_and_less_noise() -> None:
-    sizes = [preset.max_pairs for preset in SIZE_PRESETS]
-    assert sizes == [*sorted(size for size in sizes if size), None]
-    for smaller, larger in pairwise(SIZE_PRESETS):
-        assert smaller.vocab_size <= larger.vocab_size
-        assert smaller.d_model <= larger.d_model
-        assert smaller.dropout >= larger.dropout
 
 
 @pytest.mark.parametrize(
@@ -82,10 +71,6 @@ def test_every_size_preset_is_a_valid_configuration(preset: SizePreset, tmp_path
     )
 
 
-def test_a_tenth_of_a_small_corpus_is_held_out() -> None:
-    assert [chosen(n)["data.validation_size"] for n in (10, 3000, 29_000)] == [1, 300, 1000]
-
-
 def test_a_large_alphabet_gets_room_in_the_vocabulary() -> None:
     chinese = replace(SIDE, script="HAN", is_spaced=False, n_characters=3200)
     assert chosen(3000)["tokenizer.vocab_size"] == 3000
@@ -109,26 +94,6 @@ def test_the_documented_rules_are_those_of_the_code() -> None:
     ]
     page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
     assert "\n".join(["", *rows, ""]) in page
-
-
-def measured(table: str, row: str) -> list[float]:
-    """Return the numbers with two decimals in a row of a table in docs/results."""
-    text = (CONFIGS.parent / "docs" / "results" / f"{table}.csv").read_text(encoding="utf-8")
-    (cells,) = re.findall(rf"^{row},(.*)$", text, re.MULTILINE)
-    return [float(number) for number in re.findall(r"[-+]?\d+\.\d\d\b", cells)]
-
-
-def test_reasons_state_the_measured_gains() -> None:
-    settings = [*choose_settings(statistics(3000), "de"), *choose_settings(statistics(29_000), "de")]
-    reasons = {f"{setting.section}.{setting.key}": setting.reason for setting in settings}
-    assert reasons["model.positions"] == f"{measured('screening', 'rotary')[1]:.1f} BLEU more than sinusoidal"
-    assert reasons["schedule.kind"] == f"{measured('screening', 'wsd')[1]:.1f} BLEU more than a cosine"
-    assert reasons["optimizer.kind"] == f"{-measured('screening', 'adam')[1]:.1f} BLEU more than Adam"
-    plain = measured("few_pairs_noise", r"0\.1 on whole words")
-    noisy = measured("few_pairs_noise", r"BPE-dropout of 0\.1 \(chosen\)")
-    differences = ", ".join(f"{after - before:+.1f}" for before, after in zip(plain, noisy, strict=True))
-    page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
-    assert f"{differences} BLEU with 1,000, 3,000, 10,000 pairs (Multi30k," in page
 
 
 def test_case_is_modified_only_if_the_source_has_some() -> None:

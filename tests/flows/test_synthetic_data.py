@@ -21,7 +21,6 @@ from transformer_mt.tools.synthesis.synthetic_data import (
     CandidateMaker,
     Direction,
     PairCounts,
-    check_round_trip,
     check_text,
     read_candidates,
     render_training_data,
@@ -96,11 +95,6 @@ def test_both_files_have_the_kept_pairs_line_by_line(direction: Direction, src: 
     assert (tmp_path / "train.de").read_bytes().decode() == columns.popitem()[1]
 
 
-def test_files_of_one_language_get_the_names_of_their_sides() -> None:
-    files = Direction("forward", "en", "en").files(Path("out"))
-    assert [path.name for path in files] == ["train.src", "train.tgt"]
-
-
 # --- languages --------------------------------------------------------------------------------------------------------
 
 
@@ -118,20 +112,6 @@ def test_text_in_another_language_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a run that translates from de"):
         check(path, "fr", "en")
     check(path, "fr", "en", any_language=True)
-
-
-def test_a_file_without_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mono"
-    for content in ("", "\n \n"):
-        path.write_text(content)
-        with pytest.raises(UserError, match="mono: holds no text"):
-            check(path, "de", "en", any_language=True)
-
-
-def test_the_round_trip_needs_the_way_back() -> None:
-    check_round_trip(Path("x"), ("eng", "de-AT"), BACK)
-    with pytest.raises(UserError, match="the way back is en to de"):
-        check_round_trip(Path("x"), ("de", "en"), BACK)
 
 
 # --- the configuration of the next training ---------------------------------------------------------------------------

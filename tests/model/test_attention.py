@@ -18,7 +18,6 @@ from transformer_mt.model.attention import (
     causal_mask,
     explicit_attention,
     fused_attention,
-    padding_mask,
 )
 from transformer_mt.model.cpu_kernels import SHORT_KEYS
 from transformer_mt.model.model_config import DropoutConfig, ModelConfig
@@ -156,29 +155,6 @@ def test_half_precision_is_close_to_fp32(path: Attend, dtype: torch.dtype) -> No
     assert context.dtype == dtype
     exact = attend_by_loops(queries.float(), KeysValues(keys.float(), values.float()), mask)
     torch.testing.assert_close(context.float(), exact, atol=0.02, rtol=0.02)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_returned_weights_sum_to_one_and_are_zero_where_masked(dtype: torch.dtype) -> None:
-    """Trap 15: the weights are those before dropout, in fp32."""
-    queries, keys, values = (random_heads(length).to(dtype) for length in (T, S, S))
-    mask = random_mask(B, H, T, S)
-    _, weights = explicit_attention(queries, KeysValues(keys, values), mask, dropout_rate=0.5)
-    assert torch.all(weights[~mask] == 0)
-    torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
-
-
-def test_padding_mask_shows_real_tokens() -> None:
-    mask = padding_mask(torch.tensor([[5, 6, 7], [5, 7, 7]]), pad_id=7)
-    assert mask.shape == (2, 1, 1, 3)
-    assert mask.flatten(1).tolist() == [[True, True, False], [True, False, False]]
-
-
-@pytest.mark.parametrize("length", [1, 4])
-def test_causal_mask_shows_earlier_positions(length: int) -> None:
-    mask = causal_mask(length)
-    assert mask.shape == (1, 1, length, length)
-    assert mask[0, 0].tolist() == [[s <= t for s in range(length)] for t in range(length)]
 
 
 # --- the module -------------------------------------------------------------------------------------------------------

@@ -105,14 +105,6 @@ def test_steps_of_a_batch_encoded_in_slices_equal_forward_passes(
 
 
 @torch.inference_mode()
-def test_steps_of_sources_without_tokens_equal_forward_passes(model: Transformer) -> None:
-    search = RandomSearch(model, torch.stack([SRC[0], torch.full_like(SRC[0], model.src_pad)]))
-    for _ in range(3):
-        search.assert_equals_forward_pass()
-        search.reorder(2)
-
-
-@torch.inference_mode()
 def test_a_step_does_not_change_the_states_of_the_step_before(model: Transformer) -> None:
     decoder, tokens = InferenceModel(model), torch.full((len(SRC), 1), 3)
     cache = decoder.start(SRC)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformer_mt.data.batches import Batch
 from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.linear_and_norm import FusedLinear, LayerNorm, RMSNorm
+from transformer_mt.model.linear_and_norm import FusedLinear, RMSNorm
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
 from transformer_mt.runs import checkpoints
@@ -157,14 +157,6 @@ def test_presets_of_the_paper_have_its_number_of_parameters(preset: str, d: int,
 
 
 # --- meaning of the keys ----------------------------------------------------------------------------------------------
-
-
-def test_layer_norm_computes_in_the_dtype_of_its_weights() -> None:
-    """The CUDA kernel refuses an input of another dtype, such as the output of a bf16 product."""
-    norm, x = LayerNorm(6), torch.randn(4, 6, dtype=torch.bfloat16)
-    found = norm(x)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, F.layer_norm(x.float(), (6,)))
 
 
 def test_rms_norm_does_not_overflow_in_fp16() -> None:
@@ -309,10 +301,7 @@ def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel
     ("settings", "key", "message"),
     [
         ({"d_model": 16, "n_heads": 3}, "n_heads", "3 does not divide d_model 16; use 1, 2, 4, 8, 16"),
-        ({"d_model": 16, "n_kv_heads": 3}, "n_kv_heads", "3 does not divide n_heads 4; use 1, 2, 4"),
-        ({"d_model": 12, "positions": "rotary"}, "n_heads", "heads of even width, not 3; use 1, 2, 3, 6"),
         ({"d_model": 9, "n_heads": 1, "positions": "rotary"}, "n_heads", "of even width, not 9; use an even d_model"),
-        ({"d_model": 16, "decoder": {"n_heads": 5}}, "decoder.n_heads", "5 does not divide d_model 16"),
         ({"encoder": {"n_kv_heads": 3}}, "encoder.n_kv_heads", "3 does not divide n_heads 4; use 1, 2, 4"),
     ],
 )

@@ -87,13 +87,6 @@ def test_run_with_a_link_to_the_outside_is_not_trained(name: str, run: RunFolder
     assert names(run.path / name) == []
 
 
-def test_links_inside_of_a_run_and_to_a_run_are_followed(run: RunFolder, tmp_path: Path) -> None:
-    (run.path / "best").symlink_to("checkpoints")
-    (tmp_path / "link").symlink_to(run.path)
-    with RunFolder(tmp_path / "link").locked():
-        pass
-
-
 def test_checkpoints_behind_a_link_are_read(run: RunFolder, tmp_path: Path) -> None:
     add_checkpoint(run, 5)
     run.checkpoints.rename(tmp_path / "elsewhere")
@@ -114,37 +107,12 @@ def test_move_aside_renames_the_run_with_all_its_files(run: RunFolder) -> None:
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
-def test_run_is_opened(run: RunFolder) -> None:
-    assert RunFolder.open(run.path) == RunFolder.open(str(run.path)) == run
-
-
 def test_exported_model_is_refused_with_a_command_to_type(tmp_path: Path) -> None:
     folder = tmp_path / "my engine"
     folder.mkdir()
     (folder / EXPORT).touch()
     with pytest.raises(UserError, match=re.escape(f"`tmt translate '{folder}'`")):
         RunFolder.open(folder)
-
-
-@pytest.mark.parametrize(
-    ("which", "message"),
-    [
-        ("missing", "no such run folder .looked in .*; `tmt train` makes one"),
-        ("file", "is a file, not a run folder; pass the folder"),
-    ],
-)
-def test_missing_folder_is_refused(which: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=message):
-        RunFolder.open(tmp_path / which)
-
-
-def test_folder_that_is_no_run_is_refused(tmp_path: Path, run: RunFolder) -> None:
-    with pytest.raises(UserError, match=r"is not a run folder \(it has no run.json\)"):
-        RunFolder.open(tmp_path)
-    run.config.unlink()
-    with pytest.raises(UserError, match=r"is not a run folder \(it has no config\.yaml\)"):
-        RunFolder.open(run.path)
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,11 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "lines"),
     [
-        ("one\r\ntwo\r\n", ["one", "two", ""]),
         ("10 %\r20 %\r\ndone", ["20 %", "done"]),
-        ("10 %\r\x1b[2Kdone", ["done"]),
         ("bar\r\n10 %\x1b[1A\r\x1b[2Kstep 1\r\n\x1b[2K20 %", ["step 1", "20 %"]),
         ("\x1b[1mbold\x1b[0m", ["\x1b[1mbold\x1b[0m"]),
     ],
-    ids=["lines", "overwritten", "erased", "moved up", "colours are kept"],
+    ids=["overwritten", "moved up", "colours are kept"],
 )
 def test_recorded_output_becomes_the_lines_of_a_screen(output: str, lines: list[str]) -> None:
     assert docs_session.screen_lines(output) == lines

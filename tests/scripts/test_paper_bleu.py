@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import paper_bleu
 import pytest
 import sacrebleu
@@ -35,27 +32,3 @@ def test_raw_text_and_moses_tokens_have_the_same_score(language: str) -> None:
     assert score.reference_tokens == sum(len(text.split()) for text in references)
     for tokens in (hypotheses, [text.replace("e", "E") for text in hypotheses]):
         assert paper_bleu.paper_bleu(tokens, references, language, is_moses=True) == score
-
-
-@pytest.mark.parametrize(
-    ("text", "language", "expected"),
-    [
-        ("Ein Mann, der rennt.", "de", "ein mann , der rennt ."),
-        ("„Nein“, sagt er – 3,5 %.", "de", "&quot; nein &quot; , sagt er - 3,5 % ."),
-        ("Sie rasiert seinen Bart.", "de", "sie rasiert seinen bart ."),
-        ("D'un homme à l’arrêt …", "fr", "d&apos; un homme à l&apos; arrêt ..."),
-        ("", "de", ""),
-    ],
-)
-def test_preprocessing_lower_cases_normalises_and_tokenizes(text: str, language: str, expected: str) -> None:
-    assert paper_bleu.preprocess([text], language) == [expected]
-
-
-def test_the_command_prints_the_score_of_two_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "ref.de"
-    file.write_text("Ein Mann, der rennt.\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["paper_bleu.py", str(file), str(file), "de"])
-    paper_bleu.main()
-    assert capsys.readouterr().out.startswith("P 100.00, 6 reference tokens, ")

@@ -1,4 +1,4 @@
-"""Jobs of clusters: scripts/train.slurm requeues itself at the time limit but not after `scancel`; Kubernetes."""
+"""Jobs of clusters: scripts/train.slurm requeues itself at the time limit but not after `scancel`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from slurm_helpers import slurm as slurm
 
 from transformer_mt.runs.folder import RunFolder
@@ -81,10 +80,3 @@ def test_a_job_of_two_processes_resumes_after_slurm_has_requeued_it(
     log = (tmp_path / "log").read_text(encoding="utf-8")
     assert log.count("processes 2") == 2 and log.count("resuming after step") == 1, log
     assert RunFolder(tmp_path / "tiny").find_checkpoint("last").step == 500
-
-
-def test_the_example_of_kubernetes_is_valid() -> None:
-    validator = pytest.importorskip("kubernetes_validate")
-    documents = yaml.safe_load_all((SCRIPT.parent / "train.kubernetes.yaml").read_text(encoding="utf-8"))
-    kinds = [(validator.validate(each, "1.33", strict=True), each["kind"])[1] for each in documents]
-    assert kinds == ["Service", "Job"]

@@ -73,13 +73,6 @@ def test_file_is_made_once(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["entry"]
 
 
-def test_second_process_waits_for_the_first(path: Path, other_process: subprocess.Popen[str]) -> None:
-    build_cached(path, never)
-    assert path.read_text() == "theirs"
-    assert other_process.wait() == 0
-    assert [file.name for file in path.parent.iterdir()] == ["entry"]
-
-
 def test_second_process_logs_that_it_waits(
     path: Path,
     other_process: subprocess.Popen[str],

@@ -10,7 +10,6 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt.config.section import CountOrAuto
 from transformer_mt.errors import UserError
 from transformer_mt.system import device
 from transformer_mt.system.device import (
@@ -21,7 +20,6 @@ from transformer_mt.system.device import (
     Machine,
     bf16_is_faster,
     configure_process,
-    describe_hardware,
     resolve_machine,
 )
 
@@ -62,12 +60,6 @@ def test_missing_device_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -
         resolve_machine(name, "auto", "auto")
 
 
-def test_available_device_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, cuda=2)
-    assert resolve_machine("cuda:1", "fp32", "auto").device == torch.device("cuda:1")
-    assert resolve_machine("cpu", "fp32", "auto").device == torch.device("cpu")
-
-
 @pytest.mark.parametrize("name", ["cuda:0", "mps"])
 def test_one_device_is_refused_for_several_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, cuda=2, mps=True)
@@ -81,9 +73,7 @@ def test_one_device_is_refused_for_several_processes(name: str, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("name", "precision", "threads", "message"),
     [
-        ("tpu", "auto", "auto", 'device: "tpu" is no device'),
         (f"cuda:{10**11}", "auto", "auto", f'device: "cuda:{10**11}" is no device'),
-        ("cpu", "auto", "0", 'threads: "0" is neither'),
         ("cpu", "auto", f"{10**20}", f"threads: {10**20:,} are too many"),
         ("cpu", "fp8", "1", "precision: fp8: choose from auto, fp32, bf16, fp16"),
     ],
@@ -101,23 +91,12 @@ def test_device_names_are_checked() -> None:
             TypeAdapter[str](DeviceName).validate_python(name)
 
 
-def test_hardware_is_described() -> None:
-    assert describe_hardware(torch.device("cpu")).endswith(" cores")
-    assert describe_hardware(torch.device("mps")).startswith("Apple GPU, ")
-
-
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("requested", "is_faster", "expected"),
-    [
-        ("auto", True, "bf16"),
-        ("auto", False, "fp32"),
-        ("bf16", False, "bf16"),
-        ("fp32", True, "fp32"),
-        ("fp16", True, "fp16"),
-    ],
+    [("auto", True, "bf16"), ("auto", False, "fp32"), ("fp16", True, "fp16")],
 )
 def test_auto_precision_is_the_faster_one(
     requested: str, is_faster: bool, expected: str, monkeypatch: pytest.MonkeyPatch
@@ -132,8 +111,8 @@ def test_auto_precision_is_the_faster_one(
 
 @pytest.mark.parametrize(
     ("capability", "expected"),
-    [((6, 1), "fp32"), ((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
-    ids=["GTX 1080", "V100", "T4", "A100", "H100"],
+    [((6, 1), "fp32"), ((7, 5), "fp16"), ((8, 0), "bf16")],
+    ids=["GTX 1080", "T4", "A100"],
 )
 def test_auto_precision_depends_on_the_compute_capability(
     capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch
@@ -146,13 +125,7 @@ def test_auto_precision_depends_on_the_compute_capability(
 
 @pytest.mark.parametrize(
     ("vendor", "avx512", "amx", "expected"),
-    [
-        ("AuthenticAMD", False, False, False),
-        ("AuthenticAMD", True, False, True),
-        ("GenuineIntel", False, False, False),
-        ("GenuineIntel", True, True, True),
-        ("GenuineIntel", True, False, False),  # half the rate of fp32
-    ],
+    [("AuthenticAMD", False, False, False), ("AuthenticAMD", True, False, True), ("GenuineIntel", True, False, False)],
 )
 def test_bf16_is_faster_on_these_cpus(
     vendor: str, avx512: bool, amx: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
@@ -195,14 +168,6 @@ def test_auto_threads_are_shared_between_processes(tmp_path: Path, monkeypatch: 
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
         assert resolve_machine("cpu", "fp32", "auto").threads == expected
         assert resolve_machine("cpu", "fp32", 4).threads == 4
-
-
-def test_thread_counts_are_checked() -> None:
-    for written, read in (("auto", "auto"), ("3", 3), (3, 3)):
-        assert TypeAdapter[int | str](CountOrAuto).validate_python(written) == read
-    for written in ("0", "-1", "1.5", "many", "", None):
-        with pytest.raises(ValidationError, match="neither a positive integer nor auto"):
-            TypeAdapter[int | str](CountOrAuto).validate_python(written)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

@@ -108,16 +108,6 @@ def test_first_of_several_processes_makes_the_cached_folder(tmp_path: Path) -> N
     assert names(tmp_path) == ["folder"]
 
 
-def test_cached_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mkdir(path: Path, *_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    message = rf"{tmp_path}: cannot be written \(Read-only file system\); set data.cache_dir to another folder"
-    with pytest.raises(UserError, match=message):
-        build_cached_folder(tmp_path / "folder", lambda folder: None)
-
-
 # --- leftovers of killed processes ------------------------------------------------------------------------------------
 
 

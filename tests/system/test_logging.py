@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from transformer_mt.system.log import format_duration, log, log_rank0
+from transformer_mt.system.log import log, log_rank0
 
 
 class BrokenStream(io.StringIO):
@@ -36,10 +36,3 @@ def test_log_continues_silently_when_the_reader_has_gone(monkeypatch: pytest.Mon
     assert not isinstance(sys.stderr, BrokenStream)
     log_rank0("two")
     sys.stderr.close()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [(7.4, "7 seconds"), (600, "10 minutes"), (3 * 3600, "3.0 hours"), (90_000, "25.0 hours")]
-)
-def test_a_duration_is_given_in_its_largest_unit(seconds: float, expected: str) -> None:
-    assert format_duration(seconds) == expected

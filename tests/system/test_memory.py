@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from transformer_mt.system.device import is_out_of_memory
 
@@ -76,13 +75,8 @@ def test_release_memory_returns_kept_memory_to_the_system() -> None:
     ("error", "expected"),
     [
         (MemoryError(), True),
-        (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:119] . DefaultCPUAllocator: can't allocate memory"), True),
-        (RuntimeError("std::bad_alloc"), True),
-        (RuntimeError("could not create a primitive"), True),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GiB, max allowed: 1 GiB)"), True),
         (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
     ],
 )

@@ -12,26 +12,12 @@ import torch
 from helpers import Tmt, assert_succeeded, assert_user_error
 from safetensors.torch import load_file, save_model
 
-from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.trainer import CheckpointWriter, Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
-
-
-def fail() -> None:
-    raise UserError("disk full")
-
-
-@pytest.mark.parametrize("surface", [CheckpointWriter.wait, lambda writer: writer.submit(lambda: None)])
-def test_error_of_a_write_is_raised_once(surface: Callable[[CheckpointWriter], None]) -> None:
-    with CheckpointWriter() as writer:
-        writer.submit(fail)
-        with pytest.raises(UserError, match="disk full"):
-            surface(writer)
-        writer.wait()
 
 
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])

@@ -73,26 +73,6 @@ def test_compiled_layers_give_the_same_gradients_with_few_graphs(
     assert len(graphs) <= 6, "encoder and decoder: all sizes, the first size, a single pair"
 
 
-@pytest.mark.slow
-def test_copies_run_uncompiled(make_model) -> None:
-    calls: list[object] = []
-
-    def watch(module: torch.fx.GraphModule, _: object) -> object:
-        calls.append(module)
-        return module.forward
-
-    model, batch = make_model(), make_batch(2, 5, 6)
-    names = set(model.state_dict())
-    model.compile_layers(watch)
-    assert set(model.state_dict()) == names
-    with torch.no_grad():
-        copy.deepcopy(model)(batch.src, batch.tgt_in)
-    assert not calls
-    with torch.no_grad():
-        model(batch.src, batch.tgt_in)
-    assert calls
-
-
 BASE = configuration.load(Path(__file__).resolve().parents[2] / "configs" / "papers" / "wmt14_en_de_base.yaml")
 MEMORY = MemoryPrediction(largest_batch=(10, 20, 20), n_bytes=1000, available=4000, device="cuda")
 

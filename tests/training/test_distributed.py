@@ -387,30 +387,6 @@ distributed.CPU_GROUP_TIMEOUT, encoding.encode_shard = timedelta(seconds=15), en
     assert "training ended: train.max_steps 1 reached" in log
 
 
-@LONG_TEST
-def test_ranks_wait_while_rank_0_writes(tiny: Path) -> None:
-    """Rank 0 takes longer than the timeout of a step for a log entry and for the first figures."""
-    patch = """
-import time
-from datetime import timedelta
-from transformer_mt.training import distributed
-from transformer_mt.training.metrics_logger import MetricsLogger
-
-def slow_at_first(function):
-    seconds = iter([17])
-    def call(self, *arguments, **options):
-        time.sleep(next(seconds, 0))
-        return function(self, *arguments, **options)
-    return call
-
-distributed.STEP_TIMEOUT = timedelta(seconds=15)
-for name in ("log_scalars", "log_figures"):
-    setattr(MetricsLogger, name, slow_at_first(getattr(MetricsLogger, name)))
-"""
-    log = train(tiny, 2, "name=slow", "train.max_steps=3", "train.log_every=2", patch=patch)
-    assert "training ended: train.max_steps 3 reached" in log
-
-
 def test_hanging_rank_ends_the_others_after_the_timeout_of_a_step(tiny: Path) -> None:
     patch = """
 import time

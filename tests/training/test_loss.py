@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import cpu_kernels, transformer
+from transformer_mt.model import transformer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import compute_losses, explicit_cross_entropy, loss
 from transformer_mt.training.training_config import LossConfig
@@ -120,20 +120,6 @@ def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> Non
     found, expected = gradients(loss, problem), gradients(oracle(problem, 0, 0.0), problem)
     torch.testing.assert_close(found, expected, rtol=0.1, atol=1e-4)
     assert found[1].abs().max() > torch.finfo(torch.float16).max
-
-
-@PADS
-@pytest.mark.parametrize("rows", [1, 4, 9, 100])
-def test_padded_rows_do_not_count(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
-    monkeypatch.setitem(transformer.CHUNK_BYTES, "cpu", rows * V * 4)
-    problem, results = make_problem(pad), list[tuple[Tensor, ...]]()
-    for per_octave in (1, 8):
-        monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss, nll = chunked(problem, pad, 0.1)
-        results.append((loss.detach(), nll, *gradients(loss, problem)))
-    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])

@@ -152,13 +152,6 @@ def test_splitting_a_batch_does_not_change_the_step(where, stream, make_train_st
     torch.testing.assert_close(weights(split), weights(whole), rtol=1e-4, atol=1e-5)
 
 
-def test_a_step_without_batches_has_no_labels_and_changes_nothing(make_train_step) -> None:
-    train_step = make_train_step()
-    before = weights(train_step)
-    assert train_step(1, 0.01, [])["n_tgt"] == 0
-    assert torch.equal(weights(train_step), before)
-
-
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_step_with_a_gradient_that_is_not_finite_changes_nothing(poison, stream, make_train_step) -> None:
     """Weights and optimizer state stay, and the next step is not affected."""

@@ -27,15 +27,10 @@ def replace(pattern: Content, content: str) -> Content:
 GROW = replace({"String": "e"}, "e" * 10)
 CRAFTED: dict[str, tuple[Callable[[Content], object], str]] = {
     "growth": (lambda content: add_normalizer(content, *[GROW] * 12), "could make a text 1,000,000,000,000 times"),
-    "nested growth": (
-        lambda content: add_normalizer(content, {"type": "Sequence", "normalizers": [GROW, GROW, GROW]}),
-        "could make a text 1,000 times",
-    ),
     "growth of the output": (
         lambda content: content.update(decoder={"type": "Sequence", "decoders": [GROW, GROW, GROW]}),
         "replacements of its decoder",
     ),
-    "prefix": (lambda content: add_normalizer(content, {"type": "Prepend", "prepend": "e" * 1000}), "1,000 times"),
     "padding": (
         lambda content: content.update(
             padding={

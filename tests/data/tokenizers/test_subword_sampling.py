@@ -7,7 +7,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.subword_sampling import (
     BpeVocabulary,
     Draw,
@@ -66,24 +64,6 @@ def test_every_segmentation_decodes_to_the_same_text(tokenizer: Tokenizer, rate:
 
 def test_rate_0_gives_the_canonical_segmentation(tokenizer: Tokenizer) -> None:
     assert resample(tokenizer, 0.0) == tokenizer.encode(TEXTS)
-
-
-def test_larger_rate_changes_more_sentences(tokenizer: Tokenizer) -> None:
-    canonical = tokenizer.encode(TEXTS)
-    drawn = [resample(tokenizer, rate) for rate in (0.15, 0.3, 1.0)]
-    changed = [sum(ids != other for ids, other in zip(canonical, found, strict=True)) for found in drawn]
-    assert 0 < changed[0] < changed[1] < changed[2]
-    assert sum(map(len, canonical)) < sum(map(len, drawn[2]))
-
-
-@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
-def test_bpe_dropout_at_rate_1_gives_characters(kind: str) -> None:
-    tokenizer = build_tokenizers(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 480}), PAIRS).src
-    symbols = [len(f" {text}".encode()) if kind == "byte_bpe" else None for text in TEXTS if text]
-    drawn = [ids for ids in resample(tokenizer, 1.0) if ids]
-    if kind == "byte_bpe":
-        assert [len(ids) for ids in drawn] == symbols
-    assert all(len(token) == 1 or token.startswith("<0x") for ids in drawn for token in tokenizer.tokens(ids))
 
 
 def frequencies(draw: Callable[[], Sequence[int]]) -> dict[tuple[int, ...], float]:
@@ -279,16 +259,6 @@ def test_epoch_contains_every_pair_with_other_tokens(corpus: EncodedCorpus, toke
     assert sum(batch.n_tgt for batch in first) != sum(batch.n_tgt for batch in second)
 
 
-def test_resumed_stream_yields_the_same_batches(corpus: EncodedCorpus, tokenizers: TokenizerPair) -> None:
-    """Trap 42."""
-    whole, _ = make_stream(corpus, tokenizers, 0.3).take(StreamPosition(), 30)
-    _, middle = make_stream(corpus, tokenizers, 0.3).take(StreamPosition(), 25)
-    rest, _ = make_stream(corpus, tokenizers, 0.3).take(middle, 5)
-    for left, right in zip(whole[25:], rest, strict=True):
-        assert torch.equal(left.src, right.src)
-        assert torch.equal(left.tgt_in, right.tgt_in)
-
-
 def test_validation_is_not_sampled(corpus: EncodedCorpus, tokenizers: TokenizerPair) -> None:
     stream, canonical = make_stream(corpus, tokenizers, 0.9), BatchStream.plain(corpus, tokenizers, 600, 1)
     seen = [text for batch in stream.shortest_first() for text in batch.labels.tolist()]
@@ -304,17 +274,3 @@ def test_batch_size_stays_near_the_budget(corpus: EncodedCorpus, tokenizers: Tok
     batches, _ = stream.take(StreamPosition(), len(stream.plan))
     cells = [batch.labels.numel() for batch in batches]
     assert 400 < np.mean(cells) < 720  # by canonical lengths, up to seven times the budget
-
-
-def test_sampling_does_not_change_the_tokenizer(tokenizer: Tokenizer) -> None:
-    before: Any = json.loads(tokenizer.to_json())
-    resample(tokenizer, 0.5)
-    assert json.loads(tokenizer.to_json()) == before
-
-
-def test_cache_bounds_do_not_change_results(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = resample(tokenizer, 0.5)
-    for name in ("MAX_CACHED_WORDS", "MAX_CACHED_LENGTH", "MAX_CACHED_STATES"):
-        with monkeypatch.context() as patch:
-            patch.setattr(subword_sampling, name, 3)
-            assert resample(tokenizer, 0.5) == expected

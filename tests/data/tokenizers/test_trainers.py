@@ -82,22 +82,6 @@ def test_large_alphabet_keeps_the_most_frequent_characters(kind: str) -> None:
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe"])
-def test_ties_between_characters_are_broken_deterministically(kind: str) -> None:
-    texts = [chr(0x4E00 + i) for i in range(1000)]
-    assert len({train_on(texts, kind=kind, vocab_size=500).to_json() for _ in range(5)}) == 1
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_characters_below_min_frequency_get_no_entry(kind: str) -> None:
-    rare = [chr(0x4E00 + i) for i in range(300)]
-    found = train_on([*TEXTS, "".join(rare)], kind=kind, vocab_size=600, min_frequency=2)
-    assert not {*rare} & {*"".join(entries(found))}
-    without = train_on(TEXTS, kind=kind, vocab_size=600, min_frequency=2)
-    assert len({*entries(found)} & {*entries(without)}) > 0.95 * (600 - 3 - 256)
-    assert found.decode(found.encode(rare)) == rare
-
-
 def test_rare_characters_take_at_most_a_quarter_of_the_vocabulary() -> None:
     """They take more if they make up more than 0.05 % of the text, or if min_frequency asks for all."""
     rare = [chr(0x4E00 + i) for i in range(100)]
@@ -121,18 +105,6 @@ def test_char_vocabulary_has_the_most_frequent_characters() -> None:
     assert set(learned) >= set(tokens(train_on(TEXTS, kind="char"), "the rest")) - {" "}
 
 
-def test_wordpiece_matches_the_longest_token_first() -> None:
-    tokenizer = train_on(TEXTS, kind="wordpiece", vocab_size=500)
-    known, word = set(entries(tokenizer)), " Großmutter"
-    expected, rest = list[str](), word
-    while rest:
-        names = ((end, ("##" if expected else "") + rest[:end]) for end in range(len(rest), 0, -1))
-        end, name = next((end, name) for end, name in names if name in known)
-        expected.append(name)
-        rest = rest[end:]
-    assert tokens(tokenizer, "Großmutter") == expected
-
-
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 @pytest.mark.parametrize("merges", [0, 50])
 def test_merges_sets_the_number_of_merges(kind: str, merges: int) -> None:
@@ -143,10 +115,6 @@ def test_merges_sets_the_number_of_merges(kind: str, merges: int) -> None:
     assert sum(len(entry) > 1 for entry in entries(tokenizer)) == merges
     longer = train_on(TEXTS, kind=kind, merges=merges + 20)
     assert [entry for entry in entries(longer) if len(entry) > 1][:merges] == entries(tokenizer)[-merges or 999 :]
-
-
-def test_merges_beyond_the_text_are_ignored() -> None:
-    assert train_on(["ab ab"], merges=1000).vocab_size == 3 + 256 + 3 + 2
 
 
 def test_merges_that_produce_the_same_token_count_separately() -> None:
@@ -186,10 +154,8 @@ def test_sample_is_uniform_deterministic_and_of_exact_size() -> None:
 BOUNDARY_CASES: list[tuple[list[str], str, list[str]]] = [
     (["whitespace", "punctuation", "digits"], "in 20, don't!", [" in", " 2", "0", ",", " don", "'", "t", "!"]),
     (["whitespace", "punctuation"], "in 2024, don't!", [" in", " 2024", ",", " don", "'", "t", "!"]),
-    (["whitespace", "digits"], "in 20, don't!", [" in", " 2", "0", ",", " don't!"]),
     (["whitespace"], "in 2024, don't  go", [" in", " 2024,", " don't", " ", " go"]),
     (["punctuation"], "to go, 24 (now)", [" to go", ",", " 24", " (", "now", ")"]),
-    (["digits"], "to go, 24 now", [" to go,", " 2", "4", " now"]),
     (["scripts"], "to go, 24 привет мир 猫ねこ!", [" to go", ", 24", " привет мир", " 猫", "ねこ", "!"]),
     (["whitespace", "scripts"], "a cafe\u0301привет мир", [" a", " cafe\u0301", "привет", " мир"]),
     ([], "to go, 24 now", [" to go, 24 now"]),
@@ -200,13 +166,6 @@ BOUNDARY_CASES: list[tuple[list[str], str, list[str]]] = [
 def test_boundaries_split_text(boundaries: list[str], text: str, expected: list[str]) -> None:
     """A vocabulary that is large enough contains every unsplit run."""
     assert tokens(train_on([text] * 9, vocab_size=900, pre_tokenization=boundaries), text) == expected
-
-
-@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram", "wordpiece"])
-def test_tokens_span_words_only_without_boundaries(kind: str) -> None:
-    for boundaries in ([], ["whitespace"]):
-        learned = entries(train_on(["of the cat", "of the dog"] * 9, kind=kind, pre_tokenization=boundaries))
-        assert any(" " in entry[1:].replace("Ġ", " ") for entry in learned) == (not boundaries)
 
 
 # --- normalization ----------------------------------------------------------------------------------------------------
@@ -228,15 +187,11 @@ STEPS: list[tuple[list[str], str, str]] = [
     ([], " “Ä\x00”  b ", " “Ä\x00”  b "),
     (["lowercase"], "Straße ÄÖ", "straße äö"),
     (["strip_accents"], "Éte\u0301 für Åse, 한국 में й", "Ete fur Ase, 한국 में и"),
-    (["NFC", "strip_accents"], "Éte\u0301", "Ete"),
     (["quotes"], "‘a’ ‚b‛ “c” „d‟ «e» ‹f› l’eau ʼn", "'a' 'b' \"c\" \"d\" \"e\" 'f' l'eau 'n"),
     (["spaces"], "  a \t b\u00a0\u2028c\n", "a b c"),
-    (["spaces"], " \t ", ""),
     (["control_characters"], "a\x00b\x1b\tc\nd\x7fe\x85f", "ab\tc\nde\x85f"),
-    (["control_characters", "spaces"], " a\x00 \x01 b\t", "a b"),
     (["NFKC", "lowercase"], "①ﬁＡ", "1fia"),
     (["lowercase", "NFKC"], "Ⓐ", "a"),
-    (["strip_accents", "NFD", "lowercase"], "É", "e"),
 ]
 
 
@@ -248,36 +203,20 @@ def test_text_round_trips_up_to_normalization(kind: str, steps: list[str], text:
     assert tokenizer.decode(tokenizer.encode([text])) == [expected]
 
 
-def test_normalization_steps_apply_in_order() -> None:
-    both = [train_on(["abc"], normalization=steps) for steps in (["NFD", "NFC"], ["NFC", "NFD"])]
-    assert [tokenizer.decode(tokenizer.encode(["é"])) for tokenizer in both] == [["é"], ["e\u0301"]]
-
-
 # --- refused settings -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("keys", "key", "message"),
     [
-        ({"kind": "sentencepiece"}, "kind", "'wordpiece'"),
         ({"vocab_size": 259}, "vocab_size", "259 is too small: bpe needs 260 or more"),
-        ({"vocab_size": 258, "kind": "byte_bpe"}, "vocab_size", "258 is too small: byte_bpe needs 259 or more"),
-        ({"vocab_size": 259, "kind": "char"}, "vocab_size", "259 is too small: char needs 260 or more"),
         ({"vocab_size": 4, "kind": "word"}, "vocab_size", "4 is too small: word needs 5 or more"),
-        ({"vocab_size": 99999999999}, "vocab_size", "less than or equal to 10000000"),
-        ({"merges": 99999999999}, "merges", "less than or equal to 10000000"),
         ({"merges": 5, "kind": "unigram"}, "merges", "unigram has no merges: leave it null, or set kind: bpe"),
         ({"sampling": 0.1, "kind": "char"}, "sampling", "char cannot sample subwords"),
-        ({"sampling": 1.5}, "sampling", "less than or equal to 1"),
-        ({"normalization": ["NFX"]}, "normalization", "'strip_accents'"),
-        ({"pre_tokenization": ["words"]}, "pre_tokenization", "'punctuation'"),
         ({"pre_tokenization": [], "kind": "word"}, "pre_tokenization", "word needs at least the boundary"),
         ({"file": "a", "merges": 5}, "merges", "is defined by the vocabulary file: leave this out"),
-        ({"file": "a", "normalization": ["NFC"]}, "normalization", "is defined by the vocabulary file: leave this out"),
         ({"src_file": "a", "joint": False}, "src_file", "src_file and tgt_file must be set together"),
-        ({"file": "a", "src_file": "b", "tgt_file": "c"}, "file", "set either file (for both languages), or"),
         ({"file": "a", "joint": False}, "joint", "one file is one vocabulary: set true"),
-        ({"src_file": "b", "tgt_file": "c"}, "joint", "two files are two vocabularies: set false"),
     ],
 )  # fmt: skip
 def test_contradicting_settings_are_refused(keys: dict[str, Any], key: str, message: str) -> None:
@@ -286,12 +225,6 @@ def test_contradicting_settings_are_refused(keys: dict[str, Any], key: str, mess
     (detail,) = caught.value.errors()
     assert (detail.get("ctx", {}).get("key") or detail["loc"][0]) == key
     assert message in detail["msg"]
-
-
-def test_minimum_vocabulary_sizes_can_be_trained() -> None:
-    for kind, size in {"word": 5, "char": 260, "bpe": 260, "byte_bpe": 259, "unigram": 260}.items():
-        tokenizer = train_on(TEXTS, kind=kind, vocab_size=size)
-        assert tokenizer.vocab_size == size
 
 
 def test_wordpiece_encodes_every_word_of_seen_characters() -> None:

@@ -12,11 +12,10 @@ import torch
 
 from transformer_mt.data.batches import collate_pairs, collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.engine import EnsembleCache, TorchEngine
+from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.search import BeamState
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.inference import KVCache
 from transformer_mt.model.transformer import attention_weights
 from transformer_mt.tools.analysis.explanation import Branch, Explanation, explain, search_with_tree
 
@@ -138,24 +137,6 @@ def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Transl
         assert kept == ([] if is_last else open_branches[:n_beams])
 
 
-def test_different_candidates_of_a_position_have_different_pieces(translator: Translator) -> None:
-    for text, _ in PAIRS[:3]:
-        found = explain(translator, text)
-        for position, branches in enumerate(found.search):
-            pieces = {tuple(found.list_search_pieces(position, rank)) for rank in range(len(branches))}
-            assert len(pieces) == len(branches)
-
-
-def test_the_search_path_ends_with_the_translation(translator: Translator) -> None:
-    for text, _ in PAIRS[:3]:
-        found, best = explain(translator, text), best_translation(translator, text)
-        position, rank = found.search_path[0]
-        assert found.search[position][rank].text == best.text
-        assert found.search_score == pytest.approx(best.score, abs=1e-4)
-        assert [place for place, _ in reversed(found.search_path)] == list(range(position + 1))
-        assert len(found.list_search_pieces(position, rank)) == len(found.predictions)
-
-
 def test_left_out_words_change_the_score_as_the_shortened_source_does(
     translator: Translator, explanation: Explanation
 ) -> None:
@@ -267,17 +248,3 @@ def test_blank_texts_and_ensembles_are_refused(translator: Translator) -> None:
     )
     with pytest.raises(UserError, match="ensemble of 2"):
         explain(twins, SENTENCE)
-
-
-def test_a_model_that_returns_nan_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = translator.torch_engine.start
-
-    def start_with_nan(src: torch.Tensor) -> EnsembleCache:
-        cache = start(src)
-        for keys_values in cast(KVCache, cache.caches[0]).memory:
-            keys_values.values.fill_(math.nan)
-        return cache
-
-    monkeypatch.setattr(translator.torch_engine, "start", start_with_nan)
-    with pytest.raises(UserError, match="not a number"):
-        explain(translator, SENTENCE)

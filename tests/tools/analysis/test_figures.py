@@ -33,20 +33,6 @@ def labels(ticks: Any) -> list[str]:
     return [tick.get_text() for tick in ticks]
 
 
-def test_positions_figure_shows_table_dimensions_and_dot_products() -> None:
-    table = np.random.default_rng(0).normal(size=(7, 16)).astype(np.float32)
-    figure = figures.draw_positions(table, "a table")
-    whole, products, lines = figure.axes[:3]
-    assert np.array_equal(image(whole), table)
-    assert np.allclose(image(products), table @ table.T)
-    for line in lines.lines:
-        dimension = int(str(line.get_label()).removeprefix("dimension "))
-        assert np.array_equal(line.get_ydata(), table[:, dimension])
-    assert len({line.get_linestyle() for line in lines.lines}) == len(lines.lines) == 4
-    assert (whole.get_xlabel(), whole.get_ylabel(), lines.get_xlabel()) == ("dimension", "position", "position")
-    assert [axes.get_ylabel() for axes in figure.axes[3:]] == ["value", "dot product"]
-
-
 def test_rotary_dot_products_depend_only_on_the_distance() -> None:
     config = ModelConfig(d_model=32, n_heads=4, positions="rotary")
     whole, products = figures.plot_positions(config, None).axes[:2]
@@ -55,12 +41,6 @@ def test_rotary_dot_products_depend_only_on_the_distance() -> None:
     for distance in (0, 1, 5, 30):
         expected = np.cos(distance * angles).sum()
         assert np.allclose(np.diagonal(image(products), distance), expected, atol=1e-4)
-
-
-def test_learned_positions_are_those_of_the_model(make_model: Any) -> None:
-    model = make_model(positions="learned", max_positions=9)
-    axes = figures.plot_positions(model.config, model).axes[0]
-    assert np.array_equal(image(axes), model.encoder.embedding.positions.table.detach().numpy())
 
 
 def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others() -> None:
@@ -78,16 +58,6 @@ def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others() -> None
     assert len({(line.get_linestyle(), line.get_color()) for line in curves.values()}) == len(curves)
     assert [text.get_text() for text in axes.texts] == ["warm-up ends at step 30"]
     assert axes.get_ylim()[1] >= max(np.asarray(curves["cosine"].get_ydata()))
-
-
-@pytest.mark.parametrize(
-    ("settings", "max_steps", "end"),
-    [({}, None, 5000), ({"kind": "cosine", "total_steps": 700}, None, 700), ({"total_steps": 700}, 900, 900)],
-    ids=["past its warm-up", "to the end of its curve", "to the last step"],
-)
-def test_schedule_is_drawn_to_the_end_of_training(settings: dict[str, Any], max_steps: int | None, end: int) -> None:
-    config = ScheduleConfig.model_validate({"warmup_steps": 500, **settings})
-    assert figures.plot_schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
 
 
 def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[np.ndarray]:
@@ -166,12 +136,6 @@ def test_any_text_is_drawn_without_a_warning() -> None:
         "",
     ]
     figures.render_pixels(draw_attention(attention(1, 1, len(texts), 1), texts, ["x"]))
-
-
-def test_labels_are_short_and_visible() -> None:
-    texts = [" a b", "\t", "\u202eabc", "a" * 20, "a" * 21]
-    axes = draw_attention(attention(1, 1, len(texts), 1), texts, ["x"]).axes[0]
-    assert labels(axes.get_yticklabels()) == ["▁a▁b", r"\t", r"\u202eabc", "a" * 20, "a" * 19 + "…"]
 
 
 # --- attention of a translated sentence -------------------------------------------------------------------------------
@@ -254,10 +218,3 @@ def test_tensorboard_shows_the_images_up_to_the_last_step(tmt: Tmt, tmp_path: Pa
     assert images(tmp_path / "tiny") == expected
     assert tmt(*command, "--checkpoint", "4").returncode == 0
     assert images(tmp_path / "tiny") == expected
-
-
-@pytest.mark.usefixtures("in_tiny", "with_figures")
-def test_tensorboard_shows_no_images_without_probes(tmt: Tmt, tmp_path: Path) -> None:
-    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "validation.probes=0", "train.max_steps=4")
-    assert tmt(*command).returncode == 0
-    assert images(tmp_path / "tiny") == {}

@@ -1,4 +1,4 @@
-"""Stages that run in jobs of Slurm and in workers of Ray give the files of a run in this process."""
+"""Stages that run task by task give the files of a run in this process, and failed or interrupted jobs of Slurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from slurm_helpers import slurm as slurm
 
 from transformer_mt.data.stages import LocalRunner, Stage, TaskMetadata
 from transformer_mt.errors import UserError
-from transformer_mt.tools.cluster.runners import RayRunner, RunnerDone, SlurmRunner, StatusRunner, TaskRunner
+from transformer_mt.tools.cluster.runners import RunnerDone, SlurmRunner, StatusRunner, TaskRunner
 
 
 def write_square(source: Path, task: int, folder: Path) -> TaskMetadata:
@@ -83,20 +82,6 @@ def test_single_tasks_give_the_files_of_a_local_run(stage: Stage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
-@pytest.mark.parametrize("n_jobs", [3, None])
-def test_jobs_of_slurm_give_the_files_of_a_local_run(stage: Stage, n_jobs: int | None) -> None:
-    """Finished tasks do not run again."""
-    stage.run_task(2)
-    results = SlurmRunner(n_jobs, {"time": "5:00", "partition": "main"})(stage)
-    assert [result.metadata["square"] for result in results] == [n * n for n in range(7)]
-    LocalRunner()(in_folder(stage, "local"))
-    assert not [*Path("cache/jobs").iterdir()]
-    Path("cache/jobs").rmdir()
-    assert read_folder(Path("cache")) == read_folder(Path("local"))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("slurm")
 def test_a_failed_job_ends_the_command_with_its_message_and_the_next_one_resumes(stage: Stage) -> None:
     numbers = Path("numbers.txt")
     numbers.write_text(numbers.read_text(encoding="utf-8").replace("4", "four"), encoding="utf-8")
@@ -110,23 +95,6 @@ def test_a_failed_job_ends_the_command_with_its_message_and_the_next_one_resumes
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
-def test_sbatch_refuses_an_unknown_partition(stage: Stage) -> None:
-    with pytest.raises(UserError, match="sbatch refused"):
-        SlurmRunner(2, {"partition": "none"})(stage)
-    assert stage.unfinished() == [*range(7)]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("slurm")
-def test_a_cancelled_job_ends_the_command(stage: Stage) -> None:
-    waiting = Stage("wait", stage.cache_dir, ["v1"], 2, wait_for_release)
-    threading.Timer(3, subprocess.run, [["scancel", "--partition=main", "--full"]]).start()
-    with pytest.raises(UserError, match="2 of 2 tasks are not finished"):
-        SlurmRunner()(waiting)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("slurm")
 def test_an_interrupted_command_cancels_its_jobs(stage: Stage) -> None:
     waiting = Stage("wait", stage.cache_dir, ["v1"], 2, wait_for_release)
     threading.Timer(3, os.kill, [os.getpid(), signal.SIGINT]).start()
@@ -134,29 +102,3 @@ def test_an_interrupted_command_cancels_its_jobs(stage: Stage) -> None:
         SlurmRunner()(waiting)
     listed = subprocess.run(["squeue", "--noheader", "--states=PD,R"], stdout=subprocess.PIPE, check=True)
     assert not listed.stdout
-
-
-# --- Ray --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    yield
-    ray.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("ray")
-def test_workers_of_ray_give_the_files_of_a_local_run(stage: Stage) -> None:
-    numbers = Path("numbers.txt")
-    numbers.write_text(numbers.read_text(encoding="utf-8").replace("4", "four"), encoding="utf-8")
-    with pytest.raises(UserError, match="line 5: four is not a number"):
-        RayRunner(2)(stage)
-    numbers.write_text(numbers.read_text(encoding="utf-8").replace("four", "4"), encoding="utf-8")
-    results = RayRunner()(stage)
-    assert [result.metadata["square"] for result in results] == [n * n for n in range(7)]
-    LocalRunner()(in_folder(stage, "local"))
-    assert read_folder(Path("cache")) == read_folder(Path("local"))

@@ -6,21 +6,17 @@ import json
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, NamedTuple
 
-import ctranslate2
 import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain
 
 from transformer_mt import LoadOptions, load_translator
 from transformer_mt.errors import UserError
-from transformer_mt.flows import configuration
 from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools import export as tools_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 
 SENTENCES = [
@@ -100,7 +96,7 @@ def without_scores(text: str) -> str:
 # --- equal to the run -------------------------------------------------------------------------------------------------
 
 
-QUICK_OPTIONS = [
+OPTIONS = [
     "--beam 1 --no-repeat-ngram 2",
     "--beam 5 --n-best 5",
     "--beam 4 --n-best 3 --length-penalty 0",
@@ -108,17 +104,9 @@ QUICK_OPTIONS = [
     "--beam 1 --min-length 9",
     "--beam 4 --n-best 2 --format tsv",
 ]
-SLOW_OPTIONS = [
-    "--beam 1 --max-length 0.7*source+2",
-    "--beam 4 --n-best 4 --max-length 6",
-    "--beam 4 --batch-tokens 1",
-    "--beam 4 --split-sentences always",
-]
 
 
-@pytest.mark.parametrize(
-    "options", [*QUICK_OPTIONS, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_OPTIONS)]
-)
+@pytest.mark.parametrize("options", OPTIONS)
 def test_translations_equal_those_of_the_run(options: str, models: Models, tmt: Tmt) -> None:
     words = options.split() if "--max-length" in options else [*options.split(), "--max-length", "2*source+8"]
     ours = tmt("translate", models.run, *words, "--precision", "fp32", stdin=TEXT)
@@ -153,50 +141,6 @@ def test_token_scores_equal_ours_for_finished_and_unfinished_translations(models
             assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
             n_unfinished += not one.finished
     assert n_unfinished > 0
-
-
-def test_scores_are_computed_only_if_they_are_printed(
-    models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
-    target_log_probs = CTranslate2Engine.score
-
-    def count(self: CTranslate2Engine, sources: Any, targets: Any, *rest: Any) -> list[list[float]]:
-        counts.append(len(targets))
-        return target_log_probs(self, sources, targets)
-
-    monkeypatch.setattr(CTranslate2Engine, "score", count)
-    command = ("translate", models.exported, "one two", "--engine", "ctranslate2", "--beam", 4)
-    assert_succeeded(tmt(*command))
-    assert counts == []
-    for words in (["--scores"], ["--format", "tsv"]):
-        assert_succeeded(tmt(*command, *words))
-    printed = json.loads(assert_succeeded(tmt(*command, "--format", "json", "--n-best", 3)))
-    assert counts == [1, 1, len(printed["translations"])]
-
-
-def test_scores_of_given_translations_equal_ours(models: Models) -> None:
-    ours, theirs = load_plain(models.run, precision="fp32"), load_translator(models.exported, LoadOptions(threads=1))
-    targets = ours.translate(SENTENCES[::-1])
-    found = [one.score([*SENTENCES, "", ""], [*targets, "", "zwei"]) for one in (ours, theirs)]
-    for one, other in zip(*found, strict=True):
-        assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
-        assert other.score == pytest.approx(one.score, abs=1e-3)
-
-
-def test_ctranslate2_counts_eos_in_the_length(models: Models) -> None:
-    """Its ranking agrees with ours only for this reason."""
-    translator = load_translator(models.exported, LoadOptions(threads=1))
-    engine = translator.engine
-    assert isinstance(engine, CTranslate2Engine)
-    ids = translator.tokenizers.src.encode(["one two"])[0]
-    options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
-    source = [engine.src_vocabulary[i] for i in ids]
-    found = engine.library.translate_batch([source], return_scores=True, **options)[0]
-    for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
-        scores = engine.score([ids], [[engine.tgt_ids[token] for token in tokens]])[0]
-        if len(tokens) < 40:
-            assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
 
 
 def test_a_source_without_tokens_has_an_empty_translation(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,17 +185,11 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--sample"], ["decoding.sample: true: CTranslate2"]),
-        (["--repetition-penalty", "1.2"], ["decoding.repetition_penalty: 1.2: CTranslate2"]),
-        (["--alignments"], ["--alignments"]),
         (["--ensemble", "runs/other"], ["--ensemble", "one model"]),
         (["--checkpoint", "last"], ["checkpoint last:", "holds one checkpoint"]),
         (["--precision", "bf16"], ["--precision bf16", "holds float32", "--quantization bfloat16"]),
         (["--device", "mps"], ["--device mps", "cpu, cuda and cuda:N"]),
-        (["--device", "cpu:1"], ["--device cpu:1"]),
         (["--device", "cuda:99"], ["--device cuda:99", "CUDA devices"]),
-        (["--threads", "0"], ["0"]),
-        (["--n-best", "9"], ["9 translations out of a beam of 5"]),
     ],
 )
 def test_unsupported_options_are_refused_by_name(
@@ -282,7 +220,6 @@ def test_a_truncated_file_is_refused(name: str, exported_copy: Path, tmt: Tmt) -
         ({"decoding": {"beam": 0}}, "export.json: decoding.beam: "),
         ({"decoding": None, "step": "many"}, "export.json: step: "),
         ({"data": {"src_lang": "en"}}, "export.json: data.tgt_lang: Field required; data.max_length: Field required; "),
-        ({"positions": 0}, "export.json: positions: "),
     ],
 )
 def test_invalid_metadata_is_refused_by_key(exported_copy: Path, changes: dict[str, Any], part: str, tmt: Tmt) -> None:
@@ -299,15 +236,6 @@ def test_metadata_that_is_not_a_json_object_is_refused(exported_copy: Path, cont
     assert_refused(done, f"{exported_copy}/export.json: ", "export the run")
 
 
-def test_a_missing_package_is_named(models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    for name in ("ctranslate2_engine", "ctranslate2_export"):
-        monkeypatch.delitem(sys.modules, f"transformer_mt.tools.export.{name}", raising=False)
-        monkeypatch.delattr(tools_export, name, raising=False)
-    done = tmt("translate", "--engine", "ctranslate2", models.exported, "one")
-    assert_refused(done, "pip install ctranslate2")
-
-
 GNMT = "decoding.length_penalty: gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"
 
 
@@ -320,17 +248,3 @@ def test_training_for_export_refuses_an_unsupported_length_penalty(tmt: Tmt) -> 
     done = tmt("config", "tiny.yaml", "decoding.engine=ctranslate2", "decoding.length_penalty=gnmt")
     assert_refused(done, GNMT, "or leave out decoding.engine: ctranslate2")
     assert not Path("runs/never").exists()
-
-
-def test_export_refuses_an_unsupported_length_penalty(models: Models, tmt: Tmt, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(models.run, tmp_path / "run"))
-    text = (run / "config.yaml").read_text(encoding="utf-8")
-    (run / "config.yaml").write_text(text.replace("length_penalty: average", "length_penalty: gnmt"), encoding="utf-8")
-    assert configuration.load(run / "config.yaml").decoding.length_penalty == "gnmt"
-    done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "out")
-    assert_refused(done, GNMT, f"it may be changed in {run / 'config.yaml'}")
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_documented_version_of_ctranslate2_is_tested() -> None:
-    assert ctranslate2.__version__.startswith("4.8")

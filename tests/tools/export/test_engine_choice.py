@@ -14,12 +14,9 @@ import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain, read_folder
 
 from transformer_mt import LoadOptions, load_translator
-from transformer_mt.errors import UserError
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export
-from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 
 AUTO = ("--engine", "auto", "--device", "cpu")
 
@@ -91,7 +88,6 @@ finally:
     ("options", "part"),
     [
         ("--sample", "decoding.sample"),
-        ("--repetition-penalty 1.2", "decoding.repetition_penalty"),
         ("--ensemble RUN", "--ensemble"),
         ("--precision bf16", "--precision bf16"),
         ("--max-length 9*source+5", "8,192"),
@@ -142,29 +138,6 @@ def test_evaluate_and_synthesize_take_the_engine(run: Path, tmt: Tmt) -> None:
         output = f"taught-{engine}"
         tmt("synthesize", run, *options, "--output", output, "--engine", engine)
         assert name in json.dumps(json.loads(Path(output, "report.json").read_text(encoding="utf-8"))["settings"])
-
-
-def test_an_interrupted_command_does_not_resume_with_another_engine(
-    run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("f").write_text("one\n" * 9, encoding="utf-8")
-    monkeypatch.setattr("transformer_mt.flows.line_output.WINDOW_LINES", 4)
-    command = ("translate", run, "--input", "f", "--output", "g")
-    translate(tmt, run, *AUTO)  # the conversion searches, too
-    search = CTranslate2Engine.search
-    calls: list[int] = []
-
-    def stop(self: CTranslate2Engine, *arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            raise UserError("stopped")
-        return search(self, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CTranslate2Engine, "search", stop)
-        assert tmt(*command, *AUTO).returncode
-    assert_user_error(tmt(*command, "--resume", "--engine", "torch"), "--engine ctranslate2", "torch")
-    assert_succeeded(tmt(*command, "--resume", "--engine", "ctranslate2"))
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -242,17 +215,6 @@ def test_the_model_of_a_read_only_run_is_in_the_cache_of_the_user(
     locked.append(tmp_path / "cache")
     found, messages = translate(tmt, run, *AUTO)
     assert found == expected and "engine torch" in messages and str(user_cache()) in messages
-
-
-def test_a_full_disk_leaves_nothing_behind(run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = read_folder(run)
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "_fsync_folder", fail)
-    assert "engine torch" in translate(tmt, run, *AUTO)[1]
-    assert read_folder(run) == before
 
 
 def test_longer_limits_need_a_model_with_more_positions(run: Path, tmt: Tmt) -> None:

@@ -60,12 +60,6 @@ def test_text_that_consists_of_elements_stays_as_it_is(translator: Translator) -
     assert translator.translate(texts) == texts
 
 
-def test_many_elements_are_kept(translator: Translator) -> None:
-    text = "The dog {a} sleeps. " + "{name} <b>x</b> " * 17
-    ((translation,),) = translator.n_best([text])
-    assert_has_elements(translation, text)
-
-
 def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
     text, prefix = "{name} and <b>the dog</b> sleep.", "Der <b>Hund</b> {name}"
     ((translation,),) = translator.n_best([text], [prefix])

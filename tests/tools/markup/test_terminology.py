@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.translator import PART_STRIDE, Translator, TruncatedSourceWarning
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
-from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText
 from transformer_mt.tools.markup.protection import Protector
 from transformer_mt.tools.markup.stages import UnusableTermWarning
@@ -86,14 +84,6 @@ def test_a_translation_that_has_its_terms_does_not_change(
         assert translator.translate([text], glossary=glossary) == [translation]
 
 
-def test_a_translation_with_terms_does_not_depend_on_the_batch(
-    make_translator: Callable[..., Translator], glossary: str
-) -> None:
-    translator = make_translator(beam=3, glossary=glossary)
-    together = translator.translate(TEXTS[:8])
-    assert together == [translator.translate([text])[0] for text in TEXTS[:8]]
-
-
 def test_a_kept_term_is_not_translated(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
     translator = make_translator(glossary=write(tmp_path, "old dog\t\tkeep"))
     assert "Old Dog" in translator.translate(["The Old Dog sleeps."])[0]
@@ -121,18 +111,8 @@ def test_random_samples_with_required_terms_are_refused(
         make_translator().translate(TEXTS, glossary=glossary, sample=True)
 
 
-def test_ctranslate2_refuses_a_glossary() -> None:
-    assert [key for key, _ in find_unsupported_search_keys(DecodingConfig(glossary="terms.tsv"))] == ["glossary"]
-
-
 def test_each_line_that_is_cut_has_one_warning(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
     translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=8, markup="align")
     with pytest.warns(TruncatedSourceWarning) as warned:
         translator.n_best(["a dog", "a <b>dog</b>" + " dog" * 40, "dog" + " dog" * 30])
     assert [str(each.message).partition(" has ")[0] for each in warned] == ["line 2", "line 3"]
-
-
-def test_a_warning_about_a_part_names_its_line(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
-    translator = make_translator(glossary=write(tmp_path, "dog\tHund"), max_source_length=3)
-    with pytest.warns(TruncatedSourceWarning, match="^line 7 has"):
-        translator.n_best(["A dog."], line_numbers=[7 + PART_STRIDE])

@@ -19,7 +19,6 @@ from transformer_mt.tools.pages.charts import (
     draw_bars,
     draw_lines,
     find_ticks,
-    shorten,
 )
 
 
@@ -73,10 +72,3 @@ def test_lines_are_inside_of_the_drawing_in_order(steps: Sequence[int], start: f
     assert all(TOP - 1e-3 <= y <= BASE + 1e-3 for y in ys)
     assert len(chart.lines[0].dots) == (len(points) if len(points) <= MAX_DOTS else 0)
     assert chart.lines[1].points == []
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0"), (7.5, "7.5"), (999, "999"), (1500, "1.5k"), (2_000_000, "2M"), (0.0005, "0.0005")]
-)
-def test_numbers_are_shortened(number: float, text: str) -> None:
-    assert shorten(number) == text

@@ -1,4 +1,4 @@
-"""Fixtures of the data tests: a working folder, and corpora from two text files."""
+"""A corpus in shards."""
 
 from __future__ import annotations
 
@@ -8,31 +8,6 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import load_corpus
-
-
-@pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to a temporary folder, and let `datasets` keep its cache there."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hub-cache")
-    return tmp_path
-
-
-@pytest.fixture
-def write_corpus(workdir: Path) -> Callable[..., ParallelCorpus]:
-    """`write_corpus(pairs, name="t")`: write t.en and t.de and load them as a corpus."""
-
-    def write_corpus(pairs: Sequence[tuple[str, str]], name: str = "t") -> ParallelCorpus:
-        for side, language in enumerate(("en", "de")):
-            text = "".join(pair[side] + "\n" for pair in pairs)
-            file = workdir / f"{name}.{language}"
-            if not file.exists() or file.read_text(encoding="utf-8") != text:  # a new time would change the cache key
-                file.write_text(text, encoding="utf-8")
-        return load_corpus(Source(src=(f"{name}.en",), tgt=(f"{name}.de",)), "en", "de", Path("cache"))
-
-    return write_corpus
 
 
 @pytest.fixture

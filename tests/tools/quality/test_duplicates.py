@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, LocalRunner, Runner
+from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.tools.quality import duplicates
 from transformer_mt.tools.quality.duplicates import ComparedSide, DuplicateRows, find_duplicates, hash_side, hash_texts
 
@@ -79,22 +79,3 @@ def test_rows_of_a_selection_are_compared(write_shards: WriteShards) -> None:
     corpus = write_shards(pairs, 20).select(rows, "part")
     found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"))
     assert read_all(found) == find_expected_duplicates([pairs[row] for row in rows.tolist()], "pair", normalized=False)
-
-
-@pytest.mark.parametrize("pairs", [[("a", "b")] * 50, [("", "")] * 50, [("a", "")]])
-def test_equal_rows_repeat_the_first_one(pairs: Pairs, write_shards: WriteShards) -> None:
-    corpus = write_shards(pairs, 10)
-    for of in get_args(ComparedSide):
-        found = find_duplicates(corpus, IN_PROCESS_RUNNER, Path("cache"), of)
-        assert read_all(found) == find_expected_duplicates(pairs, of, normalized=False)
-
-
-@pytest.mark.slow
-def test_processes_give_the_same_result(write_shards: WriteShards, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "RANGE_ROWS", 300)
-    corpus = write_shards(make_pairs(1000, seed=2), 400)
-
-    def find(runner: Runner, folder: str) -> dict[int, int]:
-        return read_all(find_duplicates(corpus, runner, Path(folder)))
-
-    assert find(LocalRunner(2), "two") == find(IN_PROCESS_RUNNER, "one")

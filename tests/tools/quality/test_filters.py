@@ -66,7 +66,6 @@ def apply(write_corpus: Callable[..., ParallelCorpus]) -> Apply:
         ("urls", ("See www.example.org for more.", "Mehr dazu im Internet.")),
         ("repetition", ("He laughs.", "Er lacht " * 8)),
         ({"regex": {"drop": r"\p{Cyrillic}"}}, ("Two men", "Zwei Männer мир")),
-        ({"regex": {"side": "tgt", "keep": r"\.$"}}, ("Two men.", "Zwei Männer")),
         ({"regex": {"side": "both", "drop": "^#"}}, ("# Two men", "# Zwei Männer")),
     ],
     ids=str,
@@ -88,7 +87,7 @@ def test_good_pairs_of_other_scripts_are_kept(tgt: str, pairs: Pairs, apply: App
     assert [*apply(pairs * 5, *PAIR_FILTERS, tgt=tgt)] == pairs * 5
 
 
-@pytest.mark.parametrize("text", ["Ok.", "Angela Merkel", "Café", "1990", "New York, London", "…"])
+@pytest.mark.parametrize("text", ["Ok.", "Angela Merkel", "1990", "…"])
 def test_sides_in_doubt_are_kept(text: str, apply: Apply) -> None:
     filters = [filter_ for filter_ in PAIR_FILTERS if filter_ != "ratio"]
     assert len(apply([*GOOD, (text, text)], *filters)) == 5
@@ -102,11 +101,6 @@ def test_normalize_changes_text_and_removes_nothing(apply: Apply) -> None:
     assert found.filters[0].examples[0] == ("t.en:1", *pairs[0], "source and target changed")
     assert next(iter(apply(pairs, {"normalize": {"spaces": "no", "quotes": "yes"}}))) == ("a  b\u00a0c ", 'café "x"')
     assert [*apply([("a", "HÃ¼ndchen")], {"normalize": {"mojibake": "yes"}})] == [("a", "Hündchen")]
-
-
-def test_duplicates_are_found_across_blocks(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.corpus.BLOCK_SIZE", 3)
-    assert [*apply(GOOD * 4, "duplicate")] == GOOD
 
 
 @pytest.mark.parametrize(
@@ -134,11 +128,6 @@ def test_a_small_corpus_is_not_judged_by_its_own_lexicon(apply: Apply, capsys: p
 
 
 NUMBERED: Pairs = [(f"source {i}", f"target {i}") for i in range(10)]
-
-
-def test_a_filter_that_leaves_nothing_is_an_error(apply: Apply) -> None:
-    with pytest.raises(UserError, match=r"^data\.filters\.length: no pair of 10 is left \(removed: length 10\)"):
-        apply(NUMBERED, {"length": {"min": 3}})
 
 
 def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.stages import IN_PROCESS_RUNNER, LocalRunner, Runner, Stage, TaskResult
+from transformer_mt.data.stages import IN_PROCESS_RUNNER
 from transformer_mt.tools.quality import duplicates, near_duplicates
 from transformer_mt.tools.quality.duplicates import ComparedSide, DuplicateRows
 from transformer_mt.tools.quality.near_duplicates import MinHashIndex, find_near_duplicates, make_compared_texts
@@ -113,14 +112,6 @@ def test_nearly_all_similar_rows_are_removed(
     assert len(expected) > 60 and len(removed ^ expected) <= 0.02 * len(expected)
 
 
-def test_pairs_are_compared_as_one_text(texts: list[str], write_shards: WriteShards) -> None:
-    pairs = [(text[:10], text[10:]) for text in texts] + [(text, "") for text in texts[:30]]
-    joined = [f"{src}\0\0\0{tgt}" for src, tgt in pairs]
-    found = read_all(find_near_duplicates(write_shards(pairs, 300), IN_PROCESS_RUNNER, Path("cache")))
-    expected = find_near_duplicate_rows(joined)
-    assert len(expected) > 50 and len({row for row, _, _ in found} ^ expected) <= 0.02 * len(expected)
-
-
 def test_the_result_is_the_same_for_any_shards(
     texts: list[str], write_shards: WriteShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,38 +140,6 @@ def test_the_work_is_linear_in_the_texts_with_equal_keys(write_shards: WriteShar
     assert candidates.stat().st_size < 8 * 10 * len(pairs)
 
 
-@pytest.mark.slow
-def test_processes_and_interruptions_give_the_same_result(texts: list[str], write_shards: WriteShards) -> None:
-    pairs = [*zip(texts, texts[::-1], strict=True)]
-    corpus = write_shards(pairs, 100)
-
-    def find(runner: Runner, folder: str) -> list[tuple[int, int, float]]:
-        return read_all(find_near_duplicates(corpus, runner, Path(folder), "src"))
-
-    expected = find(IN_PROCESS_RUNNER, "one")
-    assert find(LocalRunner(2), "two") == expected
-    n_finished = 0
-
-    class Killed(BaseException):
-        pass
-
-    def run_one_task(stage: Stage) -> list[TaskResult]:
-        nonlocal n_finished
-        if tasks := stage.unfinished():
-            pickle.loads(pickle.dumps(stage)).run_task(tasks[-1])
-            n_finished += 1
-            raise Killed
-        return IN_PROCESS_RUNNER(stage)
-
-    while True:
-        try:
-            result = find(run_one_task, "interrupted")
-            break
-        except Killed:
-            pass
-    assert result == expected and n_finished == 5 + 1 + 5 + 1 + 5 + 1
-
-
 def test_index_finds_similar_texts() -> None:
     texts = make_texts(400, seed=2)
     known, others = texts[::2], texts[1::2]
@@ -206,10 +165,7 @@ def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
     [
         (("A man in a red shirt.", "Ein Mann in rotem Hemd."),
          ("A man in a blue shirt.", "Ein Mann in blauem Hemd."), 0),
-        (("Two dogs run.", "Zwei Hunde rennen."), ("Three dogs run.", "Drei Hunde rennen."), 0),
         (("一个男人站在街上看报纸。", "Ein Mann liest."), ("一个女人站在街上看书。", "Eine Frau liest."), 0),
-        (("The white dog is running in the snow.", "Der weiße Hund rennt im Schnee."),
-         ("A white dog is running in the snow.", "Der weiße Hund rennt im Schnee."), 1),
         (("Мужчина в синей рубашке чинит велосипед.", "Ein Mann repariert ein Fahrrad."),
          ("Мужчина в синей рубашке чинит велосипет.", "Ein Mann repariert ein Fahrrad."), 1),
         (("一个穿着蓝色衬衫的男人正在街上修理他的自行车。", "Ein Mann repariert sein Fahrrad auf der Straße."),

@@ -55,7 +55,3 @@ def test_exchanged_languages_are_refused_each_time(pairs: list[Pair], tmp_path: 
         with pytest.raises(UserError, match=r"source seems to be in de and the target in en(.|\n)*exchange src_lang"):
             check_sample(corpus, ("en", "de"), tmp_path)
     assert any("another language" in line for line in check_sample(corpus, ("en", "fr"), tmp_path))
-
-
-def test_small_corpora_are_accepted(pairs: list[Pair], tmp_path: Path) -> None:
-    assert check_sample(load(tmp_path, pairs[:3]), ("en", "de"), tmp_path) == []

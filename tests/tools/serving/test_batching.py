@@ -80,11 +80,6 @@ def test_a_full_batch_does_not_wait_for_the_end_of_the_window(recorder: Recorder
     assert len(recorder.batches) == 1
 
 
-def test_only_lines_with_the_same_options_share_a_batch(recorder: Recorder) -> None:
-    translate_together(recorder, (EN_DE, ["a"]), (EN_FR, ["b"]), (EN_DE, ["c"]))
-    assert recorder.batches[1:] == [("de", ["a", "c"]), ("fr", ["b"])]
-
-
 def test_a_long_text_does_not_hold_up_a_short_one_or_other_options(recorder: Recorder) -> None:
     jobs = (EN_DE, [*"abcdefghij"]), (EN_DE, ["x"]), (EN_FR, ["y"])
     translate_together(recorder, *jobs, max_lines=4)

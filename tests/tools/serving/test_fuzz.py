@@ -12,23 +12,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-FRAGMENTS = (
-    "<b>",
-    "</b>",
-    "<",
-    "&#x110000;",
-    "<!--",
-    "\0",
-    "\n",
-    "\r",
-    "\ud800",
-    "\u2028",
-    "{{",
-    "1,5",
-    "</s>",
-    "字",
-    "😀",
-)
+FRAGMENTS = ("<b>", "<", "&#x110000;", "\0", "\n", "\r", "\ud800", "\u2028", "</s>", "字", "😀")
 text = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=10), max_size=5).map("".join)
 value = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | text,

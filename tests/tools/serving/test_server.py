@@ -216,35 +216,21 @@ def test_silent_connections_do_not_use_up_the_open_files(tiny_run: Path) -> None
     assert len(log.splitlines()) < 5, log
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("https://Example.org/", "https://example.org"),
-        ("http://localhost:3000", "http://localhost:3000"),
-        ("https://example.org:443", "https://example.org"),
-        ("*", "*"),
-    ],
-)
-def test_an_origin_is_normalised(text: str, expected: str) -> None:
-    assert origin(text) == expected
-
-
-@pytest.mark.parametrize("text", ["example.org", "https://", "https://a.org/page", "ftp://a.org", "https://a.org:x"])
-def test_what_is_no_origin_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        origin(text)
+def test_an_origin_is_normalised_or_refused() -> None:
+    texts = "https://Example.org/", "http://localhost:3000", "https://example.org:443"
+    assert [*map(origin, texts)] == ["https://example.org", "http://localhost:3000", "https://example.org"]
+    for text in ("example.org", "https://a.org/page", "ftp://a.org"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            origin(text)
 
 
 def test_what_the_server_cannot_do_is_a_user_error(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
-    with open_listener("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        for options, named in (
-            ((tiny_run, "--port", 0), "en-de"),  # the same language pair twice
-            (("--port", port), "--port"),
-            (("--host", "a..b"), "--host"),
-            (("--api-keys", tmp_path / "none"), "none"),
-        ):
-            assert_user_error(tmt("serve", tiny_run, *options), named)
+    for options, named in (
+        ((tiny_run, "--port", 0), "en-de"),  # the same language pair twice
+        (("--host", "a..b"), "--host"),
+        (("--api-keys", tmp_path / "none"), "none"),
+    ):
+        assert_user_error(tmt("serve", tiny_run, *options), named)
 
 
 def test_a_missing_package_is_named(tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
