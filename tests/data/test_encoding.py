@@ -24,8 +24,7 @@ from transformer_mt.data.encoding import (
     encode_corpus,
 )
 from transformer_mt.data.stages import LocalRunner
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
