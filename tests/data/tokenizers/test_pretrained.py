@@ -14,8 +14,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 

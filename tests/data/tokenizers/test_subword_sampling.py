@@ -27,8 +27,7 @@ from transformer_mt.data.tokenizers.subword_sampling import (
     UnigramVocabulary,
     make_draw_factory,
 )
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 

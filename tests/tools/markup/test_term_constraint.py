@@ -12,8 +12,7 @@ import pytest
 import torch
 from search_helpers import Toy
 
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis
