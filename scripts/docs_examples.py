@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.tokenizers import trainers
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.search import BeamState, beam_candidates, beam_search
 from transformer_mt.model.attention import KeysValues, causal_mask, explicit_attention

@@ -229,7 +229,7 @@ def make_model() -> Callable[..., Transformer]:
 def small_tokenizers() -> TokenizerPair:
     """A joint vocabulary of 420 entries, from quickstart's test pairs."""
     from transformer_mt.data.sources import load_pairs
-    from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+    from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
     from transformer_mt.data.tokenizers.trainers import build_tokenizers
 
     return build_tokenizers(TokenizerConfig(vocab_size=420), load_pairs("test")[:300])

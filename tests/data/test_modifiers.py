@@ -18,14 +18,13 @@ from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.letter_case import to_lower_case, to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
-from transformer_mt.tools.augmentation.modifier_config import ModifierConfig
 from transformer_mt.tools.augmentation.modifiers import (
     PAIR_MODIFIERS,
+    ModifierConfig,
     TokenizerTrainingPairs,
     join_sentences,
     make_modify,

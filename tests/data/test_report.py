@@ -9,8 +9,7 @@ import pytest
 
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import LengthLimit, encode_corpus
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.flows.prepare import TrainingData, build_report
 from transformer_mt.tools.quality.corpus_filters import describe_duplicates_and_overlap

@@ -10,8 +10,7 @@ import torch
 
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import NormalizationStep, TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import NormalizationStep, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, align_batch, align_words, target_word_indices

@@ -14,8 +14,7 @@ import torch
 
 from transformer_mt.data.letter_case import to_sentence_case, to_title_case, to_upper_case
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine

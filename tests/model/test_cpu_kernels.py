@@ -212,36 +212,6 @@ def test_padded_linear_equals_torch_under_autocast(shape: tuple[int, ...], has_b
         assert_near(one, other)
 
 
-@SHAPES
-@pytest.mark.parametrize("has_bias", [True, False])
-def test_linear_with_converted_weights_accepts_fp32(shape: tuple[int, ...], has_bias: bool) -> None:
-    x, weight, bias = torch.randn(shape), torch.randn(7, 24), torch.randn(7) if has_bias else None
-    weight_16, bias_16 = weight.to(BF16), None if bias is None else bias.to(BF16)
-    found = linear(x, weight_16, bias_16)
-    assert found.dtype == BF16
-    assert_near(found, F.linear(x, weight, bias))
-    with torch.inference_mode():
-        assert torch.equal(linear(x, weight_16, bias_16), found)
-        with plain_torch():
-            plain = linear(x, weight_16, bias_16)
-    assert plain.dtype == BF16
-    assert_near(plain, F.linear(x, weight, bias))
-
-
-def test_padded_linear_accepts_strided_inputs_and_gradients() -> None:
-    x, weight = torch.randn(24, 37).T.requires_grad_(), torch.randn(30, 24, requires_grad=True)
-    with torch.autocast("cpu", BF16):
-        found = linear(x, weight[5:12], None)
-    wanted = F.linear(x, weight[5:12])
-    grad = torch.randn(7, 37).T
-    for one, other in zip(
-        torch.autograd.grad(found, [x, weight], grad.to(BF16)),
-        torch.autograd.grad(wanted, [x, weight], grad),
-        strict=True,
-    ):
-        assert_near(one, other)
-
-
 @pytest.mark.parametrize(
     ("consistency", "rows_per_chunk"),
     [("none", 100), *(pytest.param(kind, 10**6, marks=pytest.mark.slow) for kind in ("none", "simcut", "rdrop"))],

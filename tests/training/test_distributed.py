@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import LONG_TEST, Tmt, assert_user_error
+from helpers import LONG_TEST, Tmt, assert_user_error, read_folder
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -187,6 +188,27 @@ def take_or_nothing(self, position):
 import os
 Prefetcher.take = take_or_nothing
 """
+
+
+OWN_CACHE = """
+import os, sys
+sys.argv.append(f"data.cache_dir=disk-{os.environ['RANK']}")
+"""
+
+
+@LONG_TEST
+def test_nodes_may_read_the_prepared_data_from_local_disks(tiny: Path) -> None:
+    """Rank 1 has a copy of the cache of rank 0, which it does not change."""
+    settings = ("precision=fp32", "data.filters=[length, duplicate]")
+    prepare = [sys.executable, "-m", "transformer_mt", "prepare", "tiny.yaml", "name=own-disks", *SETTINGS]
+    subprocess.run([*prepare, *settings, "data.cache_dir=disk-0"], cwd=tiny, check=True)
+    shutil.copytree(tiny / "disk-0", tiny / "disk-1")
+    before = read_folder(tiny / "disk-1")
+    train(tiny, 2, "name=own-disks", *settings, patch=OWN_CACHE)
+    assert read_folder(tiny / "disk-1") == before
+    train(tiny, 2, "name=shared-disk", *settings)
+    found, expected = weights(tiny, "own-disks"), weights(tiny, "shared-disk")
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
 def test_a_rank_without_batches_takes_part(tiny: Path) -> None:
@@ -385,6 +407,30 @@ distributed.CPU_GROUP_TIMEOUT, encoding.encode_shard = timedelta(seconds=15), en
 """
     log = train(tiny, 2, "name=slow-data", "data.cache_dir=runs/slow-cache", "train.max_steps=1", patch=patch)
     assert "training ended: train.max_steps 1 reached" in log
+
+
+@LONG_TEST
+def test_ranks_wait_while_rank_0_writes(tiny: Path) -> None:
+    """Rank 0 takes longer than the timeout of a step for a log entry and for the first figures."""
+    patch = """
+import time
+from datetime import timedelta
+from transformer_mt.training import distributed
+from transformer_mt.training.metrics_logger import MetricsLogger
+
+def slow_at_first(function):
+    seconds = iter([17])
+    def call(self, *arguments, **options):
+        time.sleep(next(seconds, 0))
+        return function(self, *arguments, **options)
+    return call
+
+distributed.STEP_TIMEOUT = timedelta(seconds=15)
+for name in ("log_scalars", "log_figures"):
+    setattr(MetricsLogger, name, slow_at_first(getattr(MetricsLogger, name)))
+"""
+    log = train(tiny, 2, "name=slow", "train.max_steps=3", "train.log_every=2", patch=patch)
+    assert "training ended: train.max_steps 3 reached" in log
 
 
 def test_hanging_rank_ends_the_others_after_the_timeout_of_a_step(tiny: Path) -> None:

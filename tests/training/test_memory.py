@@ -62,12 +62,6 @@ def most_cells(stream: BatchStream) -> int:
     return max(map(cells, batches))
 
 
-def fits(make_stream: MakeStream, device: Device) -> Callable[[int], bool]:
-    return lambda tokens: (
-        memory.measure_peak(memory.select_most_expensive_batches(make_stream(tokens)), device, CPU) is not None
-    )
-
-
 # --- prediction -------------------------------------------------------------------------------------------------------
 
 
@@ -151,13 +145,6 @@ def test_trials_change_no_weight_and_no_random_number(
 
 
 # --- batches.tokens: auto ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", [700, 4001])
-def test_largest_batch_size_fits_and_a_sixteenth_more_does_not(make_stream: MakeStream, limit: int) -> None:
-    tokens = memory.find_largest_that_fits(fits(make_stream, Device(limit)), 64, 2**18)
-    assert most_cells(make_stream(tokens)) <= limit
-    assert most_cells(make_stream(tokens + tokens // 16 + 64)) > limit
 
 
 @pytest.mark.parametrize("limit", [64, 127, 128, 999, 1000])

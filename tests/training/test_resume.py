@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,20 +172,6 @@ def test_extended_run_keeps_its_schedule(text: Path, tmp_path: Path, capsys: pyt
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4, 1e-4, 1e-4])
 
 
-def start(config: Config, folder: Path) -> subprocess.Popen[str]:
-    """Start the run with the command line."""
-    path = folder / "run.yaml"
-    path.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
-    command = [sys.executable, "-m", "transformer_mt", "train", "--config", str(path)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_checkpoint(process: subprocess.Popen[str], runs_dir: Path) -> None:
-    while not RunFolder(runs_dir / "run").list_checkpoints():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.005)
-
-
 def without_later_checkpoints(runs_dir: Path, folder: Path) -> RunFolder:
     """Copy a run without its checkpoints after step 4."""
     shutil.copytree(runs_dir / "run", folder / "run")
@@ -314,21 +295,6 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(folder, "write_metadata", killed_write)
     patch.setattr(MetricsLogger, "log_scalars", killed_record)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_saves_and_logs_how_to_resume(number: signal.Signals, status: int, text: Path, tmp_path: Path) -> None:
-    process = start(make_config(text, tmp_path, max_steps=100_000), tmp_path)
-    wait_for_checkpoint(process, tmp_path)
-    process.send_signal(number)
-    _, errors = process.communicate()
-    assert process.returncode == status
-    last = RunFolder(tmp_path / "run").find_checkpoint("last").step
-    assert re.search(rf"and saved at step {last:,}(; best so far: step .*)?; the same command resumes\n", errors)
-    assert "Traceback" not in errors
-    run = RunFolder(tmp_path / "run")
-    assert torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["progress"]["step"] > 0
 
 
 def test_resume_truncates_curves_to_the_checkpoint(text: Path, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
     print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
     _explain_missing_ter(evaluation.scores)
     if evaluation.robustness:
-        from transformer_mt.evaluation.changed_sets import HEADER
+        from transformer_mt.tools.analysis.changed_sets import HEADER
 
         robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in evaluation.robustness]
         print_table(HEADER, robustness, numbers=(1, 2, 3, 4))

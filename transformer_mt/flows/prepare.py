@@ -23,8 +23,7 @@ from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, save_array
 from transformer_mt.data.text_files import MissingFileError
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import Pairs, build_tokenizers
 from transformer_mt.decoding.sentence_splitting import split_sentences
 from transformer_mt.errors import UserError
@@ -344,7 +343,7 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
 
         modify = make_modify(config.data.modifiers)
     if config.tokenizer.sampling > 0:
-        from transformer_mt.data.tokenizers.subword_sampling import PairSampler, SubwordSampler
+        from transformer_mt.tools.augmentation.subword_sampling import PairSampler, SubwordSampler
 
         longest = config.data.max_length - 1  # one position is for the end symbol
         settings = config.tokenizer.sampling, config.seed, longest

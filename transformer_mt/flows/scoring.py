@@ -19,9 +19,6 @@ from transformer_mt.choices import TextKind
 from transformer_mt.data.text_files import find_structure, read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation import breakdown
-from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
-from transformer_mt.evaluation.changed_sets import RobustnessScore, measure_robustness
 from transformer_mt.evaluation.metrics import (
     EvaluationSet,
     IntervalScore,
@@ -48,6 +45,9 @@ from transformer_mt.flows.line_output import check_output, open_output
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
+from transformer_mt.tools.analysis import breakdown
+from transformer_mt.tools.analysis.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
+from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
 from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
 
 

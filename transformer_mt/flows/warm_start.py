@@ -13,8 +13,7 @@ import torch
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import has_split_off_validation, is_split_differently
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config

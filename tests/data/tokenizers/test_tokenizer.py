@@ -13,8 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS, CONTROL_SYMBOLS, TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import (
+    BYTE_TOKENS,
+    CONTROL_SYMBOLS,
+    Tokenizer,
+    TokenizerConfig,
+    TokenizerPair,
+)
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS, TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerConfig
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 

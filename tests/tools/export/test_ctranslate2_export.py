@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,16 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
     assert f"tmt translate {out} " in card
     assert f"- unseen, at step {best.step}: bleu" in card, "the test scores belong to the best checkpoint"
     assert read_folder(run) == before
+
+
+def test_a_run_without_a_recorded_last_step_is_exported(run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    del record["last_step"]
+    early = shutil.copytree(run, tmp_path / "early")
+    (early / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    assert_succeeded(tmt("export", early, "--to", "weights", "--output", tmp_path / "weights"))
+    status = "Status: weights only of a training that ended: train.max_steps 12 reached\n"
+    assert status in (tmp_path / "weights" / "README.md").read_text(encoding="utf-8")
 
 
 def test_test_scores_of_another_checkpoint_are_left_out(run: Path, tmp_path: Path, tmt: Tmt) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 from search_helpers import Toy
 
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig, TokenizerKind
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerKind
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis
@@ -95,6 +94,23 @@ def test_automaton_accepts_exactly_the_texts_with_an_occurrence_of_each_term(cas
     for length in range(6):
         for ids in itertools.product(range(1, VOCAB), repeat=length):
             assert automaton.accepts(ids) == is_valid(ids, phrases, counts), ids
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_proposals_complete_all_terms_in_the_missing_number_of_tokens(case: str) -> None:
+    phrases, counts = CASES[case]
+    automaton = TermAutomaton(phrases, counts, CLASSES)
+    for ids in itertools.product(range(1, VOCAB), repeat=3):
+        state, whole = automaton.start, [*ids]
+        for token in ids:
+            state = automaton.successor(state, token)
+        for left in reversed(range(state.n_missing_tokens)):
+            reached = {token: automaton.successor(state, token) for token in state.proposals}
+            token = min(reached, key=lambda token: reached[token].n_missing_tokens)
+            state = reached[token]
+            whole.append(token)
+            assert state.n_missing_tokens == left
+        assert is_valid(whole, phrases, counts)
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -208,3 +224,8 @@ def test_terms_of_a_script_without_spaces_may_be_anywhere() -> None:
     automaton = make_automaton(tokenizer, "狗")
     for text, expected in (("大狗跑了", True), ("大跑了", False), ("狗", True)):
         assert automaton.accepts(tokenizer.encode([text])[0]) == expected
+
+
+def test_a_shorter_form_for_the_start_of_a_sentence_reserves_no_positions() -> None:
+    automaton = TermAutomaton([phrase(0, 1, 2), phrase(0, 3, contexts=START)], [1], CLASSES)
+    assert automaton.start.n_missing_tokens == 2

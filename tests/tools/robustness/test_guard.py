@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis, ModelProvenance

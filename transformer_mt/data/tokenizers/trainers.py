@@ -26,13 +26,14 @@ import tokenizers as hf
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from transformer_mt.data.tokenizers import pretrained
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import (
+from transformer_mt.data.tokenizers.tokenizer import (
     BYTE_TOKENS,
     CONTINUATION_PREFIX,
     CONTROL_SYMBOLS,
     UNK,
+    Tokenizer,
     TokenizerConfig,
+    TokenizerPair,
     make_decoder,
     make_normalizer,
     make_pre_tokenizer,

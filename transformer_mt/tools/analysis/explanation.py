@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import collate_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.search import Candidates, Hypothesis

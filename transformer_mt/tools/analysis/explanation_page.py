@@ -6,7 +6,7 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.system.log import format_probability, label_piece, make_visible
 from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction

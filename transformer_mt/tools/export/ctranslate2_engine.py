@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tokenizers as hf
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
-from transformer_mt.data.tokenizers.tokenizer_config import EOS
+from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance, WordAlignment
 from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best

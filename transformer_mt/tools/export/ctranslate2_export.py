@@ -33,8 +33,7 @@ from torch import Tensor, nn
 
 from transformer_mt import __version__
 from transformer_mt.data import letter_case
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import BOS, EOS, PAD
+from transformer_mt.data.tokenizers.tokenizer import BOS, EOS, PAD, TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention

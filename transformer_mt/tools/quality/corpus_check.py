@@ -14,8 +14,7 @@ from transformer_mt.data.corpus import PairExample, ParallelCorpus
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.text_files import check_is_regular, read_lines
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
 from transformer_mt.tools.pages.charts import draw_bars

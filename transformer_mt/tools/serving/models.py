@@ -94,12 +94,10 @@ class ServedModel:
         """Raise `UserError` if the model cannot do what a request asks for."""
         if not self.loaded.has_alignments:
             if request.alignment:
-                raise UserError(
-                    "alignment: CTranslate2 has no word alignments; serve the run with --engine auto or torch"
-                )
+                raise UserError("alignment: CTranslate2 has no word alignments; serve the run with --engine auto")
             if request.format == "html":
                 raise UserError(
-                    "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto or torch"
+                    "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto"
                 )
         if not request.prefix.strip():
             return

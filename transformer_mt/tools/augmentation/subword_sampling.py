@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.encoding import Rows, Sentences
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, find_kind
-from transformer_mt.data.tokenizers.tokenizer_config import BYTE_TOKENS
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, find_kind
 from transformer_mt.data.worker_pool import WorkerPool, open_pool
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import Machine, count_available_cores

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transformer_mt.evaluation.changed_sets import make_changed_sets, measure_robustness
 from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Texts
+from transformer_mt.tools.analysis.changed_sets import make_changed_sets, measure_robustness
 
 SOURCES = ["The dogs sleep, today.", "A woman sings loudly!", "Who is there under trees?"]
 DATA = EvaluationSet("test", SOURCES, SOURCES, Scorer("13a", "en"))

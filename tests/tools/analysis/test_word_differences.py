@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.evaluation.breakdown import TextPart, mark_differences
+from transformer_mt.tools.analysis.breakdown import TextPart, mark_differences
 
 WORDS = st.lists(st.sampled_from(["ein", "Hund", "schläft", ",", "nicht", "हिन्दी", "\u0301"]), max_size=8).map(" ".join)
 

@@ -6,13 +6,13 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_mt.evaluation.breakdown import (
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.tools.analysis.breakdown import (
     compute_f1_by_frequency,
     count_words,
     find_most_different,
     score_by_length,
 )
-from transformer_mt.evaluation.metrics import Scorer
 
 GERMAN = Scorer("13a", "de")
 
