@@ -19,10 +19,10 @@ from transformer_mt.data.batches import (
     StepBatches,
 )
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.tokenizers.subword_sampling import PairSampler, SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig, make_modify
+from transformer_mt.tools.augmentation.subword_sampling import PairSampler, SubwordSampler
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8
 

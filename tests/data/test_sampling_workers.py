@@ -14,11 +14,11 @@ from helpers import make_modified_stream
 from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.tokenizers import subword_sampling
-from transformer_mt.data.tokenizers.subword_sampling import PairSampler, SubwordSampler, count_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.system.device import Machine
+from transformer_mt.tools.augmentation import subword_sampling
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig, make_modify
+from transformer_mt.tools.augmentation.subword_sampling import PairSampler, SubwordSampler, count_sampling_workers
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 16
 

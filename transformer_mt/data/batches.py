@@ -11,9 +11,10 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -26,8 +27,6 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 if TYPE_CHECKING:
     import torch
-
-    from transformer_mt.data.tokenizers.subword_sampling import PairSampler
 
 
 class BatchConfig(Section):
@@ -195,6 +194,18 @@ Modify = Callable[[Sequence[Pair], random.Random], Sequence[ModifiedPair]]
 """Random modification of the pairs of a batch. Each pair is an origin of exactly one modified pair."""
 
 
+class SampleSubwords(Protocol):
+    """Random segmentation of the pairs of a batch into other subwords."""
+
+    def __call__(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
+        """Return the new ids of sources and targets, a pure function of rows and epoch."""
+        ...
+
+    def use_workers(self, n_workers: int) -> AbstractContextManager[None]:
+        """Sample in worker processes inside the `with` block."""
+        ...
+
+
 @dataclass(frozen=True)
 class BatchModifier:
     """Changes the pairs of a batch, and then samples their subwords: a pure function of (seed, epoch, rows).
@@ -208,7 +219,7 @@ class BatchModifier:
     seed: int
     max_length: int
     modify: Modify | None = None
-    sample: PairSampler | None = None
+    sample: SampleSubwords | None = None
 
     def __call__(self, pairs: EncodedPairs, epoch: int) -> list[EncodedPairs]:
         """Return the pairs of a batch, changed. If modified pairs exceed the token budget, they are several parts."""

@@ -343,7 +343,7 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
 
         modify = make_modify(config.data.modifiers)
     if config.tokenizer.sampling > 0:
-        from transformer_mt.data.tokenizers.subword_sampling import PairSampler, SubwordSampler
+        from transformer_mt.tools.augmentation.subword_sampling import PairSampler, SubwordSampler
 
         longest = config.data.max_length - 1  # one position is for the end symbol
         settings = config.tokenizer.sampling, config.seed, longest

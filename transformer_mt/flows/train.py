@@ -418,7 +418,7 @@ def use_sampling_workers(parts: TrainingParts) -> AbstractContextManager[None]:
     modifier = parts.stream.modifier
     if modifier is None or modifier.sample is None:
         return nullcontext()
-    from transformer_mt.data.tokenizers.subword_sampling import count_sampling_workers
+    from transformer_mt.tools.augmentation.subword_sampling import count_sampling_workers
 
     return modifier.sample.use_workers(count_sampling_workers(parts.machine))
 

@@ -13,10 +13,10 @@ import tokenizers as hf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
+from transformer_mt.tools.augmentation.subword_sampling import SubwordSampler
 
 PAIRS = load_pairs("test")[:200]
 TEXTS = [text for pair in PAIRS for text in pair]

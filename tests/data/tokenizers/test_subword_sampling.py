@@ -19,7 +19,10 @@ from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchModifier, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.data.tokenizers.subword_sampling import (
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from transformer_mt.data.tokenizers.trainers import build_tokenizers
+from transformer_mt.errors import UserError
+from transformer_mt.tools.augmentation.subword_sampling import (
     BpeVocabulary,
     Draw,
     PairSampler,
@@ -27,9 +30,6 @@ from transformer_mt.data.tokenizers.subword_sampling import (
     UnigramVocabulary,
     make_draw_factory,
 )
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
-from transformer_mt.data.tokenizers.trainers import build_tokenizers
-from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:120]
 TEXTS = [
