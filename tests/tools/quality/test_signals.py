@@ -47,11 +47,15 @@ def test_lengths_are_compared_relative_to_what_is_typical() -> None:
         ("12.05.2020 33.5 1,234,567.8", "12 5 2020 33,5 1234567,8", 1.0),
         ("20 million people", "2000万人", 1.0),
         ("in 1990 and 2005", "1990 und 2006", 0.5),
+        ("in 1991", "im Jahr", 0.0),
         ("in the 1950s", "in den Fünfzigern", None),
+        ("2.00 Euros", "zwei Euro", None),
         ("in the range [1,16]", "im Bereich [1, 16]", 1.0),
         ("at 10 and 20", "um ١٠ und ٢٠", 1.0),
         ("two dogs", "2 Hunde", None),
+        ("11 dogs", "elf Hunde", None),
         ("150 dogs", "一百五十只狗", None),
+        ("a dog", "ein Hund", None),
     ],
 )
 def test_numbers_agree_whatever_their_separators(src: str, tgt: str, agreement: float | None) -> None:
