@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.encoding import Lengths, Rows
+from transformer_mt.runs.records import Count
 
 Shapes = NDArray[np.int64]
 """Number of pairs, source length and target length of each batch. [M, 3]."""
@@ -230,11 +230,9 @@ def _normalized(weights: Sequence[float]) -> NDArray[np.float64]:
 class StreamPosition:
     """Position in the plan: the next batch is batch `index` of epoch `epoch`, both counted from 0."""
 
-    epoch: Annotated[int, Field(ge=0, le=10**12)] = 0
-    index: Annotated[int, Field(ge=0, le=10**12)] = 0
-    n_taken: tuple[
-        Annotated[int, Field(ge=0, le=10**12)], ...
-    ] = ()  # of a mixture: batches taken so far from each source
+    epoch: Count = 0
+    index: Count = 0
+    n_taken: tuple[Count, ...] = ()  # of a mixture: batches taken so far from each source
 
 
 class PlannedBatch(NamedTuple):

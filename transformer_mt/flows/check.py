@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from shlex import quote
 
-from transformer_mt.config.yaml_files import list_changes, render_yaml
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
@@ -24,6 +24,7 @@ from transformer_mt.flows.prepare import (
     make_tokenizers,
 )
 from transformer_mt.system.log import label_piece
+from transformer_mt.tools.analysis.config_differences import list_changes
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
 from transformer_mt.tools.quality.pair_filters import ColumnFilter

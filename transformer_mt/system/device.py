@@ -12,8 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast, get_args
@@ -80,13 +79,11 @@ class Machine:
     precision: ResolvedPrecision
     threads: int
 
-    @contextmanager
-    def autocast(self) -> Generator[None]:
+    def autocast(self) -> torch.autocast:
         """Compute matrix products in this precision. Parameters, residual stream, norms and losses stay in fp32."""
         import torch
 
-        with torch.autocast(self.device.type, self.dtype, enabled=self.precision != "fp32"):
-            yield
+        return torch.autocast(self.device.type, self.dtype, enabled=self.precision != "fp32")
 
     @property
     def dtype(self) -> torch.dtype:

@@ -137,6 +137,24 @@ def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Transl
         assert kept == ([] if is_last else open_branches[:n_beams])
 
 
+def test_different_candidates_of_a_position_have_different_pieces(translator: Translator) -> None:
+    for text, _ in PAIRS[:3]:
+        found = explain(translator, text)
+        for position, branches in enumerate(found.search):
+            pieces = {tuple(found.list_search_pieces(position, rank)) for rank in range(len(branches))}
+            assert len(pieces) == len(branches)
+
+
+def test_the_search_path_ends_with_the_translation(translator: Translator) -> None:
+    for text, _ in PAIRS[:3]:
+        found, best = explain(translator, text), best_translation(translator, text)
+        position, rank = found.search_path[0]
+        assert found.search[position][rank].text == best.text
+        assert found.search_score == pytest.approx(best.score, abs=1e-4)
+        assert [place for place, _ in reversed(found.search_path)] == list(range(position + 1))
+        assert len(found.list_search_pieces(position, rank)) == len(found.predictions)
+
+
 def test_left_out_words_change_the_score_as_the_shortened_source_does(
     translator: Translator, explanation: Explanation
 ) -> None:

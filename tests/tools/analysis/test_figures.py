@@ -43,6 +43,12 @@ def test_rotary_dot_products_depend_only_on_the_distance() -> None:
         assert np.allclose(np.diagonal(image(products), distance), expected, atol=1e-4)
 
 
+def test_learned_positions_are_those_of_the_model(make_model: Any) -> None:
+    model = make_model(positions="learned", max_positions=9)
+    axes = figures.plot_positions(model.config, model).axes[0]
+    assert np.array_equal(image(axes), model.encoder.embedding.positions.table.detach().numpy())
+
+
 def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others() -> None:
     config = ScheduleConfig.model_validate({"kind": "cosine", "warmup_steps": 30, "peak": 2e-3})
     axes = figures.plot_schedule(config, 64, 3000).axes[0]

@@ -117,6 +117,13 @@ def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
     assert fill(document, upper) == "<p>CAFÉ &lt;B&gt; &amp; &copy; X</p>"
 
 
+@pytest.mark.parametrize("tag", ['<a href="x>', "<a href='x>", '<img alt="x <b>'])
+def test_a_tag_with_an_open_quote_is_kept(tag: str) -> None:
+    page = f"<p>A {tag}dog</a> runs.</p>"
+    assert fill(parse(page, "html"), upper) == f"<p>A {tag}DOG</a> RUNS.</p>"
+    assert fill(parse('dog <a href="x <b', "html"), upper) == 'DOG <a href="x <b'
+
+
 def test_the_language_of_the_page_is_set() -> None:
     assert fill(parse("<html>x", "html"), identity) == '<html lang="de">x'
     assert (

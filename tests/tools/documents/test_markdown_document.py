@@ -156,11 +156,16 @@ def test_a_translated_readme_has_the_same_structure(newline: str, translate: Tra
     [
         ("word", "1. word", "1\\. word"),
         ("word", "# word", "\\# word"),
+        ("word", "- word", "\\- word"),
+        ("word", "> word", "\\> word"),
         ("word", "---", "\\---"),
+        ("# word", "1. word", "# 1. word"),
         ("word", "2 * 3 and x_y [1] a|b", "2 * 3 and x_y [1] a|b"),
         ("word", "a *b* c", "a \\*b\\* c"),
         ("word", "a <b> &amp; `c`", "a \\<b> \\&amp; \\`c\\`"),
+        ("word", "a _b_", "a \\_b\\_"),
         ("old\\\nword", "- a", "\\- a\\\n\\- a"),
+        ("word", "see [this](x)", "see \\[this\\](x)"),
         ("| word |\n|-|\n", "a|b", "| a\\|b |\n|-|\n"),
     ],
 )

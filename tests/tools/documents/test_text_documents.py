@@ -213,6 +213,12 @@ def test_a_translation_of_one_word_has_one_line() -> None:
     assert "<i>Schläft</i>\r\n\r\n2\r\n" in filled and first.source.elements == ()
 
 
+def test_styles_of_subtitles_are_pairs() -> None:
+    text = SRT.replace("<b>dog</b>", "{\\b1}dog{\\b0} <font color=red>x</font>")
+    segment = parse(text, "srt").segments[-1]
+    assert [element.partner for element in segment.source.elements] == [1, 0, 3, 2]
+
+
 def test_dashes_of_dialogues_may_follow_tags() -> None:
     text = "1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- The dog.\n<i>- Who?</i>\n"
     assert fill(parse(text, "srt"), upper) == text.replace("The dog", "THE DOG").replace("Who", "WHO")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import pytest
@@ -23,6 +24,7 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export.ctranslate2_support import MAX_POSITIONS, find_length_limits
 
 LINES = [
     "-",
@@ -161,6 +163,19 @@ def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> No
     done = tmt("export", run_copy, "--to", "ctranslate2", "--output", "engine")
     assert_user_error(done, "are NaN", "another checkpoint")
     assert not Path("engine").exists()
+
+
+def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None:
+    translator = load_plain(run)
+
+    def limits(**changes: Any) -> tuple[int, int]:
+        config = translator.config.model_copy(update=changes)
+        return find_length_limits(translator.model.config, config, translator.tokenizers)
+
+    assert limits(max_source_length=100, max_length_factor=2, max_length_offset=7) == (207, 100)
+    assert limits(max_source_length=100, max_length_factor=0, max_length_offset=7) == (101, 100)
+    most = MAX_POSITIONS
+    assert limits(max_source_length=10**9) == (most, most - 1)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(143)])

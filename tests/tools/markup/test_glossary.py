@@ -59,10 +59,13 @@ def test_a_glossary_without_terms_is_refused(tmp_path: Path) -> None:
         ("The dog and the hot dog.", ["dog", "hot dog"]),
         ("DOG, dogs and hot   dog", ["DOG", "hot   dog"]),
         ("hot-dog hotdog", ["dog"]),
+        ("C++ and C", ["C++"]),
         ("我的狗跑了", ["狗"]),
         ("An Apple, an apple", ["Apple"]),
         ("May I? I may, or May.", ["May", "may"]),
+        ("«May I» she said. May be", ["May", "May"]),
         ("cafe\u0301 and café", ["cafe\u0301", "café"]),
+        ("", []),
     ],
 )
 def test_terms_match_whole_words(tmp_path: Path, text: str, expected: list[str]) -> None:
@@ -101,6 +104,7 @@ def test_a_term_may_contain_tags_but_no_placeholder(tmp_path: Path) -> None:
     [
         ("Der Hund und die Hunde", 2),
         ("Hund, Hündin", 1),
+        ("Hundehütte, Schäferhund", 0),
         ("Das Haus, der Hund", 2),
         ("Hund-Hund", 2),
         ("DAS HAUS, DER HUND, HUNDEHÜTTE", 2),

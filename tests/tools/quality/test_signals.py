@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_mt.tools.languages.scripts import language_scripts, measure_script_share, split_units
 from transformer_mt.tools.quality import signals
 from transformer_mt.tools.quality.signals import (
+    LengthModel,
     find_addresses,
     find_html,
     make_comparison_key,
@@ -18,17 +20,42 @@ from transformer_mt.tools.quality.signals import (
 )
 
 
+def test_a_unit_is_a_word_or_a_character_of_a_script_without_spaces() -> None:
+    texts = "Ein Hund läuft.", "개가 달린다", "狗在跑。", "我用 iPhone 13 拍照", " \u3000"
+    assert [len(split_units(text)) for text in texts] == [3, 2, 4, 6, 0]
+
+
+def test_words_are_counted_by_script() -> None:
+    assert measure_script_share("日本語のテスト", language_scripts("ja") or ()) == (1.0, 7)
+    assert measure_script_share("abc д <b>Да</b>", ("CYRILLIC",)) == (2 / 3, 3)
+    assert measure_script_share("无法与 ypbind 通讯", ("HAN",)) == (5 / 6, 6)
+    assert measure_script_share("123 !", ("LATIN",)) == (0.0, 0)
+
+
+def test_lengths_are_compared_relative_to_what_is_typical() -> None:
+    zh = [("The dog runs over the green grass.", "狗在绿色的草地上奔跑。")] * 9
+    lengths = LengthModel.fit([*zh, ("", "")])
+    assert lengths.ratio(*zh[0]) == pytest.approx(1.0)
+    assert lengths.ratio("Yes.", "是的。") < 2
+    assert lengths.ratio(zh[0][0] * 5, zh[0][1]) == pytest.approx(lengths.ratio(zh[0][0], zh[0][1]) * 5.2 / 1.2)
+
+
 @pytest.mark.parametrize(
     ("src", "tgt", "agreement"),
     [
         ("1,000.50 dollars", "1.000,50 Dollar", 1.0),
         ("12.05.2020 33.5 1,234,567.8", "12 5 2020 33,5 1234567,8", 1.0),
+        ("20 million people", "2000万人", 1.0),
         ("in 1990 and 2005", "1990 und 2006", 0.5),
+        ("in 1991", "im Jahr", 0.0),
         ("in the 1950s", "in den Fünfzigern", None),
+        ("2.00 Euros", "zwei Euro", None),
         ("in the range [1,16]", "im Bereich [1, 16]", 1.0),
         ("at 10 and 20", "um ١٠ und ٢٠", 1.0),
         ("two dogs", "2 Hunde", None),
+        ("11 dogs", "elf Hunde", None),
         ("150 dogs", "一百五十只狗", None),
+        ("a dog", "ein Hund", None),
     ],
 )
 def test_numbers_agree_whatever_their_separators(src: str, tgt: str, agreement: float | None) -> None:
@@ -43,6 +70,19 @@ def test_addresses_are_found_without_the_punctuation_after_them() -> None:
 
 def test_full_width_brackets_count_like_ascii_ones() -> None:
     assert signals.count_brackets("(a) [b]") == signals.count_brackets("（甲）【乙】")
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "share"),
+    [
+        ("The dog runs.", "the dog runs!", 1.0),
+        ("The iPhone 13 is new", "Das iPhone 13 ist neu", 0.25),
+        ("狗在跑", "狗在跑", 1.0),
+        ("", "", 0.0),
+    ],
+)
+def test_copied_words_are_counted_without_case_and_punctuation(src: str, tgt: str, share: float) -> None:
+    assert signals.copy_share(src, tgt)[0] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from transformer_mt.decoding.sentence_splitting import split_sentences
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair
+from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.models import ServedModel, load_models
 
 OPTIONS = make_model_options()
@@ -97,14 +97,22 @@ def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path
     assert "alignment" in refused.json()["error"]
 
 
+def test_codes_of_one_language_are_recognised() -> None:
+    for code, other in (("en", "eng_Latn"), ("eng", "en-GB"), ("de-AT", "deu"), ("zh_Hans", "cmn-hans")):
+        assert is_same_language(code, other) and is_same_language(other, code)
+    assert not is_same_language("zh-Hans", "zh-Hant") and not is_same_language("en", "de")
+
+
 @pytest.mark.parametrize(
     ("source", "target", "tag", "expected"),
     [
         ("en", "de", None, LanguagePair("en", "de", "2de")),
         ("eng", "DEU", None, LanguagePair("en", "de", "2de")),
+        ("en", "de", "formal", LanguagePair("en", "de", "formal")),
         ("en", "zh-Hant", None, LanguagePair("en", "zh-Hant", "2zht")),
         ("en", "zh", None, LanguagePair("en", "zh-Hans", "2zhs")),
         ("en", "fr", None, None),
+        ("en", "de", "2fr", None),
     ],
 )
 def test_a_language_pair_is_found_by_its_languages_and_tag(

@@ -15,7 +15,6 @@ import torch
 
 from transformer_mt import __version__
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_files import format_value, list_changes, list_differences
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.decoding.segments import Translation
 from transformer_mt.decoding.translator import Translator
@@ -29,6 +28,7 @@ from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_ran
 from transformer_mt.tools.analysis import breakdown
 from transformer_mt.tools.analysis.breakdown import SentenceComparison, TextPart, mark_differences
 from transformer_mt.tools.analysis.changed_sets import measure_robustness
+from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
 from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page

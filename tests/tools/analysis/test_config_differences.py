@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from transformer_mt.config.yaml_files import (
-    format_value,
-    list_changes,
-    list_differences,
-    read_value,
-)
+from transformer_mt.config.yaml_files import read_value
 from transformer_mt.flows.configuration import Config, find_builtin_config, flatten, load
 from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
 
 
 def make(**sections: Any) -> Config:
