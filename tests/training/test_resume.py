@@ -20,8 +20,8 @@ from transformer_mt.runs import checkpoints, folder
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.runs.records import write_manifest
 from transformer_mt.training.metrics_logger import MetricsLogger
+from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.train_step import LossScale
-from transformer_mt.training.training_config import ScheduleConfig
 
 STEPS = 10
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.decoding.interface import WordAlignment
 
 BREAK = re.compile("[\t\v\f\r\x1c-\x1f\x85\u2028\u2029]")  # tabs and line breaks: between sentences or cells

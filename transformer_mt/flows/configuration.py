@@ -39,11 +39,11 @@ from transformer_mt.tools.export.ctranslate2_support import find_unsupported_mod
 from transformer_mt.tools.quality.filter_base import FilterLocation
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
+from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.training_config import (
     CompileMode,
     LossConfig,
     OptimizerConfig,
-    ScheduleConfig,
     TrainConfig,
     ValidationConfig,
 )

@@ -18,7 +18,8 @@ from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import KeepConfig, RunFolder
 from transformer_mt.tools.synthesis.correction import BATCH_TOKENS, read_corrections, write_correction_data
 from transformer_mt.training.metrics_logger import read_metrics
-from transformer_mt.training.training_config import LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from transformer_mt.training.schedule import ScheduleConfig
+from transformer_mt.training.training_config import LossConfig, OptimizerConfig, TrainConfig
 
 PEAK = 1e-3  # learning rate
 WARMUP_STEPS, VALIDATE_EVERY = 20, 20

@@ -62,9 +62,9 @@ from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import pack_passes
+from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
-from transformer_mt.training.training_config import make_schedule
 
 HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
 """Configuration keys in TensorBoard's table of hyper-parameters."""

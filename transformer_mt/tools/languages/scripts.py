@@ -14,7 +14,7 @@ from itertools import chain, islice
 import numpy as np
 
 from transformer_mt.data.corpus import BLOCK_SIZE, log_progress
-from transformer_mt.data.data_config import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import SentencePair
 
 UNSPACED_SCRIPTS = {

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.corpus import number_column
-from transformer_mt.data.data_config import check_language
+from transformer_mt.data.languages import check_language
 from transformer_mt.evaluation.metrics import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
 from transformer_mt.tools.languages.scripts import SCRIPTS, language_scripts, measure_script_share, split_units
