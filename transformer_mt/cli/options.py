@@ -167,7 +167,7 @@ class LoadingOptions(OptionGroup):
         few_texts: bool = False,
         split: SplitWhen = "auto",
         alignments: bool = False,
-        faults: FaultReport | None = None,
+        fault_report: FaultReport | None = None,
     ) -> LoadOptions:
         """Return how a model is loaded in the process of a command."""
         from transformer_mt.flows.translation import LoadOptions
@@ -181,7 +181,7 @@ class LoadingOptions(OptionGroup):
             few_texts,
             split,
             alignments,
-            faults,
+            fault_report,
             owns_process=True,
         )
 

@@ -67,7 +67,7 @@ class LimitOptions(OptionGroup):
         parse=number(0.001, 1e6, float),
     )
     max_connections: int = option(
-        "open connections (1000, or as many as the limit of open files allows); above it, silent ones are closed",
+        "open connections (1000, or as many as the limit of open files allows); above it, idle ones are closed",
         default=1000,
         metavar="N",
         parse=number(1),
@@ -120,7 +120,7 @@ class Serve(Command):
 
     models: tuple[Path, ...] = positional(
         "run folders, and folders made by tmt export --to ctranslate2; one for each language pair",
-        metavar="RUN|ENGINE",
+        metavar="RUN|EXPORT",
     )
     host: str = option(
         "address to listen on (127.0.0.1: only this machine; 0.0.0.0: all networks)", default="127.0.0.1"

@@ -188,15 +188,15 @@ class Translate(Command):
             return
         from transformer_mt.tools.robustness.guard import FaultReport
 
-        faults = FaultReport(_report_fault if self.lines.verbose else None)
+        fault_report = FaultReport(_report_fault if self.lines.verbose else None)
         if document_format and self.lines.input:
-            _translate_document(self, self.lines.input, document_format, faults)
+            _translate_document(self, self.lines.input, document_format, fault_report)
         else:
-            _translate_lines(self, faults)
-        if found := faults.describe():
+            _translate_lines(self, fault_report)
+        if found := fault_report.describe():
             log_rank0(f"tmt: {found}{'' if self.lines.verbose else '; --verbose lists them'}")
 
-    def load(self, faults: FaultReport, *, few_texts: bool = False) -> Translator:
+    def load(self, fault_report: FaultReport, *, few_texts: bool = False) -> Translator:
         """Load the model."""
         from transformer_mt.flows.translation import load_translator
 
@@ -205,7 +205,7 @@ class Translate(Command):
             few_texts=few_texts,
             split=self.lines.split_sentences,
             alignments=self.lines.alignments,
-            faults=faults,
+            fault_report=fault_report,
         )
         translator = load_translator(self.run, options, **self.collect_overrides())
         self.sampling.check(self.search, "translate", translator.config.sample)
@@ -217,7 +217,7 @@ def _report_fault(number: int, before: Sequence[Fault], after: Sequence[Fault]) 
     log_rank0(f"tmt: line {number}: {', '.join(dict.fromkeys(map(str, before)))}: {result}")
 
 
-def _translate_lines(args: Translate, faults: FaultReport) -> None:
+def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
     options = args.lines
     is_at_prompt = not args.texts and not options.input and sys.stdin.isatty() and sys.stdout.isatty()
     is_interactive = bool(args.texts) or is_at_prompt
@@ -229,7 +229,7 @@ def _translate_lines(args: Translate, faults: FaultReport) -> None:
         lines = line_input.add_prefixes(texts, options.prefix, options.errors)
     if args.texts:
         lines = iter([*lines])  # check their number before the model is loaded
-    translator = args.load(faults, few_texts=is_interactive)
+    translator = args.load(fault_report, few_texts=is_interactive)
     task = LineTask(
         Format(options.format, scores=options.scores, alignments=options.alignments),
         options.output,
@@ -325,10 +325,12 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
             raise UserError(f"{name}: {reason}, and {args.lines.input} is {document_format}; leave it out")
 
 
-def _translate_document(args: Translate, source: Path, document_format: DocumentFormat, faults: FaultReport) -> None:
+def _translate_document(
+    args: Translate, source: Path, document_format: DocumentFormat, fault_report: FaultReport
+) -> None:
     from transformer_mt.tools.documents.document import DocumentOptions
 
-    translator = args.load(faults)
+    translator = args.load(fault_report)
     provenance = translator.provenance()
     options = DocumentOptions(
         provenance.tgt_lang,

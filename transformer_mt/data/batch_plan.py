@@ -100,7 +100,7 @@ ReadLengths = Callable[[int, int], tuple[Lengths, Lengths]]
 class PartitionedBatches:
     """The batches of one source of pairs. A partition is bucketed when it is needed, so any epoch starts at once.
 
-    An epoch goes through the partitions one by one, in an order of its own.
+    An epoch goes through the partitions one by one, in a random order.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Mixture:
     """The probabilities of the sources in each stage, and the source of each batch.
 
     A source is drawn at random with the weights of the current stage, so the mixture is a pure function of (seed,
-    number of the batch). The batches of a source come in the order of its own epochs.
+    number of the batch). Each source has its own epochs.
     """
 
     seed: int

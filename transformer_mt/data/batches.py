@@ -227,13 +227,13 @@ class BatchModifier:
         if self.modify is None or len(self._cut(pairs)) == 1:
             return [pairs]
         src, tgt, rows = pairs
-        order = sorted(range(len(rows)), key=lambda i: (len(tgt[i]), len(src[i])))  # so that few parts are full
+        order = sorted(range(len(rows)), key=lambda i: (len(tgt[i]), len(src[i])))  # less padding, so fewer parts
         return self._cut(EncodedPairs([src[i] for i in order], [tgt[i] for i in order], rows[order]))
 
     def measure_growth(self, reader: BatchReader) -> list[float]:
         """Return the factor by which a sample of the sentences of each side gets longer.
 
-        The number of batches is then right for a vocabulary that suits the modified text better than the corpus.
+        The plan scales lengths by it, so its number of batches is right although modified text has more tokens.
         """
         rows = np.unique(np.linspace(0, len(reader.corpus) - 1, LENGTH_SAMPLE, dtype=np.int32))
         before = [reader.read(rows[start : start + SAMPLE_BLOCK]) for start in range(0, len(rows), SAMPLE_BLOCK)]

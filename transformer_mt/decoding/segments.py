@@ -104,7 +104,7 @@ class PlainText(Segment):
 
 
 @dataclass(frozen=True)
-class Part:
+class TranslatedPart:
     """A part of a line with its translation."""
 
     source: str
@@ -122,7 +122,7 @@ class Translation:
     token_scores: list[float]  # of each token, and of EOS if it was found
     finished: bool  # False: cut at the maximum length
     alignment: WordAlignment | None = None  # None unless it was requested
-    parts: tuple[Part, ...] = ()  # of a line that was divided
+    parts: tuple[TranslatedPart, ...] = ()  # of a line that was divided
     from_memory: bool = False  # taken from a translation memory, without a score
 
     @cached_property
@@ -178,7 +178,7 @@ def join_translations(
         token_scores=[score for each in translations for score in each.token_scores],
         finished=all(each.finished for each in translations),
         alignment=join_alignments([each.alignment for each in translations], sources, targets),
-        parts=tuple(map(Part, sources, targets, translations)) if len(parts) > 1 else (),
+        parts=tuple(map(TranslatedPart, sources, targets, translations)) if len(parts) > 1 else (),
     )
 
 

@@ -382,7 +382,7 @@ def load_settings(run: RunFolder) -> Config:
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
     """Load the configuration of a run, for a command that does not train it. Raises `UserError` as for `load`.
 
-    Where it caches data, and where it writes new runs, is not up to the run, which somebody else may have written.
+    Its `data.cache_dir` and `runs_dir` are replaced, because its author may not be trusted.
     """
     tree, here = run.read_config(), Location(str(run.config))
     cache_dir = Path(DataConfig.model_fields["cache_dir"].default)  # of the trainings in this folder

@@ -135,9 +135,9 @@ def export_ctranslate2(
         remedy = (
             "(train a new run; with export: ctranslate2 in its YAML, this is checked before the training)"
             if any(section == "model" for section, *_ in problems)
-            else f"(it may be changed in {source.config})"
+            else f"(change them in {source.config})"
         )
-        raise UserError(f"{source.path}: CTranslate2 does not support this model:\n{lines}\n{remedy}")
+        raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n{remedy}")
     from transformer_mt.tools.export import ctranslate2_export
 
     ctranslate2_export.check_quantization(quantization)

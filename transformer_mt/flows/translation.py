@@ -49,7 +49,7 @@ class LoadOptions:
     """Which lines are divided into sentences: auto, long, always or never."""
     alignments: bool = False
     """Whether word alignments are needed, which CTranslate2 alone does not have."""
-    faults: FaultReport | None = None
+    fault_report: FaultReport | None = None
     """Records the lines whose translations the guard repairs."""
     owns_process: bool = False
     """Whether threads, allocator and caches of this process may be configured, as in a command."""
@@ -205,8 +205,8 @@ def make_features(config: DecodingConfig, options: LoadOptions) -> Features:
         return Features(options.split, _make_stages)
     from transformer_mt.tools.robustness.guard import FaultReport, Guard
 
-    faults = options.faults or FaultReport()
-    return Features(options.split, _make_stages, partial(Guard.make, faults=faults))
+    report = options.fault_report or FaultReport()
+    return Features(options.split, _make_stages, partial(Guard.make, fault_report=report))
 
 
 def _make_stages(config: DecodingConfig, tokenizers: TokenizerPair) -> Sequence[TextStage]:

@@ -50,8 +50,8 @@ def loss(
 
     hidden [B, T, D], or the states of two passes [2 B, T, D]; weight [V, D] of the output projection; labels [B, T].
     Padding is ignored. The caller counts `n_labels`, the labels that are not padding, to avoid a synchronisation. With
-    None, the logits of padding are computed too, so that sizes do not depend on their number. `nll` is that of the
-    first pass.
+    None, the logits of padding are computed too, so that the shapes do not depend on the labels, as CUDA graphs need.
+    `nll` is that of the first pass.
     """
     has_two_passes = config.consistency != "none"
     states = hidden.reshape(2, -1, hidden.size(-1)).transpose(0, 1) if has_two_passes else hidden.flatten(0, 1)
@@ -174,9 +174,10 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2], [n, V].
 
-    The first is the smoothed loss without the term -e / K * sum(logits), which `loss` adds. Also return its gradient:
-    softmax(logits) - (1 - e) on the label. On an H200, autograd on `log_softmax` took two to three times as long, with
-    twice the memory. The sums ignore the label `ignored_id`, but its gradient is not 0. fp32 logits are overwritten.
+    log_norm is logsumexp(logits). The first sum is the smoothed loss without the term -e / K * sum(logits), which
+    `loss` adds. Also return its gradient: softmax(logits) - (1 - e) on the label. On an H200, autograd on `log_softmax`
+    took two to three times as long, with twice the memory. The sums ignore the label `ignored_id`, but its gradient is
+    not 0. fp32 logits are overwritten.
     """
     label_entries = torch.arange(len(labels), device=labels.device), labels
     label_logits = logits[label_entries].float()

@@ -84,7 +84,7 @@ class BatchLoss(nn.Module):
         self.cast_weights = WeightCast((model.encoder, model.decoder), machine.dtype) if is_cast else nullcontext
 
     def forward(self, batch: Batch | None) -> dict[str, Tensor]:
-        """Compute the losses of a batch, or a loss of 0 without a batch, of which all gradients are 0."""
+        """Compute the losses of a batch; without one, a loss of 0 with zero gradients, which the all-reduce needs."""
         if batch is None:
             return {"loss": torch.stack([parameter.flatten()[:0].sum() for parameter in self.parameters()]).sum()}
         with self.cast_weights(), self.machine.autocast():
@@ -255,9 +255,9 @@ class TrainStep:
 def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParallel:
     """Return the module that averages gradients over the ranks in the backward pass. All ranks get rank 0's weights.
 
-    LayerDrop may skip a layer on some ranks, so unused parameters are looked for, and the buckets stay as they are.
-    Otherwise PyTorch rearranges the buckets after the first backward pass. So this function runs one, and a resumed
-    training adds the gradients in the same order as an uninterrupted one.
+    LayerDrop may skip a layer on some ranks, so `find_unused_parameters` is set, and PyTorch keeps the buckets.
+    Otherwise it rebuilds them after the first backward pass. This function runs one, so that a resumed training adds
+    the gradients in the same order as an uninterrupted one.
     """
     has_layer_drop = any(stack.layer_drop for stack in (batch_loss.model.encoder, batch_loss.model.decoder))
     # Tables of positions are equal on all ranks, but their lengths need not be. Torch 2.13 renamed the option.

@@ -87,7 +87,7 @@ class Progress:
     ) -> None:
         """Record a validation of the current step. During the warm-up, patience is not used up.
 
-        A rejected score is never the best, but it is an improvement if no score was better so far.
+        A rejected score is never the best, but it resets the patience if no score was better so far.
         """
         self.last_validated = self.step
         if not is_rejected and (self.best_score is None or is_better(metric, score, self.best_score)):
@@ -363,7 +363,7 @@ class Trainer:
         if good is not None:
             message += (
                 f";\nto resume before that step: tmt train --config {self.run.config} --checkpoint {good.step}\n"
-                f"to continue from its weights: a new run with train.init_from: {self.run.path} and a lower peak"
+                f"to start a new run from the best weights: train.init_from={self.run.path}, with a lower schedule.peak"
             )
         return DivergedError(message)
 

@@ -61,7 +61,7 @@ def run(tokenizers: TokenizerPair) -> Run:
             lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)]))
         )
         engine: Any = TableEngine(table, tokenizers)
-        features = Features(make_policy=partial(Guard.make, faults=report))
+        features = Features(make_policy=partial(Guard.make, fault_report=report))
         config = DecodingConfig(restore_case=False, batch_tokens=100_000)
         translator = Translator(engine, tokenizers, config, features=features, model_provenance=PROVENANCE)
         n_best_lists = translator.n_best(lines, **options)

@@ -72,8 +72,8 @@ def test_a_connection_above_the_limit_replaces_a_silent_one(serve: Callable[...,
 @pytest.mark.parametrize(
     ("constant", "sent", "answer"),
     [
-        ("server.SILENT_SECONDS", b"", b""),
-        ("server.SILENT_SECONDS", HEAD, b""),
+        ("server.IDLE_SECONDS", b"", b""),
+        ("server.IDLE_SECONDS", HEAD, b""),
         ("limits.BODY_TIMEOUT", HEAD + b"\r\n" + BODY[:5], b"HTTP/1.1 408"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_client_that_sends_slowly_is_closed(
 def test_a_client_that_does_not_read_is_closed(
     tiny_model: ServedModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.3)
     with running_server(tiny_model) as server, closing(socket.socket()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(WAIT)

@@ -14,9 +14,9 @@ from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
     DocumentOptions,
+    DocumentSegment,
     InlineToken,
     Replacement,
-    Segment,
     make_segment,
     read_tag,
     render_text,
@@ -220,7 +220,7 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
     return Document(text, sorted(replacements, key=lambda each: each.start))
 
 
-def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | Segment]:
+def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | DocumentSegment]:
     """Return the parts of a target: the source with its text translated."""
     start, end = source.end, nodes[source.last].start
     segment = make_segment(text, [*_tokenize(nodes, source.index + 1, source.last)], render_text(escape))

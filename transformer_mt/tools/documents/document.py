@@ -67,7 +67,7 @@ Render = Callable[[Sequence[Piece]], str]
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
+class DocumentSegment:
     """A text of a document that is translated as a unit, such as a paragraph."""
 
     source: MarkedText
@@ -85,14 +85,14 @@ class Replacement:
 
     start: int
     end: int
-    parts: Sequence[str | Segment]
+    parts: Sequence[str | DocumentSegment]
     always_replaces: bool = False
     """Replace the range even if every translation equals its source."""
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[DocumentSegment]:
         """The segments in order."""
-        return [part for part in self.parts if isinstance(part, Segment)]
+        return [part for part in self.parts if isinstance(part, DocumentSegment)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class Document:
     """The byte order mark of the file, if there is one. It is not part of the text."""
 
     @cached_property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[DocumentSegment]:
         """All segments, those of attributes last."""
         every = (*self.replacements, *self.attribute_replacements)
         return [segment for replacement in every for segment in replacement.segments]
@@ -142,7 +142,7 @@ class Document:
             inside = self.attribute_replacements[bisect_left(starts, start) : bisect_left(starts, end)]
             return substitute(start, end, inside, lambda start, end: self.text[start:end])
 
-        def render(part: str | Segment) -> str:
+        def render(part: str | DocumentSegment) -> str:
             if isinstance(part, str):
                 return part
             translation = changed.get(part, part.source)
@@ -233,7 +233,7 @@ def add_text(document: str, elements: Iterable[InlineToken], start: int, end: in
         yield InlineToken(start, end, document[start:end])
 
 
-def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) -> Iterator[Segment]:
+def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) -> Iterator[DocumentSegment]:
     """Yield the segments of consecutive tokens: one, or one for each link if no text is between them."""
     tokens = _join_wordless_pairs(tokens)
     if _has_letters(tokens):
@@ -242,7 +242,7 @@ def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) 
                 yield segment
 
 
-def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -> Segment | None:
+def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -> DocumentSegment | None:
     """Return the segment of consecutive tokens; None if it has no letter.
 
     It excludes tags and white space at its ends, and pairs of tags that enclose all of it.
@@ -262,7 +262,7 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
             spans.append(Span(end, end + len(text), token.role, token.name, element))
         texts.append(text)
         end += len(text)
-    return Segment(mark("".join(texts), spans), tokens[0].start, tokens[-1].end, render)
+    return DocumentSegment(mark("".join(texts), spans), tokens[0].start, tokens[-1].end, render)
 
 
 def _has_letters(tokens: Sequence[InlineToken]) -> bool:
@@ -333,7 +333,7 @@ def _strip_outer_spaces(document: str, tokens: Sequence[InlineToken]) -> list[In
 _LINE_BREAKS = re.compile(r"((?<!\s)\s*(?:\n|\|(?![^{}|]*\}))\s*|\A\s+|(?<!\s)\s+\Z)")  # a|b: forms of a plural
 
 
-def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> list[str | Segment]:
+def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> list[str | DocumentSegment]:
     """Return the parts of a text without markup, such as a string in JSON. Each line with a letter is a segment.
 
     A vertical bar separates the forms of a plural, which are segments too. `offset` is that of the text in the
@@ -343,14 +343,14 @@ def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> li
     branches = find_branches(value)
     if not branches and any("\n" in value[span.start : span.end] for span in find_messages(value)):
         return [escape(value)]
-    parts: list[str | Segment] = []
+    parts: list[str | DocumentSegment] = []
     position = 0
     for start, end in branches or [(0, len(value))]:
         parts += [escape(value[position:start])] if position < start else []
         for line in _LINE_BREAKS.split(value[start:end]):
             if has_letters(line):
                 source = MarkedText.from_text(line)
-                parts.append(Segment(source, offset, offset, render_text(escape), protects_tags=True))
+                parts.append(DocumentSegment(source, offset, offset, render_text(escape), protects_tags=True))
             elif line:
                 parts.append(escape(line))
         position = end

@@ -17,10 +17,10 @@ from markdown_it.token import Token as MarkdownToken
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentOptions,
+    DocumentSegment,
     InlineToken,
     Piece,
     Replacement,
-    Segment,
     add_text,
     make_segments,
     render_text,
@@ -388,7 +388,7 @@ class _MarkdownReader:
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
-    def _make_segments(self, block: _Block) -> Iterator[Segment]:
+    def _make_segments(self, block: _Block) -> Iterator[DocumentSegment]:
         lines: list[list[InlineToken]] = [[]]
         for token in tokenize_inline(block.token):
             if token.name == HARD_BREAK:

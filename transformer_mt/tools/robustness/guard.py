@@ -87,11 +87,11 @@ class Guard:
     lengths: TrainingLengths | None
     has_two_languages: bool  # False: a copy of the source is no fault
     scripts: tuple[str, ...] | None  # of the source languages, and Latin; None: unknown
-    faults: FaultReport = field(default_factory=FaultReport)
+    fault_report: FaultReport = field(default_factory=FaultReport)
 
     @classmethod
     def make(
-        cls, provenance: ModelProvenance, config: DecodingConfig, faults: FaultReport | None = None
+        cls, provenance: ModelProvenance, config: DecodingConfig, fault_report: FaultReport | None = None
     ) -> Guard | None:
         """Return the guard of a model, or None if it is switched off. Samples are random on purpose."""
         if not config.guard or config.sample:
@@ -99,11 +99,11 @@ class Guard:
         languages = {primary_language(code) for code in (provenance.src_lang, provenance.tgt_lang)}
         found = [language_scripts(code) for code in (provenance.src_lang, *provenance.src_langs)]
         scripts = None if None in found else ("LATIN", *chain.from_iterable(filter(None, found)))
-        return cls(provenance.lengths, len(languages) == 2, scripts, faults or FaultReport())
+        return cls(provenance.lengths, len(languages) == 2, scripts, fault_report or FaultReport())
 
     def report(self, line_number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
         """Count a line."""
-        self.faults.add(line_number, before, after)
+        self.fault_report.add(line_number, before, after)
 
     # --- repair -------------------------------------------------------------------------------------------------------
 

@@ -25,12 +25,12 @@ from transformer_mt.tools.serving.limits import RequestMiddleware, make_error_re
 from transformer_mt.tools.serving.schemas import (
     DetectedLanguage,
     DetectRequest,
-    ErrorAnswer,
+    ErrorResponse,
     Language,
     ServedLanguagePair,
     Status,
-    TranslateAnswer,
     TranslateRequest,
+    TranslateResponse,
 )
 from transformer_mt.tools.serving.service import TranslationService
 
@@ -57,7 +57,7 @@ Key = Annotated[str | None, Depends(get_key)]
 
 
 @router.post("/translate", response_model_exclude_none=True)
-async def translate(request: TranslateRequest, service: Service, key: Key) -> TranslateAnswer:
+async def translate(request: TranslateRequest, service: Service, key: Key) -> TranslateResponse:
     """Translate a text or a list of texts."""
     service.check_key(key or request.api_key)
     return await service.translate(request)
@@ -119,8 +119,10 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
         docs_url=None,  # its page loads scripts of other servers
         redoc_url=None,
         redirect_slashes=False,  # it would redirect to the host that the client names
-        responses={"default": {"model": ErrorAnswer, "description": "the error"}},
-        exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, UserError, Exception), _answer_error),
+        responses={"default": {"model": ErrorResponse, "description": "the error"}},
+        exception_handlers=dict.fromkeys(
+            (HTTPException, RequestValidationError, UserError, Exception), _respond_with_error
+        ),
     )
     app.state.service = service
     app.include_router(router)
@@ -133,7 +135,7 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
     return CORSMiddleware(limited, allow_origins=cors, allow_methods=["GET", "POST"], allow_headers=headers)
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
+async def _respond_with_error(_: Request, error: Exception) -> Response:
     """Answer an error. That of an invalid request names the first invalid field, without its content."""
     if isinstance(error, RequestValidationError):
         problems = error.errors()

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
-LINES_PER_TURN = 8  # lines of a request that come before the first line of a request that arrives one batch later
+LINES_PER_BATCH = 8  # line i of a text is queued as if it had arrived i / LINES_PER_BATCH batches later
 LineT = TypeVar("LineT")
 ResultT = TypeVar("ResultT")
 
@@ -41,8 +41,8 @@ class BatchLine(Generic[LineT, ResultT]):
     """In the text, from 0."""
     prefix: str
     """The beginning of its translation."""
-    turn: float
-    """Lines with a lower turn are translated first."""
+    start_tag: float
+    """Lines with a lower tag are translated first, as in fair queueing."""
     result: asyncio.Future[ResultT]
     """Cancelled if nobody waits for it any more."""
     created: float = field(default_factory=time.monotonic)
@@ -51,7 +51,7 @@ class BatchLine(Generic[LineT, ResultT]):
 class BatchingWorker(Generic[LineT, ResultT]):
     """Translates lines with one model in a thread, those of several texts together.
 
-    A long text does not hold up a short one, because its later lines have later turns.
+    A long text does not hold up a short one, because its later lines have higher tags.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BatchingWorker(Generic[LineT, ResultT]):
         max_lines: int = 64,
         observe: Callable[[int, float], None] = lambda n_lines, seconds: None,
     ) -> None:
-        """Set the translation of a batch. It may return anything for a line whose result is cancelled.
+        """`translate` translates a batch. It may return anything for a line whose result is cancelled.
 
         A line waits up to `window` seconds for others. `observe` is called after each batch.
         """
@@ -80,8 +80,10 @@ class BatchingWorker(Generic[LineT, ResultT]):
         loop = asyncio.get_running_loop()
         batch_lines: list[BatchLine[LineT, ResultT]] = []
         for i, (line, length) in enumerate(zip(lines, lengths, strict=True)):
-            turn = self._n_batches + i / LINES_PER_TURN
-            batch_lines.append(BatchLine(options, line, length, i, "" if i else prefix, turn, loop.create_future()))
+            start_tag = self._n_batches + i / LINES_PER_BATCH
+            batch_lines.append(
+                BatchLine(options, line, length, i, "" if i else prefix, start_tag, loop.create_future())
+            )
         self._waiting += batch_lines
         self._arrival.set()
         if self._task is None or self._task.done():
@@ -116,7 +118,7 @@ class BatchingWorker(Generic[LineT, ResultT]):
 
     def _take_batch(self) -> list[BatchLine[LineT, ResultT]]:
         """Take the lines whose turn it is, and that have the options of the first one."""
-        self._waiting.sort(key=lambda line: line.turn)
+        self._waiting.sort(key=lambda line: line.start_tag)
         batch: list[BatchLine[LineT, ResultT]] = []
         room = MAX_BATCH_CHARACTERS
         for line in self._waiting:

@@ -106,7 +106,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, answer = time.monotonic(), _Answer(send)
+        start, answer = time.monotonic(), _ResponseRecorder(send)
         try:
             body = await self._read_body(scope, receive)
             handler = asyncio.ensure_future(self.app(scope, _repeat(body), answer.send))
@@ -166,7 +166,7 @@ class RequestMiddleware:
             log(f"tmt: {method} {path} {status} {1000 * seconds:.0f} ms")
 
 
-class _Answer:
+class _ResponseRecorder:
     """Sends the answer to a request, and keeps its status."""
 
     def __init__(self, send: Send) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.segments import Part, Translation
+from transformer_mt.decoding.segments import TranslatedPart, Translation
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
@@ -116,7 +116,7 @@ class ServedModel:
         tokenizer = self.loaded.translators[pair].tokenizers.tgt
         segments: list[TranslatedSegment] = []
         for number, (line, (best, *_)) in enumerate(zip(source.lines, lines, strict=True)):
-            whole = Part(line if isinstance(line, str) else line.surface, best.text, best)
+            whole = TranslatedPart(line if isinstance(line, str) else line.surface, best.text, best)
             for i, part in enumerate(best.parts or (whole,)):
                 segment = TranslatedSegment(
                     source=part.source,

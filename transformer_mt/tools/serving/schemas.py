@@ -81,7 +81,7 @@ class TranslatedSegment(ApiModel):
     words: list[float] | None = Field(default=None, description="the same mean for each word of the target")
 
 
-class TranslateAnswer(ApiModel):
+class TranslateResponse(ApiModel):
     """Translations: lists if `q` is a list."""
 
     translatedText: str | list[str]  # noqa: N815
@@ -120,7 +120,7 @@ class Status(ApiModel):
     status: Literal["ok"] = "ok"
 
 
-class ErrorAnswer(ApiModel):
+class ErrorResponse(ApiModel):
     """Reason for which a request was refused."""
 
     error: str

@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # imports torch, which takes time
 
 RESERVED_FILES = 200  # of the limit of open files: for models, and connections that are being accepted or closed
 BACKLOG = 256  # connections that the system keeps, and that the event loop accepts at once
-SILENT_SECONDS = 15  # in which a client must send its headers, and read its answer
-SWEEP_SECONDS = 0.25  # between two looks at the silent connections
+IDLE_SECONDS = 15  # in which a client must send its headers, and read its answer
+SWEEP_SECONDS = 0.25  # between sweeps over idle connections
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -73,7 +73,7 @@ def make_server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=SILENT_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=math.ceil(limits.timeout),
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
@@ -85,7 +85,7 @@ async def run_server(
 ) -> None:
     """Serve until the server ends."""
     asyncio.get_running_loop().set_exception_handler(_log_loop_error)
-    work = [close_silent_connections(server.server_state, service.limits.max_connections)]
+    work = [close_idle_connections(server.server_state, service.limits.max_connections)]
     if reload_every is not None:
         work.append(_reload_repeatedly(service, reload_every))
     tasks = [asyncio.create_task(each) for each in work]
@@ -117,23 +117,23 @@ def run_until_stopped(
         service.close()
 
 
-async def close_silent_connections(state: ServerState, max_connections: int) -> None:
+async def close_idle_connections(state: ServerState, max_connections: int) -> None:
     """Close connections whose client neither sends its headers nor reads its answer.
 
-    uvicorn limits only the time between two requests, and refuses requests if there are many connections, so silent
-    clients could take them all. Here, connections above the maximum replace those that are silent for the longest time.
+    uvicorn limits only the time between two requests, and refuses requests if there are many connections, so idle
+    clients could take them all. Here, connections above the maximum replace those that are idle for the longest time.
     """
-    silent_since: dict[tuple[H11Protocol, object], float] = {}
+    idle_since: dict[tuple[H11Protocol, object], float] = {}
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
-        now, before, silent_since = time.monotonic(), silent_since, {}
+        now, before, idle_since = time.monotonic(), idle_since, {}
         for connection in cast(set[H11Protocol], state.connections):
             request: Any = connection.cycle
             if request is None or request.response_complete or connection.flow.write_paused:
-                silent_since[connection, request] = before.get((connection, request), now)
+                idle_since[connection, request] = before.get((connection, request), now)
         n_surplus = len(state.connections) - max_connections
-        for i, (key, since) in enumerate(sorted(silent_since.items(), key=lambda item: item[1])):
-            if now - since > SILENT_SECONDS:
+        for i, (key, since) in enumerate(sorted(idle_since.items(), key=lambda item: item[1])):
+            if now - since > IDLE_SECONDS:
                 key[0].transport.abort()
             elif i < n_surplus and since < now:  # the data of a new connection may not have been read
                 key[0].transport.close()

@@ -28,9 +28,9 @@ from transformer_mt.tools.serving.schemas import (
     DetectedLanguage,
     Language,
     ServedLanguagePair,
-    TranslateAnswer,
     TranslatedSegment,
     TranslateRequest,
+    TranslateResponse,
 )
 
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
@@ -189,7 +189,7 @@ class TranslationService:
 
     # --- translation --------------------------------------------------------------------------------------------------
 
-    async def translate(self, request: TranslateRequest) -> TranslateAnswer:
+    async def translate(self, request: TranslateRequest) -> TranslateResponse:
         """Answer a request. Raises `HTTPException` or `UserError` if it is refused."""
         self._check_texts(request)
         async with self._limit_work():
@@ -269,7 +269,7 @@ class TranslationService:
     @staticmethod
     def _make_answer(
         request: TranslateRequest, texts: Sequence[RoutedText], lines: Sequence[Sequence[NBest]]
-    ) -> TranslateAnswer:
+    ) -> TranslateResponse:
         best: list[str] = []
         others: list[list[str]] = []
         segments: list[list[TranslatedSegment]] = []
@@ -281,7 +281,7 @@ class TranslationService:
                 segments.append(text.make_segments(found, confidence=request.confidence))
         detected = [text.detected for text in texts if text.detected is not None]
         is_list = isinstance(request.q, list)
-        return TranslateAnswer(
+        return TranslateResponse(
             translatedText=best if is_list else best[0],
             alternatives=None if not request.alternatives else others if is_list else others[0],
             detectedLanguage=None if not detected else detected if is_list else detected[0],
