@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_mt.data.batch_plan import StreamPosition, batch_by_length
+from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream, collate_sources
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -240,12 +240,3 @@ def test_ranks_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, wo
         assert [batch.place for batch in dealt] == [(i, 0) for i in range(count)]
         assert sum(len(batches) for batches, _ in shares) == count
         position = after
-
-
-def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> None:
-    lengths = dict(enumerate([30] * 50 + [5] * 300))
-    batches = [*batch_by_length(lengths, max_tokens=3000)]
-    assert sorted(key for batch in batches for key in batch) == [*lengths]
-    assert [{lengths[key] for key in batch} for batch in batches] == [{30}, {5}]
-    few = {0: 30, 1: 5}
-    assert [*batch_by_length(few, max_tokens=3000)] == [[0, 1]]

@@ -18,7 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig,
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.interface import Hypothesis
+from transformer_mt.decoding.interface import Hypothesis, batch_by_length
 from transformer_mt.decoding.segments import PlainText, Translation
 from transformer_mt.decoding.text_stages import CaseStage
 from transformer_mt.decoding.translator import (
@@ -499,3 +499,12 @@ def test_a_prefix_of_a_translation_in_capitals_stays_as_it_is(translator: Transl
     for prefix in ("Der Hund", "DER HUND"):
         for found in translator.translate(texts, [prefix] * len(texts)):
             assert found.startswith(prefix) and found[len(prefix) :].isupper()
+
+
+def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> None:
+    lengths = dict(enumerate([30] * 50 + [5] * 300))
+    batches = [*batch_by_length(lengths, max_tokens=3000)]
+    assert sorted(key for batch in batches for key in batch) == [*lengths]
+    assert [{lengths[key] for key in batch} for batch in batches] == [{30}, {5}]
+    few = {0: 30, 1: 5}
+    assert [*batch_by_length(few, max_tokens=3000)] == [[0, 1]]

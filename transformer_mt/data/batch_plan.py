@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -309,23 +309,3 @@ class BatchPlan:
 
 
 # --- text to translate ------------------------------------------------------------------------------------------------
-
-MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
-
-
-def batch_by_length(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens.
-
-    A batch that is at least half full does not take much shorter ones, which would be mostly padding.
-    """
-    batch: list[int] = []
-    for i in sorted(lengths, key=lambda i: -lengths[i]):
-        if batch:
-            width = lengths[batch[0]] + 1
-            is_full = (len(batch) + 1) * width > max_tokens
-            if is_full or (lengths[i] + 1 < width / MAX_LENGTH_RATIO and 2 * len(batch) * width >= max_tokens):
-                yield batch
-                batch = []
-        batch.append(i)
-    if batch:
-        yield batch

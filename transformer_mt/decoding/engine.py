@@ -22,11 +22,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.data.batch_plan import BucketedBatches, batch_by_length
+from transformer_mt.data.batch_plan import BucketedBatches
 from transformer_mt.data.batches import Batch, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, LoadedRun, WordAlignment
+from transformer_mt.decoding.interface import (
+    Constraint,
+    Hypothesis,
+    IsCancelled,
+    LoadedRun,
+    WordAlignment,
+    batch_by_length,
+)
 from transformer_mt.decoding.logits_processors import StopCancelled, make_processors
 from transformer_mt.decoding.search import (
     BeamState,
@@ -48,8 +55,6 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import ResolvedPrecision, precision_dtype, read_gpu_bytes
 
 CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
-
-
 ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
 CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
 
@@ -143,7 +148,7 @@ class TorchEngine:
 
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
-        translation fulfils the constraint of its source (beam search only). The hypotheses always have scores.
+        translation fulfils the constraint of its source (beam search only). `scores` is ignored: there always are some.
         `on_candidates` is called at each position.
         """
         device, tokenizer = self.device, self.tokenizers.tgt
@@ -309,18 +314,6 @@ def load_model(folder: RunFolder, checkpoint: str) -> tuple[LoadedRun, Transform
     return LoadedRun.make(folder, tokenizers, info), model
 
 
-def load_models(folders: Sequence[RunFolder], checkpoint: str) -> list[tuple[LoadedRun, Transformer]]:
-    """Load the same checkpoint (best, last, or a step) of each run.
-
-    Raises `UserError` if a run has other languages or another vocabulary than the first.
-    """
-    found = [load_model(folder, checkpoint) for folder in folders]
-    first, *others = (run for run, _ in found)
-    for other in others:
-        check_compatible(first, other)
-    return found
-
-
 def load_engine(
     folders: Sequence[RunFolder], checkpoint: str, device: torch.device, precision: ResolvedPrecision
 ) -> tuple[TorchEngine, list[LoadedRun]]:
@@ -328,9 +321,11 @@ def load_engine(
 
     Raises `UserError` if it cannot be read, or the runs do not fit together.
     """
-    loaded = load_models(folders, checkpoint)
-    models = [prepare_for_inference(model.to(device), precision) for _, model in loaded]
+    loaded = [load_model(folder, checkpoint) for folder in folders]
     runs = [run for run, _ in loaded]
+    for other in runs[1:]:
+        check_compatible(runs[0], other)
+    models = [prepare_for_inference(model.to(device), precision) for _, model in loaded]
     return TorchEngine(models, runs[0].tokenizers), runs
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -27,6 +27,8 @@ WordAlignment = list[tuple[int, int]]
 words."""
 IsCancelled = Callable[[int], bool]
 """Takes the index of a text or source, and returns whether its translation is no longer needed."""
+
+MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
 
 
 class LoadedRun(NamedTuple):
@@ -188,3 +190,21 @@ class Engine(Protocol):
     ) -> list[WordAlignment]:
         """Align the words of translations with those of their texts."""
         ...
+
+
+def batch_by_length(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens.
+
+    A batch that is at least half full does not take much shorter ones, which would be mostly padding.
+    """
+    batch: list[int] = []
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if batch:
+            width = lengths[batch[0]] + 1
+            is_full = (len(batch) + 1) * width > max_tokens
+            if is_full or (lengths[i] + 1 < width / MAX_LENGTH_RATIO and 2 * len(batch) * width >= max_tokens):
+                yield batch
+                batch = []
+        batch.append(i)
+    if batch:
+        yield batch

@@ -70,7 +70,7 @@ class Job:
 
     def offer(self, candidate: Translation, policy: ReviewPolicy) -> None:
         """Take a translation if it has fewer faults."""
-        found = find_faults(policy, self.segment, candidate)
+        found = find_segment_faults(policy, self.segment, candidate)
         if len(found) < len(self.faults):
             self.best, self.faults = candidate, found
 
@@ -79,7 +79,7 @@ Search = Callable[[Sequence[tuple[int, Segment]], DecodingChanges], list[list[Tr
 """Translates segments, each with the index of its line, with other options, and returns their n-best lists."""
 
 
-def find_faults(policy: ReviewPolicy, segment: Segment, translation: Translation) -> Sequence[Fault]:
+def find_segment_faults(policy: ReviewPolicy, segment: Segment, translation: Translation) -> Sequence[Fault]:
     """Return the faults of a translation, ignoring protected elements."""
     source = segment.text
     return policy.find_faults(source, translation.content.text) if has_letters(source) else ()
@@ -133,7 +133,7 @@ def _translate_parts(
     found = iter(search(searched, {"n_best": 1}) if searched else ())
     for job, segment, copy in parts:
         best = copy or next(found)[0]
-        job.parts.append(Job(job.line, segment, best, () if copy else find_faults(policy, segment, best)))
+        job.parts.append(Job(job.line, segment, best, () if copy else find_segment_faults(policy, segment, best)))
 
 
 def copy_source(segment: Segment) -> Translation | None:

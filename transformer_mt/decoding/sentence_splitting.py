@@ -209,13 +209,16 @@ def _follows_name(before: str) -> bool:
 
 @dataclass(frozen=True)
 class LineDivider:
-    """Divides the lines that have more sentences or tokens than the model was trained on."""
+    """Divides lines, by default those that have more sentences or tokens than the model was trained on."""
 
     language: str  # of the source
     count_tokens: CountTokens
     max_tokens: int  # of a part
     when: SplitWhen = "auto"
-    """auto: divide lines with more sentences or tokens than the training sources; long: those with more tokens."""
+    """auto: divide lines with more sentences or tokens than the training sources; long: those with more tokens.
+
+    always: all lines with several sentences, which are not grouped; never: none.
+    """
     max_sentences: int = 1  # of a part, if `when` is auto
     part_tokens: int | None = None  # maximum of each part of a sentence that is split; None: `max_tokens`
 
@@ -230,7 +233,7 @@ class LineDivider:
             if not has_letters(text) or (not is_long and self.when == "long"):
                 continue
             (line,) = part_lists[i]
-            pieces = [piece for text in line.sections() for piece in split_sentences(text, self.language)]
+            pieces = [piece for section in line.sections() for piece in split_sentences(section, self.language)]
             if is_long:
                 pieces = split_long_sentences(pieces, self.count_tokens, self.max_tokens, self.part_tokens)
             if self.when == "auto" and self.max_sentences > 1:

@@ -18,7 +18,6 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Self, cast
 
 from transformer_mt.choices import SplitWhen
-from transformer_mt.data.batch_plan import batch_by_length
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -31,8 +30,9 @@ from transformer_mt.decoding.interface import (
     LoadedRun,
     ModelProvenance,
     WordAlignment,
+    batch_by_length,
 )
-from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_faults, review
+from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_segment_faults, review
 from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
 from transformer_mt.decoding.sentence_splitting import LineDivider
 from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
@@ -305,7 +305,7 @@ class Translator:
         least every twentieth source of the training had as many.
         """
         provenance = self.provenance(tag)
-        limit, lengths = min(provenance.longest_source, self.max_source_tokens), provenance.lengths
+        limit, lengths = self.max_segment_tokens, provenance.lengths
         return LineDivider(
             provenance.src_lang,
             self.count_tokens,
@@ -630,7 +630,7 @@ class _LineSearch:
                 continue
             chosen, jobs = {*lines}, dict[int, Job]()
             for row, (i, segment) in enumerate(rows):
-                if i in chosen and (faults := find_faults(policy, segment, n_best_lists[row][0])):
+                if i in chosen and (faults := find_segment_faults(policy, segment, n_best_lists[row][0])):
                     jobs[row] = Job(i, segment, n_best_lists[row][0], faults)
             before = {row: job.faults for row, job in jobs.items()}
             review([*jobs.values()], policy, config, self._search_again, translator.count_tokens, provenance.tgt_lang)

@@ -3,9 +3,9 @@
 `InferenceModel` computes the states of `Transformer.forward`, one position after the other. On a CPU, the calls of
 modules take longer than the arithmetic of one sentence, so there are few of them here.
 
-`B` sentences, `b` of one slice, `K` hypotheses per sentence, `S` source length, `L` queries (K or S), `N` rows (B * L),
-`C` keys (slots of the cache, allocated in blocks, or source tokens), `D` model width, `H` query heads, `G` key/value
-heads, `E` head width, `O` output width, `V` vocabulary.
+`B` sentences, `b` of one slice, `K` hypotheses (beams) per sentence, `S` source length, `L` queries (K or S), `N` rows
+(B * L), `C` keys (slots of the cache, allocated in blocks, or source tokens), `D` model width, `H` query heads, `G`
+key/value heads, `E` head width, `O` output width, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class KVCache:
     """
 
     def __init__(self, memory: list[KeysValues], is_source: Tensor) -> None:
-        """`memory` has the projections for each layer's cross-attention, 2 x [B, G, S, E]; the mask is [B, 1, 1, S]."""
+        """`memory` has the encoder states as keys and values of each layer, 2 x [B, G, S, E]; mask [B, 1, 1, S]."""
         keys, is_padding, n_slots = memory[0].keys, ~is_source, round_up(is_source.size(3))
         mask = keys.new_zeros(is_source.shape).masked_fill_(is_padding, masked_score(keys.dtype))
         self.memory_mask = pad_mask(mask, n_slots)

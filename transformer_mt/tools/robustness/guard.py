@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 import regex
@@ -86,7 +87,7 @@ class Guard:
 
     lengths: TrainingLengths | None
     has_two_languages: bool  # False: a copy of the source is no fault
-    scripts: tuple[str, ...] | None  # of the source languages, and Latin; None: unknown
+    src_langs: tuple[str, ...]  # languages that the source may have
     fault_report: FaultReport = field(default_factory=FaultReport)
 
     @classmethod
@@ -97,9 +98,14 @@ class Guard:
         if not config.guard or config.sample:
             return None
         languages = {primary_language(code) for code in (provenance.src_lang, provenance.tgt_lang)}
-        found = [language_scripts(code) for code in (provenance.src_lang, *provenance.src_langs)]
-        scripts = None if None in found else ("LATIN", *chain.from_iterable(filter(None, found)))
-        return cls(provenance.lengths, len(languages) == 2, scripts, fault_report or FaultReport())
+        src_langs = (provenance.src_lang, *provenance.src_langs)
+        return cls(provenance.lengths, len(languages) == 2, src_langs, fault_report or FaultReport())
+
+    @cached_property
+    def scripts(self) -> tuple[str, ...] | None:
+        """The scripts of the source languages, and Latin; None: unknown."""
+        found = [language_scripts(code) for code in self.src_langs]
+        return None if None in found else ("LATIN", *chain.from_iterable(filter(None, found)))
 
     def report(self, line_number: int, before: Sequence[Fault], after: Sequence[Fault]) -> None:
         """Count a line."""
