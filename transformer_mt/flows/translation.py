@@ -36,17 +36,17 @@ class LoadOptions:
     checkpoint: str = "best"
     """best, last, or the number of a step."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    """auto, or a device of PyTorch such as cpu, cuda or mps."""
     threads: int | str = "auto"
     """CPU threads, or auto. PyTorch ignores it unless `owns_process` is set."""
     precision: str = "auto"
-    """Of the matrix products: fp32, bf16, fp16, or auto (the fastest one)."""
+    """Precision of the matrix products (fp32, bf16 or fp16); auto takes the fastest one."""
     ensemble: str | Path | Sequence[str | Path] = ()
     """Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings apply."""
     few_texts: bool = False
     """Whether only a few texts are translated. Precision auto is then fp32 on a CPU, where bf16 needs large batches."""
     split: SplitWhen = "auto"
-    """Which lines are divided into sentences: auto, long, always or never."""
+    """Which lines are divided into sentences (auto, long, always or never)."""
     alignments: bool = False
     """Whether word alignments are needed, which CTranslate2 alone does not have."""
     fault_report: FaultReport | None = None
