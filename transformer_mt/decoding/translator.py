@@ -568,8 +568,6 @@ class _LineSearch:
     def _divide(self, lines: Sequence[Segment]) -> list[Sequence[Segment]]:
         """Return the parts of each line. A line with a prefix is whole, because the prefix could not be divided."""
         part_lists: list[Sequence[Segment]] = [[line.strip_enclosing()] for line in lines]
-        if self.translator.features.split == "never":
-            return part_lists
         for tag, rows in self._group_by_tag([i for i in range(len(lines)) if not self._has_prefix(i)]).items():
             divided = self.translator.make_divider(tag).divide([lines[i] for i in rows])
             for i, parts in zip(rows, divided, strict=True):

@@ -175,17 +175,21 @@ def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadO
 def _load_exported(folder: Path, options: LoadOptions, decoding: Mapping[str, object]) -> Translator:
     """Load a folder that was exported for CTranslate2."""
     if decoding.get("engine") == "torch":
-        raise UserError(f"{folder}: is a model for another engine (export.json); use the run that it was exported from")
+        raise UserError(
+            f"{folder}: is a model for another engine (export.json); use the run that it was exported from, or "
+            "leave out --engine"
+        )
     if options.ensemble:
         raise UserError(f"--ensemble: {folder} is a model for CTranslate2, which has one model; pass the runs")
     if options.alignments:
         raise UserError(f"{NO_ALIGNMENTS}, and {folder} is a model for it; translate with the run itself")
-    if options.checkpoint != "best":
-        raise UserError(f"checkpoint {options.checkpoint}: {folder} holds one checkpoint, which was exported")
     try:
-        from transformer_mt.tools.export.ctranslate2_engine import load_exported
+        from transformer_mt.tools.export.ctranslate2_engine import load_exported, read_metadata
     except ImportError as error:
         raise UserError(f"{folder}: CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
+    if options.checkpoint != "best":
+        step = read_metadata(folder).step
+        raise UserError(f"checkpoint {options.checkpoint}: {folder} holds one checkpoint, of step {step:,}")
     from transformer_mt.decoding.translator import Translator
 
     if options.owns_process:

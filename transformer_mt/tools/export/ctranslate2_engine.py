@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from shlex import quote
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance, WordAlignment
 from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.folder import EXPORT
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.system.device import resolve_threads
 from transformer_mt.system.files import read_bytes, refuse_special_files
@@ -69,13 +68,6 @@ class ExportMetadata(BaseModel):
 def read_metadata(folder: Path) -> ExportMetadata:
     """Read `export.json`. Raises `UserError` unless this version exported the folder."""
     path = folder / EXPORT
-    if RunFolder(folder).exists():
-        raise UserError(
-            f"{folder}: is a run; load it as one, or export it "
-            f"with `tmt export {quote(str(folder))} --to ctranslate2 --output DIR`"
-        )
-    if not path.exists():
-        raise UserError(f"{folder}: has no {EXPORT}; pass a folder that tmt export --to ctranslate2 wrote")
     refuse_special_files(folder)
     try:
         return ExportMetadata.model_validate_json(read_bytes(path))
