@@ -42,7 +42,7 @@ def json_flag() -> bool:
 
 def tag_option() -> str | None:
     """Declare the option that selects the tag."""
-    return option("tag before each source sentence, for a model that was trained with tags, such as 2de", metavar="TAG")
+    return option("tag of the direction, for a model that was trained with tags, such as 2de or en:de", metavar="TAG")
 
 
 def engine_option() -> EngineName | None:

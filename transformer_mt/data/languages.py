@@ -1,7 +1,8 @@
-"""Language codes of the configuration."""
+"""Language codes of the configuration, and tags, which select a direction of a model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 COUNTRY_CODES = {
@@ -49,3 +50,14 @@ def _shorten(code: str) -> str:
     import langcodes  # takes longer to import than most commands need
 
     return langcodes.standardize_tag(code, macro=True).partition("-")[0]
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Return the symbols before the source and before the target: of `en:de` both, of `2de` only the first."""
+    source, _, target = tag.partition(":")
+    return source, target
+
+
+def is_known_tag(tag: str, tags: Sequence[str]) -> bool:
+    """Return whether each symbol of a tag is one of some tags on the same side, in whatever combination."""
+    return all(symbol in {split_tag(each)[side] for each in tags} for side, symbol in enumerate(split_tag(tag)))

@@ -359,7 +359,7 @@ def _measure_batches(
 ) -> list[Shapes]:
     """Return the shapes of the batches of each partition. They are cached, so that a start is quick."""
     modifiers, sampling = config.data.modifiers.model_dump(mode="json"), config.tokenizer.sampling
-    controls = tokenizers.n_source_controls  # which the encoded corpus lacks
+    controls = [tokenizers.n_source_controls, tokenizers.n_target_tags]  # which the encoded corpus lacks
     key = [SHAPES_VERSION, corpus.key, controls, tokens, config.seed, config.data.max_length, modifiers, sampling]
 
     def measure(task: int, folder: Path) -> dict[str, int]:
