@@ -13,7 +13,7 @@ import torch
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import has_split_off_validation, is_split_differently
-from transformer_mt.data.languages import is_known_tag
+from transformer_mt.data.data_config import is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from transformer_mt.config.section import PathName, Section, section_error
-from transformer_mt.data.languages import is_known_tag, split_tag
+from transformer_mt.data.data_config import is_known_tag, split_tag
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import read_bytes, write_text
 
