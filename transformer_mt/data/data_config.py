@@ -130,7 +130,7 @@ KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
 
 
 class Source(Section):
-    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
+    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table`, `dataset` and `pretrained`."""
 
     builtin: Literal["quickstart"] | None = None
     """corpus that ships with the program: quickstart"""
@@ -148,6 +148,8 @@ class Source(Section):
     """licence of the corpus, which `tmt prepare` logs before a download"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
+    pretrained: str | None = None
+    """description of a model that `tmt import` read: its training pairs are not available"""
     subset: str | None = None
     """configuration of a data set, such as en-de"""
     revision: str | None = None
@@ -194,8 +196,8 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Source:
-        found = [key for key in ("builtin", "src", "tgt", "table", "dataset") if getattr(self, key)]
-        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
+        found = [key for key in ("builtin", "src", "tgt", "table", "dataset", "pretrained") if getattr(self, key)]
+        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"], ["pretrained"]):
             raise section_error(
                 found[-1] if found else "",
                 "a source is exactly one of builtin, src with tgt, table, dataset; "

@@ -348,7 +348,9 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
         longest = config.data.max_length - 1  # one position is for the end symbol
         settings = config.tokenizer.sampling, config.seed, longest
         src = SubwordSampler(tokenizers.src, *settings)
-        sample = PairSampler(src, src if tokenizers.joint else SubwordSampler(tokenizers.tgt, *settings))
+        sample = PairSampler(
+            src, src if tokenizers.tgt is tokenizers.src else SubwordSampler(tokenizers.tgt, *settings)
+        )
     if modify is None and sample is None:
         return None
     return BatchModifier(tokenizers, tokens, config.seed, config.data.max_length, modify, sample)

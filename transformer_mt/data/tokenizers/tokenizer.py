@@ -307,18 +307,22 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """Tokenizers of source and target: the same object if the vocabulary is joint."""
+    """Tokenizers of source and target: the same object if the vocabulary is joint, unless they segment differently."""
 
     src: Tokenizer
     tgt: Tokenizer
     source_bos: bool = False  # the encoder input is BOS + source + EOS instead of source + EOS
     needs_tag: bool = False  # every training pair had a tag
+<<<<<<< HEAD
     tags: tuple[str, ...] = ()  # of the training pairs; the tokenizers have the symbols of each side
+=======
+    shares_ids: bool = False  # both tokenizers have the same ids for the same symbols, and segment differently
+>>>>>>> main
 
     @property
     def joint(self) -> bool:
         """True if both languages share one vocabulary."""
-        return self.src is self.tgt
+        return self.src is self.tgt or self.shares_ids
 
     @property
     def n_source_controls(self) -> int:
@@ -340,11 +344,18 @@ class TokenizerPair:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that determines the ids of a text. Equal pairs have equal dicts."""
-        tgt = None if self.joint else json.loads(self.tgt.to_json())
+        tgt = None if self.src is self.tgt else json.loads(self.tgt.to_json())
         src = json.loads(self.src.to_json())
         controls: dict[str, Any] = {"source_bos": self.source_bos}
+<<<<<<< HEAD
         if self.tags:
             controls |= {"tags": [*self.tags], "needs_tag": self.needs_tag}
+=======
+        if self.shares_ids:
+            controls["shares_ids"] = True
+        if self.src.tags:
+            controls |= {"tags": [*self.src.tags], "needs_tag": self.needs_tag}
+>>>>>>> main
         return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
@@ -361,12 +372,23 @@ class TokenizerPair:
             raise ValueError(f"format {content['format']}")
         check_content(content["src"])
         backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
+<<<<<<< HEAD
         src = tgt = Tokenizer(backend)
         if content["tgt"]:
             check_content(content["tgt"])
             tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])))
         pair = cls(src, tgt, content["source_bos"])
         return pair.with_tags(content.get("tags", ()), is_needed=content.get("needs_tag", False))
+=======
+        tags, shares_ids = content.get("tags", ()), content.get("shares_ids", False)
+        src = tgt = Tokenizer(backend, tags)
+        if content["tgt"]:
+            check_content(content["tgt"])
+            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])), tags if shares_ids else ())
+            if shares_ids and tgt.vocab_size != src.vocab_size:
+                raise ValueError(f"{src.vocab_size:,} and {tgt.vocab_size:,} ids are not shared")
+        return cls(src, tgt, content["source_bos"], content.get("needs_tag", False), shares_ids)
+>>>>>>> main
 
     def save(self, path: Path) -> None:
         """Write both tokenizers to one JSON file."""
