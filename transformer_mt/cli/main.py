@@ -26,7 +26,7 @@ from transformer_mt.system.log import log
 
 GROUPS = {
     "prepare": {
-        "init": "write a configuration for your own sentence pairs",
+        "init": "write a configuration that trains, or fine-tunes, on your sentence pairs",
         "check": "find problems in a corpus, and write a repaired copy",
         "prepare": "encode the data of a training in advance, on several processes",
         "plan": "predict the time, memory and disk of a training",
@@ -47,7 +47,6 @@ GROUPS = {
         "evaluate": "compute BLEU, chrF and TER, compare systems",
         "report": "write one HTML page about a run, or compare several on one page",
         "synthesize": "make training pairs from text in one language",
-        "correct": "fine-tune a run on corrected translations",
     },
 }
 """The commands in `tmt --help`, by group, each with one sentence."""
@@ -56,10 +55,11 @@ HIDDEN = {
     "completion": "print the shell code for tab completion",
 }
 COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
-TRAINING_COMMANDS = {"train", "plan", "correct"}
+TRAINING_COMMANDS = {"train", "plan"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
     "compare": "tmt evaluate A B",
+    "correct": "tmt init PAIRS --from RUN --out tuned.yaml, and tmt train --config tuned.yaml",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",
     "repair": "tmt check X.yaml --write FOLDER",
     "score": "tmt translate RUN --input F --score-targets G",
