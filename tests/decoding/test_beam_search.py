@@ -224,6 +224,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "none": {"positions": "none"},
     "grouped": {"n_kv_heads": 2},
     "one head of keys": {"n_kv_heads": 1, "positions": "rotary"},
+    "output bias": {"output_bias": True, "norm_position": "post"},
     "qk_norm": {"qk_norm": True, "norm": "rmsnorm"},
     "apart": {"tie_embeddings": "none", "vocab": (31, 23), "activation": "swiglu"},
 }

@@ -12,7 +12,7 @@ from transformer_mt.cli.command import Command, option
 from transformer_mt.cli.options import number, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows import line_input
+from transformer_mt.flows import line_io
 from transformer_mt.system import files
 
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
@@ -58,7 +58,7 @@ class Export(Command):
             raise UserError("export: --average takes the newest checkpoints, or the best: pass --checkpoint best")
         if self.to == "ctranslate2" and find_spec("ctranslate2") is None:
             raise UserError("export: --to ctranslate2: CTranslate2 is missing; run pip install ctranslate2")
-        line_input.check_files(self.src)
+        line_io.check_files(self.src)
         from transformer_mt.runs.folder import RunFolder
 
         source = RunFolder.open(self.run)

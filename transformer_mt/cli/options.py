@@ -87,7 +87,7 @@ def number(low: float, high: float = math.inf, kind: type[int] | type[float] = i
 
 def language(text: str) -> str:
     """Parse a language code."""
-    from transformer_mt.data.languages import check_language
+    from transformer_mt.data.data_config import check_language
 
     try:
         return check_language(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
@@ -23,8 +24,58 @@ from pydantic import (
 
 from transformer_mt.config.section import MAY_CHANGE, FolderName, PathName, Section, check_folder_name, section_error
 from transformer_mt.config.yaml_files import KeyPath
-from transformer_mt.data.languages import check_language
 from transformer_mt.errors import UserError
+
+# --- language codes ---------------------------------------------------------------------------------------------------
+
+COUNTRY_CODES = {
+    "jp": "ja",
+    "cn": "zh",
+    "kr": "ko (kau is Kanuri)",
+    "cz": "cs",
+    "dk": "da",
+    "gr": "el",
+    "ua": "uk",
+    "vn": "vi",
+    "us": "en",
+    "gb": "en",
+}
+"""Country codes that are often mistaken for language codes, and the code to use instead."""
+WRITTEN_AS = {"yue": "zh", "lzh": "zh", "wuu": "zh"}
+"""Languages whose written form is hardly distinguishable from another one."""
+
+
+def check_language(code: str) -> str:
+    """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokenizer."""
+    primary = _primary_subtag(code)
+    if primary in COUNTRY_CODES:
+        raise ValueError(f'"{code}" is a country code; for its language write {COUNTRY_CODES[primary]}')
+    if len(primary) not in (2, 3) or not primary.isalpha():
+        raise ValueError(f'"{code}" is not a language code; write one such as en, de or zh-Hant')
+    return code
+
+
+@lru_cache(maxsize=1000)
+def primary_language(code: str) -> str:
+    """Return the two-letter code if there is one: zh for zh-Hant-HK, ZH, zh_TW, zho and cmn_Hans."""
+    primary = _primary_subtag(code)
+    if len(primary) == 3 and primary.isascii() and primary.isalpha():
+        primary = _shorten(primary)
+    return WRITTEN_AS.get(primary, primary)
+
+
+def _primary_subtag(code: str) -> str:
+    return code.lower().replace("_", "-").partition("-")[0]
+
+
+def _shorten(code: str) -> str:
+    """Return the two-letter code of a three-letter code, or of the macrolanguage that it belongs to."""
+    import langcodes  # takes longer to import than most commands need
+
+    return langcodes.standardize_tag(code, macro=True).partition("-")[0]
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
 
 
 def _as_list(value: object) -> object:

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data import corpus
 from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints, number_column
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.tables import BLOCK_ROWS, Row, empty_error, make_pairs, read_table, select_columns
 from transformer_mt.data.text_files import (

@@ -33,9 +33,18 @@ from transformer_mt.decoding.interface import (
     batch_by_length,
 )
 from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_segment_faults, review
-from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
 from transformer_mt.decoding.sentence_splitting import LineDivider
-from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
+from transformer_mt.decoding.text_stages import (
+    CaseStage,
+    MakeStages,
+    PlainText,
+    PreparedText,
+    Segment,
+    TextStage,
+    Translation,
+    join_n_best,
+    make_given,
+)
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
 

@@ -28,12 +28,12 @@ from transformer_mt.data.data_config import DataConfig, Source, find_unreachable
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, suggest_run
 from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
+from transformer_mt.tools.analysis.behaviour_tests import BehaviourTests
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation

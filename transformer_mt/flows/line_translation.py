@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from transformer_mt import __version__
 from transformer_mt.choices import DocumentFormat
-from transformer_mt.flows.line_input import Line
-from transformer_mt.flows.line_output import Format, Settings, open_output, process_lines, score_columns
+from transformer_mt.flows.line_io import Format, Line, Settings, open_output, process_lines, score_columns
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # imported with the translator, after mistakes in the arguments were reported
-    from transformer_mt.decoding.segments import Translation
+    from transformer_mt.decoding.text_stages import Translation
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.tools.documents.document import DocumentOptions
     from transformer_mt.tools.markup.glossary import Glossary, TranslationMemory

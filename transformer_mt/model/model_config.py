@@ -99,6 +99,8 @@ class ModelConfig(Section):
     """biases of the query, key and value projections"""
     attention_output_bias: bool = True
     """bias of the projection after the heads"""
+    output_bias: bool = False
+    """bias of the output projection, one number for each target token"""
     init: Literal["xavier", "depth_scaled", "normal"] = "xavier"
     """xavier: Glorot uniform; depth_scaled: xavier divided by sqrt(depth of the layer); normal: N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()

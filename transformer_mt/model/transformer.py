@@ -158,11 +158,13 @@ class Transformer(nn.Module):
         src_embedding = Embedding(src, config, tgt_embedding.tokens if config.tie_embeddings == "all" else None)
         self.encoder = Encoder(config, src_embedding)
         self.decoder = Decoder(config, tgt_embedding)
-        self.output = Linear(config.d_model, tgt.vocab_size, bias=False)
+        self.output = Linear(config.d_model, tgt.vocab_size, config.output_bias)
         if config.tie_embeddings == "none":
             initialise(self.output, config)
         else:
             self.output.weight = tgt_embedding.tokens.weight
+            if config.output_bias:
+                nn.init.zeros_(self.output.bias)
 
     def forward(self, src: Tensor, tgt_in: Tensor, packings: PackingPair | None = None) -> Tensor:
         """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D].

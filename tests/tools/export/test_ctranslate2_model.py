@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "geglu, no positions": {"activation": "geglu", "positions": "none"},
     "swiglu, no biases": {"activation": "swiglu", "feed_forward_bias": False},
     "learned positions": {"positions": "learned", "max_positions": 40},
+    "bias of the output projection": {"output_bias": True},
     "two vocabularies": {"tie_embeddings": "decoder", "vocabularies": (WORDS, 31)},
     "source BOS": {"source_bos": True},
     "odd width": {"d_model": 15, "n_heads": 5},

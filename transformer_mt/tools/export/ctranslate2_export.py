@@ -213,7 +213,7 @@ def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -
     decoder = _make_stack(specs.TransformerDecoderSpec, tgt_config, len(model.decoder.layers))
     _fill_stack(encoder, encoder.embeddings[0], model.encoder, src_config, n_positions)
     _fill_stack(decoder, decoder.embeddings, model.decoder, tgt_config, n_positions)
-    bias = torch.zeros(model.output.out_features)  # [V]
+    bias = _copy(model.output.bias) if config.output_bias else torch.zeros(model.output.out_features)  # [V]
     bias[model.tgt_pad] = -math.inf
     _fill_linear(decoder.projection, model.output.weight, bias)
     spec = specs.TransformerSpec(encoder, decoder)

@@ -30,6 +30,7 @@ SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
     "feed_forward_bias": (True, False),
     "attention_bias": (True, False),
     "attention_output_bias": (True, False),
+    "output_bias": (True, False),
 }
 """Values of the other keys that CTranslate2 (4.8) can represent. Of a key that is not here, only the default is."""
 REASONS = {
