@@ -59,7 +59,7 @@ TRAINING_COMMANDS = {"train", "plan"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
     "compare": "tmt evaluate A B",
-    "correct": "tmt init PAIRS --from RUN --out tuned.yaml, and tmt train --config tuned.yaml",
+    "correct": "tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",
     "repair": "tmt check X.yaml --write FOLDER",
     "score": "tmt translate RUN --input F --score-targets G",
