@@ -15,6 +15,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ IGNORED = -100  # label of padding
 
 def train_pieces(lines: list[str], output: Path, vocab_size: int) -> list[str]:
     """Train a unigram SentencePiece model, save it, and return its pieces."""
-    import sentencepiece
-
+    sentencepiece: Any = import_module("sentencepiece")
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # type: ignore[reportUnknownMemberType]
+    sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
         vocab_size=vocab_size,
@@ -44,8 +44,7 @@ def train_pieces(lines: list[str], output: Path, vocab_size: int) -> list[str]:
 
 def make_model(src: list[str], tgt: list[str], args: argparse.Namespace) -> tuple[Any, Any]:
     """Return a new tokenizer and model of the shape of OPUS-MT: one matrix, a segmenter for each language."""
-    from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
-
+    transformers: Any = import_module("transformers")  # typed in part only
     pieces = [
         train_pieces(lines, args.output / f"{side}.spm", args.vocab_size)
         for side, lines in zip(("source", "target"), (src, tgt), strict=True)
@@ -53,13 +52,13 @@ def make_model(src: list[str], tgt: list[str], args: argparse.Namespace) -> tupl
     entries = dict.fromkeys(["</s>", "<unk>", *pieces[0], *pieces[1], "<pad>"])
     (args.output / "vocab.json").write_text(json.dumps({entry: i for i, entry in enumerate(entries)}), encoding="utf-8")
     files = {name: str(args.output / name) for name in ("source.spm", "target.spm", "vocab.json")}
-    tokenizer = MarianTokenizer(*files.values(), source_lang="en", target_lang="de")
+    tokenizer = transformers.MarianTokenizer(*files.values(), source_lang="en", target_lang="de")
     pad = len(entries) - 1
     ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad, "forced_eos_token_id": None}
     heads = {"encoder_attention_heads": args.heads, "decoder_attention_heads": args.heads}
     layers = {"encoder_layers": args.layers, "decoder_layers": args.layers}
     widths = {"d_model": args.width, "encoder_ffn_dim": 2 * args.width, "decoder_ffn_dim": 2 * args.width}
-    config = MarianConfig(
+    config = transformers.MarianConfig(
         vocab_size=len(entries),
         activation_function="swish",
         scale_embedding=True,
@@ -70,9 +69,9 @@ def make_model(src: list[str], tgt: list[str], args: argparse.Namespace) -> tupl
         **widths,
         **ids,
     )
-    model = MarianMTModel(config)
+    model = transformers.MarianMTModel(config)
     torch.nn.init.normal_(model.model.shared.weight, std=args.width**-0.5)
-    model.generation_config = GenerationConfig(num_beams=4, max_length=256, bad_words_ids=[[pad]], **ids)
+    model.generation_config = transformers.GenerationConfig(num_beams=4, max_length=256, bad_words_ids=[[pad]], **ids)
     return tokenizer, model
 
 
@@ -98,7 +97,7 @@ def pad(rows: list[list[int]], value: int) -> torch.Tensor:
 
 def main() -> None:
     """Train and save."""
-    from transformers import MarianMTModel, MarianTokenizer
+    transformers: Any = import_module("transformers")
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--src", type=Path, required=True)
@@ -117,8 +116,8 @@ def main() -> None:
     args.output.mkdir(parents=True)
     src, tgt = (path.read_text(encoding="utf-8").splitlines() for path in (args.src, args.tgt))
     if args.init_from:
-        model: Any = MarianMTModel.from_pretrained(args.init_from)
-        tokenizer: Any = MarianTokenizer.from_pretrained(args.init_from)
+        model: Any = transformers.MarianMTModel.from_pretrained(args.init_from)
+        tokenizer: Any = transformers.MarianTokenizer.from_pretrained(args.init_from)
     else:
         tokenizer, model = make_model(src, tgt, args)
     encoded: Any = tokenizer(src, text_target=tgt)

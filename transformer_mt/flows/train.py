@@ -17,6 +17,7 @@ from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream, Prefetcher, StepBatches
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.evaluation.metrics import EvaluationSet, compare_systems, markdown_table
 from transformer_mt.flows import configuration
@@ -452,29 +453,30 @@ def score_test_sets(
     """
     if not test_sets:
         return {}
-    sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
     batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
 
-    def translate_with(path: Path, step: int) -> tuple[list[list[str]], str]:
+    def load(path: Path, step: int) -> Translator:
         options = LoadOptions(str(step), config.device, machine.threads)
-        translator = load_translator(path, options, batch_tokens=batch_tokens, n_best=1)
-        return [translate_set(translator, each) for each in sets], describe_system(translator)
+        return load_translator(path, options, batch_tokens=batch_tokens, n_best=1)
 
-    translations, system = translate_with(run.path, step)
+    translator = load(run.path, step)
+    sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
+    translations = [translate_set(translator, each) for each in sets]
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for test_set, hypotheses in zip(sets, translations, strict=True):
         name, scores = test_set.name, test_set.scorer.score(hypotheses, test_set.references)
-        title = f"{name} ({len(hypotheses):,} pairs, {system})"
+        title = f"{name} ({len(hypotheses):,} pairs, {describe_system(translator)})"
         log_rank0(
             "\n".join([title, *(f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items())])
         )
         result[name] = {metric.lower(): asdict(score) for metric, score in scores.items()}
     if start := run.read_metadata()["provenance"].get("init_from"):
         try:
-            before, _ = translate_with(Path(start["path"]), start["step"])
+            starting = load(Path(start["path"]), start["step"])
         except UserError as error:
             log_rank0(f"the weights of the start are not scored: {error}")
         else:
+            before = [translate_set(starting, each) for each in sets]
             log_rank0(f"before and after, with 95 % intervals:\n{compare_with_start(sets, before, translations)}")
     return result
 
