@@ -313,11 +313,8 @@ class TokenizerPair:
     tgt: Tokenizer
     source_bos: bool = False  # the encoder input is BOS + source + EOS instead of source + EOS
     needs_tag: bool = False  # every training pair had a tag
-<<<<<<< HEAD
     tags: tuple[str, ...] = ()  # of the training pairs; the tokenizers have the symbols of each side
-=======
     shares_ids: bool = False  # both tokenizers have the same ids for the same symbols, and segment differently
->>>>>>> main
 
     @property
     def joint(self) -> bool:
@@ -347,22 +344,19 @@ class TokenizerPair:
         tgt = None if self.src is self.tgt else json.loads(self.tgt.to_json())
         src = json.loads(self.src.to_json())
         controls: dict[str, Any] = {"source_bos": self.source_bos}
-<<<<<<< HEAD
-        if self.tags:
-            controls |= {"tags": [*self.tags], "needs_tag": self.needs_tag}
-=======
         if self.shares_ids:
             controls["shares_ids"] = True
-        if self.src.tags:
-            controls |= {"tags": [*self.src.tags], "needs_tag": self.needs_tag}
->>>>>>> main
+        if self.tags:
+            controls |= {"tags": [*self.tags], "needs_tag": self.needs_tag}
         return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
         """Return the same tokenizers with the symbols of tags. `is_needed`: every training pair has a tag."""
-        src_symbols, tgt_symbols = ([*filter(None, (split_tag(tag)[side] for tag in tags))] for side in (0, 1))
-        src = Tokenizer(self.src.backend, dict.fromkeys(src_symbols + tgt_symbols if self.joint else src_symbols))
-        tgt = src if self.joint else Tokenizer(self.tgt.backend, dict.fromkeys(tgt_symbols))
+        src_tags, tgt_tags = ([*filter(None, (split_tag(tag)[side] for tag in tags))] for side in (0, 1))
+        if self.joint:
+            src_tags = tgt_tags = src_tags + tgt_tags
+        src = Tokenizer(self.src.backend, dict.fromkeys(src_tags))
+        tgt = src if self.src is self.tgt else Tokenizer(self.tgt.backend, dict.fromkeys(tgt_tags))
         return replace(self, src=src, tgt=tgt, needs_tag=is_needed and bool(tags), tags=tuple(tags))
 
     @classmethod
@@ -372,23 +366,14 @@ class TokenizerPair:
             raise ValueError(f"format {content['format']}")
         check_content(content["src"])
         backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
-<<<<<<< HEAD
         src = tgt = Tokenizer(backend)
         if content["tgt"]:
             check_content(content["tgt"])
             tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])))
-        pair = cls(src, tgt, content["source_bos"])
+        pair = cls(src, tgt, content["source_bos"], shares_ids=content.get("shares_ids", False))
+        if pair.shares_ids and tgt.vocab_size != src.vocab_size:
+            raise ValueError(f"{src.vocab_size:,} and {tgt.vocab_size:,} ids are not shared")
         return pair.with_tags(content.get("tags", ()), is_needed=content.get("needs_tag", False))
-=======
-        tags, shares_ids = content.get("tags", ()), content.get("shares_ids", False)
-        src = tgt = Tokenizer(backend, tags)
-        if content["tgt"]:
-            check_content(content["tgt"])
-            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])), tags if shares_ids else ())
-            if shares_ids and tgt.vocab_size != src.vocab_size:
-                raise ValueError(f"{src.vocab_size:,} and {tgt.vocab_size:,} ids are not shared")
-        return cls(src, tgt, content["source_bos"], content.get("needs_tag", False), shares_ids)
->>>>>>> main
 
     def save(self, path: Path) -> None:
         """Write both tokenizers to one JSON file."""

@@ -149,9 +149,9 @@ class CTranslate2Engine:
         forced = prefixes or [[] for _ in sources]
         limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
         found = self._search_within(limits, sources, forced, config)
-        if any(
-            len(prefix) > self.tokenizers.n_target_tags for prefix in forced
-        ):  # rank again, because CTranslate2 ignores the log-probabilities of the prefix
+        n_tags = self.tokenizers.n_target_tags
+        if any(len(prefix) > n_tags for prefix in forced):
+            # rank again, because CTranslate2 ignores the log-probabilities of the prefix
 
             def rank(one: Hypothesis) -> tuple[bool, float]:
                 return one.finished, config.length_normalize(one.score, max(1, len(one.log_probs)))
@@ -336,11 +336,10 @@ def load_exported(
         for content in contents:
             check_content(json.loads(content))
         backends = [hf.Tokenizer.from_str(content) for content in contents]
-        src = Tokenizer(backends[0])
-        tgt = src if metadata.joint else Tokenizer(backends[1])
+        src, tgt = map(Tokenizer, backends)
         config = metadata.decoding.with_options(decoding)
         check_search(config)
-        tokenizers = TokenizerPair(src, tgt, metadata.source_bos)
+        tokenizers = TokenizerPair(src, tgt, metadata.source_bos, shares_ids=metadata.joint)
         tokenizers = tokenizers.with_tags(metadata.tags, is_needed=metadata.needs_tag)
         engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads)
     except UserError:

@@ -58,7 +58,7 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: 
         src = _make_vocabulary(names[0], protos[0], protos[:1], 0, has_tags=True)
         tgt = _make_vocabulary(names[1], protos[1], protos[1:], start, has_tags=False)
     tags = src.tokenizer.tags
-    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, needs_tag=len(tags) > 1, shares_ids=is_shared)
+    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, False, len(tags) > 1, tags, is_shared)
     directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in tags]
     if not tokenizers.needs_tag:
         directions.insert(0, Direction(src_lang, tgt_lang))
