@@ -18,6 +18,7 @@ from transformer_mt.choices import EngineName, Precision, SplitWhen
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import find_existing_parent
 
 if TYPE_CHECKING:
     from transformer_mt.flows.configuration import Config
@@ -42,7 +43,7 @@ def json_flag() -> bool:
 
 def tag_option() -> str | None:
     """Declare the option that selects the tag."""
-    return option("tag before each source sentence, for a model that was trained with tags, such as 2de", metavar="TAG")
+    return option("tag of the direction, for a model that was trained with tags, such as 2de or en:de", metavar="TAG")
 
 
 def engine_option() -> EngineName | None:
@@ -67,6 +68,14 @@ def errors_option() -> Errors:
     """Declare the option for input that is not UTF-8."""
     help = "input that is not UTF-8: strict (default): stop with an error; replace: replace invalid bytes by U+FFFD"
     return option(help, default="strict")
+
+
+def check_is_new(output: Path) -> None:
+    """Raise `UserError` if a file or folder with the name of `--output` exists."""
+    if output.exists() or output.is_symlink():
+        raise UserError(f"{output}: exists already; pass a new folder as --output")
+    if not (existing := find_existing_parent(output)).is_dir():
+        raise UserError(f"{output}: {existing} is a file; pass a new folder as --output")
 
 
 def number(low: float, high: float = math.inf, kind: type[int] | type[float] = int) -> Parse:

@@ -91,16 +91,31 @@ LongPairs = Literal["drop", "truncate"]
 
 Language = Annotated[str, AfterValidator(check_language)]
 
-_TAG = re.compile(r"\w[\w.+-]*")
+_SYMBOL = r"\w[\w.+-]*"
+_TAG = re.compile(rf"{_SYMBOL}(:{_SYMBOL})?|:{_SYMBOL}")
 
 
 def _check_tag(value: str) -> str:
     if not _TAG.fullmatch(value):
-        raise ValueError(f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de')
+        raise ValueError(
+            f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de, or en:de for both sides'
+        )
     return value
 
 
 TagName = Annotated[str, AfterValidator(_check_tag), WithJsonSchema({"type": "string", "pattern": f"^{_TAG.pattern}$"})]
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Return the symbols before the source and before the target: of `en:de` both, of `2de` only the first."""
+    source, _, target = tag.partition(":")
+    return source, target
+
+
+def is_known_tag(tag: str, tags: Sequence[str]) -> bool:
+    """Return whether each symbol of a tag is one of some tags on the same side, in whatever combination."""
+    return all(symbol in {split_tag(each)[side] for each in tags} for side, symbol in enumerate(split_tag(tag)))
+
 
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "subset": ("dataset",),
@@ -115,7 +130,7 @@ KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
 
 
 class Source(Section):
-    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
+    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table`, `dataset` and `pretrained`."""
 
     builtin: Literal["quickstart"] | None = None
     """corpus that ships with the program: quickstart"""
@@ -133,6 +148,8 @@ class Source(Section):
     """licence of the corpus, which `tmt prepare` logs before a download"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
+    pretrained: str | None = None
+    """description of a model that `tmt import` read: its training pairs are not available"""
     subset: str | None = None
     """configuration of a data set, such as en-de"""
     revision: str | None = None
@@ -152,7 +169,7 @@ class Source(Section):
     tgt_lang: Language | None = None
     """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
     tag: TagName | None = None
-    """symbol before each source sentence, such as 2de for German translations; no text can contain it"""
+    """symbol before each source sentence, such as 2de; or before source and target, such as en:de, or :de for one"""
 
     def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
         """Return the languages of both sides. The arguments are those of the configuration."""
@@ -179,8 +196,8 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Source:
-        found = [key for key in ("builtin", "src", "tgt", "table", "dataset") if getattr(self, key)]
-        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
+        found = [key for key in ("builtin", "src", "tgt", "table", "dataset", "pretrained") if getattr(self, key)]
+        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"], ["pretrained"]):
             raise section_error(
                 found[-1] if found else "",
                 "a source is exactly one of builtin, src with tgt, table, dataset; "
@@ -379,6 +396,10 @@ class DataConfig(Section):
         for key in ("train", "validation"):
             if getattr(self, key) == ():
                 raise section_error(key, "names no source: add one")
+        if len({":" in (source.tag or "") for source in self.train_sources}) > 1:
+            raise section_error(
+                "train", "some tags have a symbol before the target (en:de), others not: choose one form"
+            )
         names = [source.name for source in self.validation] if isinstance(self.validation, tuple) else []
         for number, name in enumerate(names):
             if name in names[:number]:
@@ -445,21 +466,31 @@ class DataConfig(Section):
     def languages_of(self, tag: str | None) -> tuple[str, str]:
         """Return the languages of the first training source with this tag, or of the first one if `tag` is None.
 
-        Raises `UserError` if no source has the tag, or a tag is needed.
+        The languages of a combination that no source has are those of its symbols. Raises `UserError` if no source has
+        the tag, or a tag is needed.
         """
         known = ", ".join(self.tags)
         if tag is None and self.needs_tag:
             raise UserError(f"the model needs a tag before each source sentence: pass one of {known}")
-        if tag is not None and tag not in self.tags:
+        if tag is not None and not is_known_tag(tag, self.tags):
             raise UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
-        sources = self.train_sources
-        source = next((source for source in sources if source.tag == tag), sources[0])
-        return source.languages(self.src_lang, self.tgt_lang)
+        src, tgt = (self._sources_with(tag, side)[0].languages(self.src_lang, self.tgt_lang)[side] for side in (0, 1))
+        return src, tgt
 
     def source_languages_of(self, tag: str | None) -> tuple[str, ...]:
         """Return the source languages of all training sources with this tag, or of all if no source has it."""
-        sources = [source for source in self.train_sources if source.tag == tag] or self.train_sources
+        sources = self._sources_with(tag, 0)
         return tuple(dict.fromkeys(source.languages(self.src_lang, self.tgt_lang)[0] for source in sources))
+
+    def _sources_with(self, tag: str | None, side: int) -> Sequence[Source]:
+        """Return the training sources with a tag, or else with its symbol on one side, or else all."""
+        sources = self.train_sources
+        symbol = split_tag(tag or "")[side]
+        return (
+            [source for source in sources if source.tag == tag]
+            or [source for source in sources if symbol and split_tag(source.tag or "")[side] == symbol]
+            or sources
+        )
 
     def iterate_held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of validation and test sets, each with its keys in the section."""

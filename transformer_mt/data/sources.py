@@ -213,6 +213,11 @@ def load_corpus(
     cannot be read are left out and logged; if it is None, the first one raises its error. Raises `UserError` with file
     and line if the source cannot be read.
     """
+    if source.pretrained:
+        raise UserError(
+            f"data.train: {source.pretrained} was imported without its training pairs; to fine-tune it, write a "
+            "configuration with your own pairs, train.init_from, and base: the config.yaml of the imported run"
+        )
     columns = source.find_columns(src_lang, tgt_lang)
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), [*columns, *numbers], states]

@@ -61,9 +61,11 @@ class MinLength(LogitsProcessor):
 
 
 class ForcedPrefix(LogitsProcessor):
-    """Makes translations start with given tokens, which keep the model's log-probabilities."""
+    """Makes translations start with given tokens, which keep the model's log-probabilities, except tags."""
 
-    def __init__(self, prefixes: list[list[int]], device: torch.device) -> None:
+    def __init__(self, prefixes: list[list[int]], device: torch.device, n_tags: int = 0) -> None:
+        """The first `n_tags` tokens of each prefix are tags, whose log-probability is 0."""
+        self.n_tags = n_tags
         length = max(map(len, prefixes))
         rows = [ids + [NOT_FORCED] * (length - len(ids)) for ids in prefixes]
         self.forced = torch.tensor(rows, dtype=torch.long, device=device)  # [B, P]
@@ -74,6 +76,8 @@ class ForcedPrefix(LogitsProcessor):
             return log_probs
         forced = self.forced[rows, position, None, None]  # [b, 1, 1]
         is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != forced  # [b, 1, V]
+        if position < self.n_tags:
+            log_probs = torch.zeros_like(log_probs)
         return log_probs.masked_fill_(is_other & (forced != NOT_FORCED), -torch.inf)
 
     def select(self, rows: Tensor) -> None:
@@ -161,12 +165,18 @@ class RepetitionPenalty(HistoryProcessor):
 
 
 def make_processors(
-    config: DecodingConfig, eos: int, *, has_constraint: bool, prefixes: list[list[int]], device: torch.device
+    config: DecodingConfig,
+    eos: int,
+    *,
+    has_constraint: bool,
+    prefixes: list[list[int]],
+    n_tags: int = 0,
+    device: torch.device,
 ) -> list[LogitsProcessor]:
-    """Return the processors that the options and the prefixes of a batch ask for."""
-    processors: list[LogitsProcessor] = [MinLength(config.min_length, eos)]
+    """Return the processors that the options and the prefixes of a batch, which start with `n_tags` tags, ask for."""
+    processors: list[LogitsProcessor] = [MinLength(config.min_length + n_tags, eos)]
     if any(prefixes):
-        processors.append(ForcedPrefix(prefixes, device))
+        processors.append(ForcedPrefix(prefixes, device, n_tags))
     if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
         processors.append(NoRepeatNgram(config.no_repeat_ngram))
     if config.repetition_penalty > 1:

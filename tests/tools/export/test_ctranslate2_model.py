@@ -108,7 +108,7 @@ def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTran
     assert not list(find_unsupported_model_keys(translator.model.config))
     outputs = {tuple(best.ids) for best, *_ in translator.engine.search(sources(), translator.config.for_validation())}
     assert len(outputs) > 3, "the model must distinguish sentences, or the comparison is void"
-    found = compare(translator, export(translator, tmp_path / "model"), sources())
+    found = compare(translator, export(translator, tmp_path / "model"), sources(), [])
     assert found.identical == found.sentences == len(sources())
     assert found.score_difference < 1e-4
     assert found.compute_type == "float32"
@@ -148,7 +148,7 @@ def test_the_parity_check_finds_different_weights(make_translator: MakeTranslato
     translator = make_translator()
     exported = export(translator, tmp_path / "model")
     translator.model.output.weight.data *= 1.3
-    found = compare(translator, exported, sources())
+    found = compare(translator, exported, sources(), [])
     assert not found.is_close
     assert found.score_difference > 0.01
     assert Parity(100, 99, 1e-3, "float32").is_close

@@ -337,7 +337,7 @@ def _run_starter_tests(translator: Translator) -> list[Mapping[str, str | None]]
     tests = load_behaviour_tests(STARTER)
     tag = translator.config.tag
     if translator.tokenizers.needs_tag and tag is None:
-        tag = translator.tokenizers.src.tags[0]
+        tag = translator.tokenizers.tags[0]
     translations = translator.translate([test.source for test in tests], tags=[tag] * len(tests))
     return [result._asdict() for result in check_translations(tests, translations)]
 
