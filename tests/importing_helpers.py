@@ -147,7 +147,7 @@ M2M_LANGUAGES = {"nllb": ("deu_Latn", "eng_Latn", "fra_Latn"), "m2m": ("de", "en
 
 
 def make_m2m100(folder: Path, kind: str, **options: Any) -> Any:
-    """Write a folder of `M2M100ForConditionalGeneration` with the tokenizer of NLLB or M2M-100, and return the model."""
+    """Write a folder of `M2M100ForConditionalGeneration`, with a tokenizer of `nllb` or `m2m`, and return the model."""
     folder.mkdir(parents=True)
     lines = [text for pair in load_pairs("train")[:2000] for text in pair]
     train_sentencepiece(folder / "sentencepiece.bpe.model", lines, 300, "bpe")
