@@ -14,7 +14,7 @@ import pytest
 from helpers import Tmt, assert_user_error, load_plain
 
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_translation import WindowTranslator
+from transformer_mt.flows.translation import WindowTranslator
 
 SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
 TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"

@@ -17,11 +17,11 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding import search as beam_search_module
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import (
     MIN_CHUNKED,
     BeamState,
     Hypothesis,
+    MinLength,
     beam_candidates,
     beam_search,
     chunked_topk,

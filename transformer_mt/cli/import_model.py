@@ -14,7 +14,7 @@ from transformer_mt.cli.table import print_text
 
 @dataclass(frozen=True, kw_only=True)
 class ImportModel(Command):
-    """Import a pretrained model of Transformers (MarianMTModel, such as OPUS-MT) as a run folder.
+    """Import a pretrained model of Transformers as a run folder: OPUS-MT, M2M-100 or NLLB.
 
     The model computes the same as in its toolkit, and other commands read the folder like a run: tmt translate,
     evaluate, explain, serve and export, and train.init_from to fine-tune it. Nothing in the files is executed, and a
@@ -27,8 +27,10 @@ class ImportModel(Command):
         "a folder with the files of the model, or its name on the Hugging Face hub", metavar="SOURCE"
     )
     output: Path = option("a new folder", metavar="RUN", is_required=True)
-    src_lang: str | None = option("source language, if the files do not name it", metavar="CODE")
-    tgt_lang: str | None = option("target language, if the files do not name it", metavar="CODE")
+    src_lang: str | None = option(
+        "source language, if the files do not name it; or the default of many", metavar="CODE"
+    )
+    tgt_lang: str | None = option("target language, likewise", metavar="CODE")
 
     def execute(self) -> None:
         """Run `tmt import`."""

@@ -27,7 +27,7 @@ from transformer_mt.data.text_files import Errors, read_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.flows import line_io
 from transformer_mt.flows.line_io import Format, Line, OutputKind, check_output, is_complete
-from transformer_mt.flows.line_translation import LineTask, translate_document, translate_lines
+from transformer_mt.flows.translation import LineTask, translate_document, translate_lines
 from transformer_mt.system.log import log, log_rank0
 
 if TYPE_CHECKING:

@@ -34,15 +34,16 @@ from transformer_mt.decoding.interface import (
     WordAlignment,
     batch_by_length,
 )
-from transformer_mt.decoding.logits_processors import StopCancelled, make_processors
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
     ConstraintProcessor,
     DecoderCache,
     Sampler,
+    StopCancelled,
     beam_candidates,
     beam_search,
+    make_processors,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel

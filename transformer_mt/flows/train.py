@@ -447,12 +447,16 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
 def score_test_sets(
     run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
+    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric.
+
+    Like the validations, the test uses PyTorch, unless `decoding.engine` names another engine.
+    """
     if not test_sets:
         return {}
     batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
     options = LoadOptions(str(step), config.device, machine.threads)
-    translator = load_translator(run.path, options, batch_tokens=batch_tokens, n_best=1)
+    engine = "torch" if config.decoding.engine == "auto" else config.decoding.engine
+    translator = load_translator(run.path, options, batch_tokens=batch_tokens, n_best=1, engine=engine)
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():
         test_set = make_evaluation_set(config, name, corpus)

@@ -18,7 +18,13 @@ from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Rows, is_language
-from transformer_mt.tools.importing.source_files import ModelSettings, WeightSource, open_weights, read_json
+from transformer_mt.tools.importing.source_files import (
+    ModelSettings,
+    WeightSource,
+    open_weights,
+    read_ids,
+    read_optional_json,
+)
 from transformer_mt.tools.importing.transformers_layers import STACKS, make_model_config, read_decoding, read_layers
 
 EOS, PAD, UNK = "</s>", "<pad>", "<unk>"
@@ -36,10 +42,12 @@ class Vocabulary(NamedTuple):
 
     tokenizer: Tokenizer
     rows: Rows
+    tags: Sequence[str]
 
 
-def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: str) -> ImportedModel:
+def read_marian(folder: Path, settings: ModelSettings, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
     """Read a folder of Transformers. Raises `UserError` if a file is missing, damaged or not supported."""
+    src_lang, tgt_lang = _find_languages(folder, src_lang, tgt_lang)
     for key, value in UNSUPPORTED.items():
         settings.choose(key, {value: value}, default=value)
     is_shared = settings.choose("share_encoder_decoder_embeddings", {True: True, False: False}, True)
@@ -57,9 +65,9 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: 
     else:
         src = _make_vocabulary(names[0], protos[0], protos[:1], 0, has_tags=True)
         tgt = _make_vocabulary(names[1], protos[1], protos[1:], start, has_tags=False)
-    tags = src.tokenizer.tags
-    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, False, len(tags) > 1, tags, is_shared)
-    directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in tags]
+    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, shares_ids=is_shared)
+    tokenizers = tokenizers.with_tags(src.tags, is_needed=len(src.tags) > 1)
+    directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in src.tags]
     if not tokenizers.needs_tag:
         directions.insert(0, Direction(src_lang, tgt_lang))
     source = open_weights(folder)
@@ -81,14 +89,22 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: 
     )
 
 
+def _find_languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
+    """Return the languages: the given ones, or those of `tokenizer_config.json`."""
+    recorded = read_optional_json(folder / "tokenizer_config.json")
+    src, tgt = src_lang or recorded.get("source_lang"), tgt_lang or recorded.get("target_lang")
+    for option, code in {"--src-lang": src, "--tgt-lang": tgt}.items():
+        if not is_language(str(code)):
+            raise UserError(f"{folder}: does not name its languages ({code}); pass {option}, such as en")
+    return str(src), str(tgt)
+
+
 # --- vocabulary -------------------------------------------------------------------------------------------------------
 
 
 def read_vocabulary(path: Path, size: int) -> list[str]:
     """Return the entries in the order of their ids. Raises `UserError` for holes, or another number of entries."""
-    ids = read_json(path)
-    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise UserError(f"{path}: the ids of its {len(ids):,} entries are not 0 to {len(ids) - 1:,}; download it again")
+    ids = read_ids(path)
     if len(ids) != size:
         raise UserError(f"{path}: has {len(ids):,} entries, but the model of config.json has {size:,}")
     for name in (EOS, PAD, UNK):
@@ -126,7 +142,7 @@ def _make_vocabulary(
         [ids[PAD], start, ids[EOS]],
         [ids[name] for name in tag_names],
     )
-    return Vocabulary(Tokenizer(backend, [*tag_names.values()]), rows)
+    return Vocabulary(Tokenizer(backend), rows, [*tag_names.values()])
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
