@@ -35,8 +35,7 @@ from transformer_mt.data.batch_plan import BucketedBatches
 from transformer_mt.data.batches import Batch
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import make_inference_model, prepare_for_inference
-from transformer_mt.decoding.logits_processors import MinLength
-from transformer_mt.decoding.search import BeamState, DecoderCache, Hypothesis, beam_candidates, beam_search
+from transformer_mt.decoding.search import BeamState, DecoderCache, Hypothesis, MinLength, beam_candidates, beam_search
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.model.cuda_graphs import Capture, CudaCapture

@@ -9,9 +9,9 @@ from transformer_mt.cli.main import GROUPS, HIDDEN, load_command
 from transformer_mt.config.section import Section, key_docstrings
 from transformer_mt.config.yaml_files import render_value, render_yaml
 from transformer_mt.data.data_config import MixtureStage, Source, TrainSource
-from transformer_mt.evaluation.behaviour_tests import BehaviourTest
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
+from transformer_mt.tools.analysis.behaviour_tests import BehaviourTest
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 ROOT = Path(__file__).resolve().parents[1]

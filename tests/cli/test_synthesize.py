@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 
-from transformer_mt.flows import line_output
+from transformer_mt.flows import line_io
 from transformer_mt.tools.synthesis import synthetic_data
 from transformer_mt.tools.synthesis.synthetic_data import Candidate, CandidateMaker
 
@@ -30,7 +30,7 @@ def mono(tiny: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_output, "WINDOW_LINES", 10)
+    monkeypatch.setattr(line_io, "WINDOW_LINES", 10)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 from helpers import Tmt, assert_user_error, load_plain
 
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_translation import WindowTranslator
+from transformer_mt.flows.translation import WindowTranslator
 
 SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
 TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"
@@ -67,7 +67,7 @@ def test_all_inputs_outputs_and_windows_give_the_same_scores(
     expected = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--precision", "fp32").stdout
     assert expected.count("\n") == 6
     Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
-    monkeypatch.setattr("transformer_mt.flows.line_output.WINDOW_LINES", 2)
+    monkeypatch.setattr("transformer_mt.flows.line_io.WINDOW_LINES", 2)
     command = (
         "translate",
         tiny_run,
@@ -107,7 +107,7 @@ def test_a_pipe_with_too_many_lines_is_reported_at_its_end(files: Path, tiny_run
 def test_an_interrupted_command_resumes_and_refuses_changes(
     files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.flows.line_output.WINDOW_LINES", 2)
+    monkeypatch.setattr("transformer_mt.flows.line_io.WINDOW_LINES", 2)
     command = ("translate", tiny_run, "--input", "f", "--score-targets", "g", "--output", "h")
     assert tmt(*command).returncode == 0
     expected = Path("h").read_text(encoding="utf-8")

@@ -49,6 +49,7 @@ VARIANTS = {
         "model.qk_norm=true",
     ],
     "learned positions": ["model.positions=learned"],
+    "output bias": ["model.output_bias=true"],
     "untied": ["model.tie_embeddings=none"],
     "sublayer norm": ["model.embedding_norm=true", "model.norm_position=sublayer"],
     "narrow heads": ["model.n_heads=16"],  # which no kernel can pack

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data.languages import check_language, primary_language
+from transformer_mt.data.data_config import check_language, primary_language
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 

@@ -18,7 +18,7 @@ from transformer_mt.data.batches import Batch, BatchReader, BatchStream
 from transformer_mt.data.corpus import Shard
 from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 
@@ -159,6 +159,43 @@ def test_a_tag_precedes_each_source_and_counts_as_a_token(
         assert batch.src.numel() <= 2 * 40 or len(batch.rows) == 1
 
 
+@pytest.mark.parametrize("is_joint", [True, False])
+def test_a_symbol_precedes_each_target_and_is_a_label(
+    corpus: EncodedCorpus, small_tokenizers: TokenizerPair, is_joint: bool
+) -> None:
+    tgt = small_tokenizers.tgt if is_joint else Tokenizer(small_tokenizers.tgt.backend)
+    pair = TokenizerPair(small_tokenizers.src, tgt).with_tags(["en:de", ":fr", "de:en"], is_needed=True)
+    assert pair.to_dict() == TokenizerPair.from_dict(pair.to_dict()).to_dict()
+    assert (pair.src.tags, pair.tgt.tags) == (
+        (("en", "de", "fr"),) * 2 if is_joint else (("en", "de"), ("de", "fr", "en"))
+    )
+    stream, tgt = make_stream(corpus, pair, [":fr", "en:de", "de:en"]), pair.tgt
+    for batch in stream.shortest_first():
+        src_tag, tgt_tag = [(None, "fr"), ("en", "de"), ("de", "en")][batch.source_index]
+        for i, (src_ids, tgt_ids) in enumerate(zip(*stream.reader.read(batch.rows)[:2], strict=True)):
+            first = [] if src_tag is None else [pair.src.tag_id(src_tag)]
+            target = [tgt.tag_id(tgt_tag), *tgt_ids]
+            expected = {"src": [*first, *src_ids, pair.src.eos_id], "tgt_in": [tgt.bos_id, *target]}
+            for name, ids in {**expected, "labels": [*target, tgt.eos_id]}.items():
+                found = getattr(batch, name)[i].tolist()
+                assert found[: len(ids)] == ids and {*found[len(ids) :]} <= {tgt.pad_id}
+        assert batch.n_tgt == int((batch.labels != tgt.pad_id).sum())
+        assert batch.n_src == int((batch.src != pair.src.pad_id).sum())
+        assert batch.labels.numel() <= 40 or len(batch.rows) == 1
+
+
+def test_a_combination_of_symbols_has_their_languages() -> None:
+    sources = [
+        source("a", tag="x:y", src_lang="en", tgt_lang="de"),
+        source("b", tag="z:x", src_lang="fr", tgt_lang="en"),
+    ]
+    data = DataConfig(src_lang="en", tgt_lang="de", train=tuple(sources))
+    assert data.languages_of("x:y") == ("en", "de") and data.languages_of("z:x") == ("fr", "en")
+    assert data.languages_of("z:y") == ("fr", "de") and data.source_languages_of("z:y") == ("fr",)
+    with pytest.raises(UserError, match="unknown tag y:x; the model knows: x:y, z:x"):
+        data.languages_of("y:x")
+
+
 def test_no_text_encodes_to_a_tag(small_tokenizers: TokenizerPair) -> None:
     tagged = small_tokenizers.with_tags(["2de"], is_needed=True)
     (ids,) = tagged.src.encode(["<2de> 2de ⟨2de⟩"])
@@ -186,6 +223,9 @@ TWO = "[{name: a, src: s, tgt: t}, {name: b, src: s, tgt: t}]"
         (f"train: {TWO}\n  stages: [{{until: 100%, weights: {{a: 1}}}}]", 'data.stages.0.until: "100%" is neither'),
         (f"train: {TWO}\n  stages: [{{until: 90, weights: {{a: 1}}}}, {{weights: {{b: 1}}}}]", "data.stages.1: nev"),
         ("train: {src: s, tgt: t, tag: <2de>}", 'data.train.tag: "<2de>" is not a tag'),
+        ("train: {src: s, tgt: t, tag: 'a:'}", 'data.train.tag: "a:" is not a tag'),
+        ("train: [{name: a, src: s, tgt: t, tag: 'a:b'}, {name: b, src: s, tgt: t, tag: b}]", "data.train: some tags"),
+        ("train: {src: s, tgt: t, tag: 'a:b'}\ndecoding: {tag: 'b:a'}", "decoding.tag: no training source has the tag"),
         ("train: {src: s, tgt: t, tag: 2de}\ndecoding: {tag: 2fr}", "decoding.tag: no training source has the tag 2fr"),
     ],
 )  # fmt: skip

@@ -17,11 +17,11 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding import search as beam_search_module
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine
-from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import (
     MIN_CHUNKED,
     BeamState,
     Hypothesis,
+    MinLength,
     beam_candidates,
     beam_search,
     chunked_topk,
@@ -224,6 +224,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "none": {"positions": "none"},
     "grouped": {"n_kv_heads": 2},
     "one head of keys": {"n_kv_heads": 1, "positions": "rotary"},
+    "output bias": {"output_bias": True, "norm_position": "post"},
     "qk_norm": {"qk_norm": True, "norm": "rmsnorm"},
     "apart": {"tie_embeddings": "none", "vocab": (31, 23), "activation": "swiglu"},
 }

@@ -10,17 +10,15 @@ import pytest
 import torch
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.logits_processors import (
+from transformer_mt.decoding.search import (
+    BeamState,
     ForcedPrefix,
+    Hypothesis,
+    LogitsProcessor,
     MinLength,
     NoRepeatNgram,
     RepetitionPenalty,
     StopCancelled,
-)
-from transformer_mt.decoding.search import (
-    BeamState,
-    Hypothesis,
-    LogitsProcessor,
     beam_candidates,
     beam_search,
 )

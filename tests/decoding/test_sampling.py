@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
     Hypothesis,
+    MinLength,
     Sampler,
     beam_search,
 )

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from transformer_mt.decoding.segments import PlainText, Translation
-from transformer_mt.flows.line_output import Format, OutputKind
+from transformer_mt.decoding.text_stages import PlainText, Translation
+from transformer_mt.flows.line_io import Format, OutputKind
 
 ONE = Translation(
     PlainText("ein\tHund"), -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_input import (
+from transformer_mt.flows.line_io import (
     Line,
     add_prefixes,
     check_same_length,

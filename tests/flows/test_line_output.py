@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_input import Line, group_windows
-from transformer_mt.flows.line_output import Settings, check_output, open_output
+from transformer_mt.flows.line_io import Line, Settings, check_output, group_windows, open_output
 
 SETTINGS = {"run": "tiny", "checkpoint": "best"}
 LINES = [Line(f"line {n}", "prefix" if n == 7 else "") for n in range(23)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,49 @@ def test_validation_pairs_are_split_off_all_sources(folder: Path, tmp_path: Path
     data = prepare_data(run, config)
     held_out = data.validation.source_bounds()
     assert held_out[-1] == 12 and (data.train.source_bounds() + held_out == [0, 64, 128]).all()
+
+
+def test_a_many_to_many_model_has_a_symbol_on_each_side(folder: Path, tmt: Tmt) -> None:
+    """Its commands work with each combination of symbols, which both engines and the exported script agree on."""
+    pairs = {"en:de": ("en", "de"), "en:fr": ("en", "fr"), "de:en": ("de", "en")}
+    sources = [
+        {"name": f"{src}-{tgt}", "src": f"t.{src}", "tgt": f"t.{tgt}", "src_lang": src, "tgt_lang": tgt, "tag": tag}
+        for tag, (src, tgt) in pairs.items()
+    ]
+    test = {source["name"]: drop_name(source) for source in sources}
+    path = write_config(folder, train=sources, validation=sources, test=test)
+    assert_succeeded(tmt("train", path, "model.tie_embeddings=all", "train.max_steps=400"))
+    for tag, text, expected in (
+        ("en:de", "blue green red", "blau grün rot"),
+        ("en:fr", "blue green red", "bleu vert rouge"),
+        ("de:en", "blau grün rot", "blue green red"),
+    ):
+        for engine in ("torch", "ctranslate2"):
+            done = tmt("translate", "runs/mt", "--tag", tag, "--engine", engine, stdin=f"{text}\n".encode())
+            assert done.stdout == f"{expected}\n", done.stderr
+    assert_succeeded(tmt("translate", "runs/mt", "--tag", "de:fr", stdin=b"blau\n"))  # zero-shot
+    assert_user_error(
+        tmt("translate", "runs/mt", "--tag", "en", stdin=b"x\n"), "unknown tag en; the model knows: en:de"
+    )
+    assert_user_error(tmt("translate", "runs/mt", stdin=b"x\n"), "the model needs a tag", "en:de, en:fr, de:en")
+    found = json.loads(tmt("evaluate", "runs/mt", "--json").stdout)["test_sets"]
+    assert min(found[name]["metrics"]["chrf"]["value"] for name in test) > 90
+    (folder / "prefix").write_text("rouge\n", encoding="utf-8")
+    done = tmt("translate", "runs/mt", "--tag", "en:fr", "--prefix", "prefix", stdin=b"blue green red\n")
+    assert done.stdout.startswith("rouge")
+    (folder / "good").write_text("bleu vert rouge\n", encoding="utf-8")
+    (folder / "in").write_text("blue green red\n", encoding="utf-8")
+    command = ("translate", "runs/mt", "--tag", "en:fr", "--input", "in", "--score-targets", "good", "--format", "json")
+    (scored,) = map(json.loads, assert_succeeded(tmt(*command)).splitlines())
+    assert next(iter(scored["translations"]))["score"] > -2, scored
+    assert_succeeded(tmt("explain", "runs/mt", "blue green red", "--tag", "en:de", "--reference", "blau grün weiß"))
+    assert_succeeded(tmt("export", "runs/mt", "--to", "ctranslate2", "--output", "out"))
+    done = tmt("translate", "out", "--tag", "en:fr", "--engine", "ctranslate2", stdin=b"blue green red\n")
+    assert done.stdout == "bleu vert rouge\n"
+    script = [sys.executable, "out/translate.py"]
+    assert subprocess.run(script, input=b"blue\n", capture_output=True).returncode == 2
+    done = subprocess.run([*script, "en:de"], input=b"blue green red\n", capture_output=True, check=True)
+    assert done.stdout.decode() == "blau grün rot\n"
 
 
 def test_stage_ends_stay_fixed_when_max_steps_changes(folder: Path, tmt: Tmt) -> None:

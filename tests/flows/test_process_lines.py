@@ -21,8 +21,8 @@ import pytest
 SCRIPT = """
 import resource, sys, time
 from pathlib import Path
-from transformer_mt.flows.line_input import add_prefixes, read_input
-from transformer_mt.flows.line_output import process_lines
+from transformer_mt.flows.line_io import add_prefixes, read_input
+from transformer_mt.flows.line_io import process_lines
 
 folder, seconds, source, target = Path(sys.argv[1]), float(sys.argv[2]), *map(Path, sys.argv[3:])
 

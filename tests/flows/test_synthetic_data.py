@@ -12,7 +12,7 @@ import yaml
 from sacrebleu import sentence_chrf
 
 from transformer_mt.data.data_config import DataConfig
-from transformer_mt.decoding.segments import PlainText, Translation
+from transformer_mt.decoding.text_stages import PlainText, Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder

@@ -47,6 +47,7 @@ VARIANTS: dict[str, list[Any]] = {
     "feed_forward_bias": [True, False],
     "init": ["xavier", "depth_scaled", "normal"],
     "layer_drop": [0.0, 0.3],
+    "output_bias": [False, True],
     "dropout": [{}, {"word": 0.2, "attention": 0.1, "activation": 0.1}],
     "encoder": [
         {"n_layers": 2},

@@ -91,6 +91,21 @@ def test_loss_and_gradient_equal_torch(pad: int, kind: Kind, smoothing: float) -
     torch.testing.assert_close(gradients(ours.total, problem), gradients(theirs.total, problem), rtol=1e-4, atol=1e-5)
 
 
+@LOSSES
+def test_output_bias_is_added_to_the_logits_of_both_passes(kind: Kind) -> None:
+    """A bias is a column of the weight for states that end with 1."""
+    problem, bias = make_problem(13), torch.randn(V, requires_grad=True)
+    ones = torch.ones(2 * B, T, 1)
+    longer = Problem(
+        torch.cat([problem.states, ones], -1), torch.cat([problem.weight, bias[:, None]], -1), problem.labels
+    )
+    config = LossConfig(consistency=kind, label_smoothing=0.1)
+    ours = loss(*problem, 13, config, int((problem.labels != 13).sum()), bias)["loss"]
+    inputs = (problem.states, problem.weight, bias)
+    found, wanted = (torch.autograd.grad(value, inputs) for value in (ours, oracle(longer, 13, kind).total))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @PADS
 @LOSSES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

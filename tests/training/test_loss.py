@@ -39,9 +39,9 @@ def make_problem(pad: int) -> Problem:
     return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), labels)
 
 
-def oracle(problem: Problem, pad: int, smoothing: float) -> Tensor:
+def oracle(problem: Problem, pad: int, smoothing: float, bias: Tensor | None = None) -> Tensor:
     """Compute `F.cross_entropy` in double precision, on logits without the column of the pad symbol."""
-    logits = problem.states.double() @ problem.weight.double().T
+    logits = F.linear(problem.states.double(), problem.weight.double(), None if bias is None else bias.double())
     real = problem.labels != pad
     logits = torch.cat([logits[..., :pad], logits[..., pad + 1 :]], dim=-1)[real]
     labels = problem.labels[real]
@@ -171,6 +171,26 @@ def test_batch_of_padding_has_loss_0(cross_entropy: CrossEntropy) -> None:
     loss, nll = cross_entropy(problem, 5, 0.1)
     assert loss == 0 and nll == 0
     assert all(torch.all(gradient == 0) for gradient in gradients(loss, problem))
+
+
+@PADS
+@SMOOTHINGS
+@pytest.mark.parametrize("is_counted", [True, False], ids=["labels counted", "with padding"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_output_bias_is_added_to_the_logits(pad: int, smoothing: float, is_counted: bool, dtype: torch.dtype) -> None:
+    problem, bias = make_problem(pad), torch.randn(V, requires_grad=True)
+    n_labels = int((problem.labels != pad).sum()) if is_counted else None
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        losses = loss(*problem, pad, LossConfig(label_smoothing=smoothing), n_labels, bias)
+    expected = oracle(problem, pad, smoothing, bias)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    assert losses["loss"].item() == pytest.approx(expected.item(), rel=tolerance)
+    assert losses["nll"].item() == pytest.approx(oracle(problem, pad, 0.0, bias).item(), rel=tolerance)
+    inputs = (problem.states, problem.weight, bias)
+    found, wanted = (torch.autograd.grad(value, inputs) for value in (losses["loss"], expected))
+    assert found[2][pad] == 0 and wanted[2].abs().max() > 0.1
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
 def test_perfect_logits_have_loss_0() -> None:

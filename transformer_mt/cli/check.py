@@ -13,7 +13,7 @@ from transformer_mt.cli.command import Command, option, positional
 from transformer_mt.cli.options import json_flag, number, overrides_argument
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_output import check_output
+from transformer_mt.flows.line_io import check_output
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import LAYOUT, Severity, make_visible
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from transformer_mt.cli.command import Command, flag, group, option
 from transformer_mt.cli.options import ConfigOptions
 from transformer_mt.cli.table import print_text
-from transformer_mt.flows.line_input import decode_argument
+from transformer_mt.flows.line_io import decode_argument
 
 
 @dataclass(frozen=True, kw_only=True)

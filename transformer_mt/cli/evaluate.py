@@ -24,12 +24,12 @@ from transformer_mt.cli.options import (
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_output import check_output
+from transformer_mt.flows.line_io import check_output
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.evaluation.behaviour_tests import BehaviourResult
     from transformer_mt.flows.scoring import Comparison, Evaluation, FileScoring
+    from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
 
 N_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine"}
@@ -172,8 +172,8 @@ def _check_arguments(args: Evaluate) -> None:
 
 def _evaluate(args: Evaluate) -> None:
     """Score a run or a file, and run the behaviour tests."""
-    from transformer_mt.evaluation.behaviour_tests import check_translations, load_behaviour_tests
     from transformer_mt.flows.scoring import RunEvaluation, evaluate_file
+    from transformer_mt.tools.analysis.behaviour_tests import check_translations, load_behaviour_tests
 
     tests = load_behaviour_tests(args.expect) if args.expect else ()
     (path,) = args.systems

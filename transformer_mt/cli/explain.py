@@ -20,8 +20,7 @@ from transformer_mt.cli.options import (
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_input import decode_argument
-from transformer_mt.flows.line_output import check_output
+from transformer_mt.flows.line_io import check_output, decode_argument
 from transformer_mt.system.files import atomic_file, write_text
 from transformer_mt.system.log import log
 

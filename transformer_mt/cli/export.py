@@ -9,10 +9,10 @@ from shlex import quote
 from typing import ClassVar, Literal
 
 from transformer_mt.cli.command import Command, option
-from transformer_mt.cli.options import number, run_argument
+from transformer_mt.cli.options import check_is_new, number, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
-from transformer_mt.flows import line_input
+from transformer_mt.flows import line_io
 from transformer_mt.system import files
 
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
@@ -58,11 +58,11 @@ class Export(Command):
             raise UserError("export: --average takes the newest checkpoints, or the best: pass --checkpoint best")
         if self.to == "ctranslate2" and find_spec("ctranslate2") is None:
             raise UserError("export: --to ctranslate2: CTranslate2 is missing; run pip install ctranslate2")
-        line_input.check_files(self.src)
+        line_io.check_files(self.src)
         from transformer_mt.runs.folder import RunFolder
 
         source = RunFolder.open(self.run)
-        _check_is_new(self.output)
+        check_is_new(self.output)
         from transformer_mt.flows import export
 
         info = source.find_checkpoint(self.checkpoint or "best")
@@ -90,11 +90,3 @@ class Export(Command):
 
     def _measure(self) -> str:
         return files.format_bytes(files.measure_folder(self.output))
-
-
-def _check_is_new(output: Path) -> None:
-    """Raise `UserError` if a file or folder with this name exists."""
-    if output.exists() or output.is_symlink():
-        raise UserError(f"{output}: exists already; pass a new folder as --output")
-    if not (existing := files.find_existing_parent(output)).is_dir():
-        raise UserError(f"{output}: {existing} is a file; pass a new folder as --output")

@@ -32,6 +32,7 @@ GROUPS = {
         "plan": "predict the time, memory and disk of a training",
     },
     "train": {
+        "import": "import a pretrained model of another toolkit, to use or fine-tune it",
         "train": "train a model, or resume an interrupted training",
         "runs": "list the runs below a folder, with status, best score and size",
         "board": "show the curves of trainings in TensorBoard",
@@ -56,6 +57,8 @@ HIDDEN = {
     "completion": "print the shell code for tab completion",
 }
 COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
+MODULES = {"import": "import_model"}
+"""Modules of commands whose name cannot be that of a module."""
 TRAINING_COMMANDS = {"train", "plan", "correct"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
@@ -144,7 +147,9 @@ def parse(arguments: Sequence[str]) -> Command:
 
 def load_command(name: str) -> type[Command]:
     """Import the class of a command. Its module has the name of the command."""
-    return getattr(import_module(f"transformer_mt.cli.{name}"), name.capitalize())
+    module = MODULES.get(name, name)
+    class_name = "".join(word.capitalize() for word in module.split("_"))
+    return getattr(import_module(f"transformer_mt.cli.{module}"), class_name)
 
 
 def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:

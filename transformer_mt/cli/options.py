@@ -18,6 +18,7 @@ from transformer_mt.choices import EngineName, Precision, SplitWhen
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import find_existing_parent
 
 if TYPE_CHECKING:
     from transformer_mt.flows.configuration import Config
@@ -42,7 +43,7 @@ def json_flag() -> bool:
 
 def tag_option() -> str | None:
     """Declare the option that selects the tag."""
-    return option("tag before each source sentence, for a model that was trained with tags, such as 2de", metavar="TAG")
+    return option("tag of the direction, for a model that was trained with tags, such as 2de or en:de", metavar="TAG")
 
 
 def engine_option() -> EngineName | None:
@@ -69,6 +70,14 @@ def errors_option() -> Errors:
     return option(help, default="strict")
 
 
+def check_is_new(output: Path) -> None:
+    """Raise `UserError` if a file or folder with the name of `--output` exists."""
+    if output.exists() or output.is_symlink():
+        raise UserError(f"{output}: exists already; pass a new folder as --output")
+    if not (existing := find_existing_parent(output)).is_dir():
+        raise UserError(f"{output}: {existing} is a file; pass a new folder as --output")
+
+
 def number(low: float, high: float = math.inf, kind: type[int] | type[float] = int) -> Parse:
     """Return a function that parses a number from `low` to `high`."""
 
@@ -87,7 +96,7 @@ def number(low: float, high: float = math.inf, kind: type[int] | type[float] = i
 
 def language(text: str) -> str:
     """Parse a language code."""
-    from transformer_mt.data.languages import check_language
+    from transformer_mt.data.data_config import check_language
 
     try:
         return check_language(text)

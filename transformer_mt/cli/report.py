@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer_mt.cli.command import Command, group, option, positional
 from transformer_mt.cli.options import LoadingOptions, tag_option
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_input import check_files
-from transformer_mt.flows.line_output import check_output
+from transformer_mt.flows.line_io import check_files, check_output
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:

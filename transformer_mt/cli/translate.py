@@ -25,10 +25,9 @@ from transformer_mt.cli.options import (
 )
 from transformer_mt.data.text_files import Errors, read_pairs
 from transformer_mt.errors import UserError
-from transformer_mt.flows import line_input
-from transformer_mt.flows.line_input import Line
-from transformer_mt.flows.line_output import Format, OutputKind, check_output, is_complete
-from transformer_mt.flows.line_translation import LineTask, translate_document, translate_lines
+from transformer_mt.flows import line_io
+from transformer_mt.flows.line_io import Format, Line, OutputKind, check_output, is_complete
+from transformer_mt.flows.translation import LineTask, translate_document, translate_lines
 from transformer_mt.system.log import log, log_rank0
 
 if TYPE_CHECKING:
@@ -225,8 +224,8 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
         pairs = read_pairs(options.input, options.score_targets, options.errors)
         lines = (Line(pair.src, pair.tgt) for pair in pairs)
     else:
-        texts = line_input.read_input(args.texts, options.input, is_at_prompt, options.errors)
-        lines = line_input.add_prefixes(texts, options.prefix, options.errors)
+        texts = line_io.read_input(args.texts, options.input, is_at_prompt, options.errors)
+        lines = line_io.add_prefixes(texts, options.prefix, options.errors)
     if args.texts:
         lines = iter([*lines])  # check their number before the model is loaded
     translator = args.load(fault_report, few_texts=is_interactive)
@@ -256,7 +255,7 @@ def _check_arguments(args: Translate) -> None:
             log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
     glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
     files = (args.lines.input, args.lines.prefix, args.lines.score_targets, glossary, args.terminology.memory)
-    line_input.check_files(*files)
+    line_io.check_files(*files)
     check_output(args.lines.output, *files)
     if args.lines.resume and not (args.lines.input and args.lines.output):
         raise UserError("translate: --resume needs --input and --output; other input cannot be read again")
@@ -270,7 +269,7 @@ def _check_arguments(args: Translate) -> None:
             raise UserError(f"translate: --score-targets does not translate; leave out {', '.join(given)}")
         if not args.lines.input:
             raise UserError("translate: --score-targets needs the source sentences: pass them as --input F")
-    line_input.check_same_length(args.lines.input, args.lines.prefix or args.lines.score_targets, args.lines.errors)
+    line_io.check_same_length(args.lines.input, args.lines.prefix or args.lines.score_targets, args.lines.errors)
 
 
 # --- documents -------------------------------------------------------------------------------------------------------

@@ -51,7 +51,10 @@ class BatchConfig(Section):
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of right-padded token ids. The decoder reads BOS + target and predicts target + EOS."""
+    """A batch of right-padded token ids. The decoder reads BOS + target and predicts target + EOS.
+
+    A tag is the first token of source, target, or both.
+    """
 
     src: torch.Tensor  # [B, S] source + EOS, or BOS + source + EOS if the tokenizers set `source_bos`
     tgt_in: torch.Tensor  # [B, T] BOS + target
@@ -99,25 +102,24 @@ class Batch:
         ]
 
 
-def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> Batch:
-    """Add control symbols, and the tag of the sources if there is one, to sentence pairs. Right-pad them to a batch."""
+def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag: str | None = None) -> Batch:
+    """Add control symbols, and the symbols of a tag if there is one, to sentence pairs. Right-pad them to a batch."""
     tokenizer = tokenizers.tgt
-    n_controls = 1 + tokenizers.source_bos + (tag_id is not None)
+    src_tag, tgt_tag = tokenizers.tag_ids(tag)
     return Batch(
-        src=collate_sources(src, tokenizers, tag_id),
-        tgt_in=_pad(tgt, tokenizer.pad_id, first=[tokenizer.bos_id]),
-        labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
-        n_src=sum(map(len, src)) + len(src) * n_controls,
-        n_tgt=sum(map(len, tgt)) + len(tgt),
+        src=collate_sources(src, tokenizers, src_tag),
+        tgt_in=_pad(tgt, tokenizer.pad_id, first=[tokenizer.bos_id, *tgt_tag]),
+        labels=_pad(tgt, tokenizer.pad_id, first=tgt_tag, last=tokenizer.eos_id),
+        n_src=sum(map(len, src)) + len(src) * (1 + tokenizers.source_bos + len(src_tag)),
+        n_tgt=sum(map(len, tgt)) + len(tgt) * (1 + len(tgt_tag)),
     )
 
 
-def collate_sources(sentences: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> torch.Tensor:
+def collate_sources(sentences: Sentences, tokenizers: TokenizerPair, tag_ids: Sequence[int] = ()) -> torch.Tensor:
     """Return the encoder's input [B, S]: right-padded source + EOS, after BOS if the tokenizers set it, and the tag."""
     tokenizer = tokenizers.src
     first = [tokenizer.bos_id] if tokenizers.source_bos else []
-    first += [] if tag_id is None else [tag_id]
-    return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
+    return _pad(sentences, tokenizer.pad_id, first=[*first, *tag_ids], last=tokenizer.eos_id)
 
 
 def _pad(sentences: Sentences, pad_id: int, first: Sequence[int] = (), last: int | None = None) -> torch.Tensor:
@@ -151,9 +153,8 @@ class BatchReader:
 
     def __init__(self, corpus: EncodedCorpus, tokenizers: TokenizerPair, tags: Sequence[str | None] = (None,)) -> None:
         """Read pairs of a corpus. `tags` has the tag of each source."""
-        self.corpus, self.tokenizers = corpus, tokenizers
+        self.corpus, self.tokenizers, self.tags = corpus, tokenizers, tags
         self.bounds: list[int] = corpus.source_bounds().tolist()  # first row of each source, and the end of the last
-        self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
 
     def read_lengths(self, start: int, end: int, growth: Sequence[float] = (1.0, 1.0)) -> tuple[Lengths, Lengths]:
         """Return the lengths of some rows, times the growth of each side, with control symbols."""
@@ -161,7 +162,7 @@ class BatchReader:
             np.ceil(side.lengths_of(start, end) * factor).astype(np.int32)
             for side, factor in zip(self.corpus.sides, growth, strict=True)
         )
-        return src + self.tokenizers.n_source_controls, tgt + 1
+        return src + self.tokenizers.n_source_controls, tgt + 1 + self.tokenizers.n_target_tags
 
     def read(self, rows: Rows) -> EncodedPairs:
         """Read the ids of some rows."""
@@ -171,7 +172,7 @@ class BatchReader:
     def collate(self, pairs: EncodedPairs) -> Batch:
         """Build a batch of some pairs of one source."""
         source = bisect_right(self.bounds, int(pairs.rows[0])) - 1
-        batch = collate_pairs(pairs.src, pairs.tgt, self.tokenizers, self._tag_ids[source])
+        batch = collate_pairs(pairs.src, pairs.tgt, self.tokenizers, self.tags[source])
         return replace(batch, rows=pairs.rows, source_index=source)
 
 
@@ -286,7 +287,8 @@ class BatchModifier:
         bounds = [0]
         longest_src = longest_tgt = 0
         for i, (src, tgt) in enumerate(zip(pairs.src, pairs.tgt, strict=True)):
-            n_src, n_tgt = len(src) + self.tokenizers.n_source_controls, len(tgt) + 1
+            n_src = len(src) + self.tokenizers.n_source_controls
+            n_tgt = len(tgt) + 1 + self.tokenizers.n_target_tags
             longest_src, longest_tgt = max(longest_src, n_src), max(longest_tgt, n_tgt)
             count = i + 1 - bounds[-1]
             if count > 1 and (count * longest_tgt > self.tokens or count * longest_src > 2 * self.tokens):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
@@ -23,8 +24,58 @@ from pydantic import (
 
 from transformer_mt.config.section import MAY_CHANGE, FolderName, PathName, Section, check_folder_name, section_error
 from transformer_mt.config.yaml_files import KeyPath
-from transformer_mt.data.languages import check_language
 from transformer_mt.errors import UserError
+
+# --- language codes ---------------------------------------------------------------------------------------------------
+
+COUNTRY_CODES = {
+    "jp": "ja",
+    "cn": "zh",
+    "kr": "ko (kau is Kanuri)",
+    "cz": "cs",
+    "dk": "da",
+    "gr": "el",
+    "ua": "uk",
+    "vn": "vi",
+    "us": "en",
+    "gb": "en",
+}
+"""Country codes that are often mistaken for language codes, and the code to use instead."""
+WRITTEN_AS = {"yue": "zh", "lzh": "zh", "wuu": "zh"}
+"""Languages whose written form is hardly distinguishable from another one."""
+
+
+def check_language(code: str) -> str:
+    """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokenizer."""
+    primary = _primary_subtag(code)
+    if primary in COUNTRY_CODES:
+        raise ValueError(f'"{code}" is a country code; for its language write {COUNTRY_CODES[primary]}')
+    if len(primary) not in (2, 3) or not primary.isalpha():
+        raise ValueError(f'"{code}" is not a language code; write one such as en, de or zh-Hant')
+    return code
+
+
+@lru_cache(maxsize=1000)
+def primary_language(code: str) -> str:
+    """Return the two-letter code if there is one: zh for zh-Hant-HK, ZH, zh_TW, zho and cmn_Hans."""
+    primary = _primary_subtag(code)
+    if len(primary) == 3 and primary.isascii() and primary.isalpha():
+        primary = _shorten(primary)
+    return WRITTEN_AS.get(primary, primary)
+
+
+def _primary_subtag(code: str) -> str:
+    return code.lower().replace("_", "-").partition("-")[0]
+
+
+def _shorten(code: str) -> str:
+    """Return the two-letter code of a three-letter code, or of the macrolanguage that it belongs to."""
+    import langcodes  # takes longer to import than most commands need
+
+    return langcodes.standardize_tag(code, macro=True).partition("-")[0]
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
 
 
 def _as_list(value: object) -> object:
@@ -40,16 +91,31 @@ LongPairs = Literal["drop", "truncate"]
 
 Language = Annotated[str, AfterValidator(check_language)]
 
-_TAG = re.compile(r"\w[\w.+-]*")
+_SYMBOL = r"\w[\w.+-]*"
+_TAG = re.compile(rf"{_SYMBOL}(:{_SYMBOL})?|:{_SYMBOL}")
 
 
 def _check_tag(value: str) -> str:
     if not _TAG.fullmatch(value):
-        raise ValueError(f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de')
+        raise ValueError(
+            f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de, or en:de for both sides'
+        )
     return value
 
 
 TagName = Annotated[str, AfterValidator(_check_tag), WithJsonSchema({"type": "string", "pattern": f"^{_TAG.pattern}$"})]
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Return the symbols before the source and before the target: of `en:de` both, of `2de` only the first."""
+    source, _, target = tag.partition(":")
+    return source, target
+
+
+def is_known_tag(tag: str, tags: Sequence[str]) -> bool:
+    """Return whether each symbol of a tag is one of some tags on the same side, in whatever combination."""
+    return all(symbol in {split_tag(each)[side] for each in tags} for side, symbol in enumerate(split_tag(tag)))
+
 
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "subset": ("dataset",),
@@ -64,7 +130,7 @@ KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
 
 
 class Source(Section):
-    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
+    """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table`, `dataset` and `pretrained`."""
 
     builtin: Literal["quickstart"] | None = None
     """corpus that ships with the program: quickstart"""
@@ -82,6 +148,8 @@ class Source(Section):
     """licence of the corpus, which `tmt prepare` logs before a download"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
+    pretrained: str | None = None
+    """description of a model that `tmt import` read: its training pairs are not available"""
     subset: str | None = None
     """configuration of a data set, such as en-de"""
     revision: str | None = None
@@ -101,7 +169,7 @@ class Source(Section):
     tgt_lang: Language | None = None
     """language of the translations, after reverse (default: data.tgt_lang, with reverse data.src_lang)"""
     tag: TagName | None = None
-    """symbol before each source sentence, such as 2de for German translations; no text can contain it"""
+    """symbol before each source sentence, such as 2de; or before source and target, such as en:de, or :de for one"""
 
     def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
         """Return the languages of both sides. The arguments are those of the configuration."""
@@ -128,8 +196,8 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Source:
-        found = [key for key in ("builtin", "src", "tgt", "table", "dataset") if getattr(self, key)]
-        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
+        found = [key for key in ("builtin", "src", "tgt", "table", "dataset", "pretrained") if getattr(self, key)]
+        if found not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"], ["pretrained"]):
             raise section_error(
                 found[-1] if found else "",
                 "a source is exactly one of builtin, src with tgt, table, dataset; "
@@ -328,6 +396,10 @@ class DataConfig(Section):
         for key in ("train", "validation"):
             if getattr(self, key) == ():
                 raise section_error(key, "names no source: add one")
+        if len({":" in (source.tag or "") for source in self.train_sources}) > 1:
+            raise section_error(
+                "train", "some tags have a symbol before the target (en:de), others not: choose one form"
+            )
         names = [source.name for source in self.validation] if isinstance(self.validation, tuple) else []
         for number, name in enumerate(names):
             if name in names[:number]:
@@ -394,21 +466,31 @@ class DataConfig(Section):
     def languages_of(self, tag: str | None) -> tuple[str, str]:
         """Return the languages of the first training source with this tag, or of the first one if `tag` is None.
 
-        Raises `UserError` if no source has the tag, or a tag is needed.
+        The languages of a combination that no source has are those of its symbols. Raises `UserError` if no source has
+        the tag, or a tag is needed.
         """
         known = ", ".join(self.tags)
         if tag is None and self.needs_tag:
             raise UserError(f"the model needs a tag before each source sentence: pass one of {known}")
-        if tag is not None and tag not in self.tags:
+        if tag is not None and not is_known_tag(tag, self.tags):
             raise UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
-        sources = self.train_sources
-        source = next((source for source in sources if source.tag == tag), sources[0])
-        return source.languages(self.src_lang, self.tgt_lang)
+        src, tgt = (self._sources_with(tag, side)[0].languages(self.src_lang, self.tgt_lang)[side] for side in (0, 1))
+        return src, tgt
 
     def source_languages_of(self, tag: str | None) -> tuple[str, ...]:
         """Return the source languages of all training sources with this tag, or of all if no source has it."""
-        sources = [source for source in self.train_sources if source.tag == tag] or self.train_sources
+        sources = self._sources_with(tag, 0)
         return tuple(dict.fromkeys(source.languages(self.src_lang, self.tgt_lang)[0] for source in sources))
+
+    def _sources_with(self, tag: str | None, side: int) -> Sequence[Source]:
+        """Return the training sources with a tag, or else with its symbol on one side, or else all."""
+        sources = self.train_sources
+        symbol = split_tag(tag or "")[side]
+        return (
+            [source for source in sources if source.tag == tag]
+            or [source for source in sources if symbol and split_tag(source.tag or "")[side] == symbol]
+            or sources
+        )
 
     def iterate_held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
         """Yield the sources of validation and test sets, each with its keys in the section."""

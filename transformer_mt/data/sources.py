@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data import corpus
 from transformer_mt.data.corpus import ParallelCorpus, Shard, TableWriter, join_fingerprints, number_column
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.data.tables import BLOCK_ROWS, Row, empty_error, make_pairs, read_table, select_columns
 from transformer_mt.data.text_files import (
@@ -214,6 +213,11 @@ def load_corpus(
     cannot be read are left out and logged; if it is None, the first one raises its error. Raises `UserError` with file
     and line if the source cannot be read.
     """
+    if source.pretrained:
+        raise UserError(
+            f"data.train: {source.pretrained} was imported without its training pairs; to fine-tune it, write a "
+            "configuration with your own pairs, train.init_from, and base: the config.yaml of the imported run"
+        )
     columns = source.find_columns(src_lang, tgt_lang)
     states = _file_states(source)
     key = [FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), [*columns, *numbers], states]

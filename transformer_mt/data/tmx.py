@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.text_files import DAMAGE, damage_error, open_text
 from transformer_mt.errors import UserError
 

@@ -61,7 +61,7 @@ class DecodingConfig(Section):
     alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     tag: Annotated[str | None, MAY_CHANGE] = None
-    """tag before each source sentence, one of those of the training sources; null: none"""
+    """tag of the direction, such as 2de or en:de: symbols of the tags of the training sources; null: none"""
     restore_case: Annotated[bool, MAY_CHANGE] = True
     """translate text in capitals or title case like text in sentence case, and write its translation in that case"""
     markup: Annotated[MarkupMode, MAY_CHANGE] = "none"

@@ -34,15 +34,16 @@ from transformer_mt.decoding.interface import (
     WordAlignment,
     batch_by_length,
 )
-from transformer_mt.decoding.logits_processors import StopCancelled, make_processors
 from transformer_mt.decoding.search import (
     BeamState,
     Candidates,
     ConstraintProcessor,
     DecoderCache,
     Sampler,
+    StopCancelled,
     beam_candidates,
     beam_search,
+    make_processors,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
@@ -146,6 +147,8 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
+        Sources, prefixes and hypotheses start with the symbols of tags, if the model has them. That of a hypothesis has
+        a log-probability of 0 and counts as a token, as with `forced_bos_token_id` of Transformers and in CTranslate2.
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
         translation fulfils the constraint of its source (beam search only). `scores` is ignored: there always are some.
@@ -161,7 +164,12 @@ class TorchEngine:
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         has_constraint = constraints is not None
         processors = make_processors(
-            config, tokenizer.eos_id, has_constraint=has_constraint, prefixes=prefixes, device=device
+            config,
+            tokenizer.eos_id,
+            has_constraint=has_constraint,
+            prefixes=prefixes,
+            n_tags=self.tokenizers.n_target_tags,
+            device=device,
         )
         choose_candidates = beam_candidates
         if constraints is not None:
@@ -182,7 +190,7 @@ class TorchEngine:
     def score(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
     ) -> list[list[float]]:
-        """Return the log-probabilities of each target's tokens and of EOS.
+        """Return the log-probabilities of each target's tokens, its tag included, and of EOS.
 
         A batch holds pairs of similar length with at most `batch_tokens` padded target tokens.
         """
@@ -279,7 +287,8 @@ def align_batch(
     for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
         has_tag = bool(source) and tokenizers.src.is_tag(source[0])
         first = tokenizers.source_bos + has_tag  # index of the first source token
-        token_weights = pair_weights[: len(target), first : first + len(word_indices)]
+        target = target[tokenizers.n_target_tags :]
+        token_weights = pair_weights[-len(target) :, first : first + len(word_indices)]
         alignments.append(align_words(token_weights, word_indices, target_word_indices(tokenizers.tgt, target)))
     return alignments
 

@@ -20,8 +20,6 @@ from transformer_mt.runs.records import WEIGHTS, CheckpointInfo, RunRecord, Trai
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from transformer_mt.decoding.logits_processors import LogitsProcessor
-
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words. White space separates
 words."""
@@ -129,8 +127,8 @@ class Constraint(Protocol):
         """Return whether a translation fulfils the constraint."""
         ...
 
-    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> LogitsProcessor:
-        """Return the `ConstraintProcessor` for a batch of sentences, each with a constraint of this type."""
+    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> object:
+        """Return the `ConstraintProcessor` of search.py for a batch of sentences with constraints of this type."""
         ...
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.segments import Segment, Translation, join_translations, make_given
 from transformer_mt.decoding.sentence_splitting import CountTokens
+from transformer_mt.decoding.text_stages import Segment, Translation, join_translations, make_given
 
 MAX_ROUNDS = 3
 DecodingChanges = Mapping[str, object]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from transformer_mt.choices import SplitWhen
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.letter_case import has_letters
-from transformer_mt.decoding.segments import BREAK, Segment
+from transformer_mt.decoding.text_stages import BREAK, Segment
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each text."""

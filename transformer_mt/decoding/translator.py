@@ -33,9 +33,18 @@ from transformer_mt.decoding.interface import (
     batch_by_length,
 )
 from transformer_mt.decoding.review import DecodingChanges, Fault, Job, ReviewPolicy, find_segment_faults, review
-from transformer_mt.decoding.segments import PlainText, Segment, Translation, join_n_best, make_given
 from transformer_mt.decoding.sentence_splitting import LineDivider
-from transformer_mt.decoding.text_stages import CaseStage, MakeStages, PreparedText, TextStage
+from transformer_mt.decoding.text_stages import (
+    CaseStage,
+    MakeStages,
+    PlainText,
+    PreparedText,
+    Segment,
+    TextStage,
+    Translation,
+    join_n_best,
+    make_given,
+)
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import ResolvedPrecision
 
@@ -210,10 +219,10 @@ class Translator:
                 warnings.warn(TruncatedSourceWarning(message), stacklevel=3)
                 del ids[limit:]
         first = self.tag_ids(tags, len(sources))
-        return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
+        return [tag + ids if ids else ids for (tag, _), ids in zip(first, sources, strict=True)]
 
-    def tag_ids(self, tags: Sequence[str | None] | None, n_texts: int) -> list[list[int]]:
-        """Return the ids before each of some texts: that of its tag, or none.
+    def tag_ids(self, tags: Sequence[str | None] | None = None, n_texts: int = 1) -> list[tuple[list[int], list[int]]]:
+        """Return the ids that tags put before each of some sources, and before their translations.
 
         Raises:
             UserError: The model does not know a tag, or needs one; or there is not one tag per text.
@@ -222,9 +231,10 @@ class Translator:
         if isinstance(chosen, str) or len(chosen) != n_texts:
             raise UserError(f"tags: give a list with a tag, or None, for each of {n_texts} texts")
         if self.tokenizers.needs_tag and None in chosen:
-            known = ", ".join(self.tokenizers.src.tags)
+            known = ", ".join(self.tokenizers.tags)
             raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
-        return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
+        ids = {tag: self.tokenizers.tag_ids(tag) for tag in dict.fromkeys(chosen)}
+        return [ids[tag] for tag in chosen]
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
@@ -332,11 +342,12 @@ class Translator:
         """Return the n-best translations of segments that stages have read. They are not divided."""
         prepared = [PreparedText.make(segment, self.stages) for segment in segments]
         sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
-        prefix_ids = None
+        prefix_ids = [tag for _, tag in self.tag_ids(tags, len(sources))]
         if prefixes is not None:  # trailing white space belongs to the token of the next word
             pairs = zip(prepared, prefixes, strict=True)
             texts = [each.prepare_prefix(prefix.rstrip()) for each, prefix in pairs]
-            prefix_ids = self._encode_prefixes(texts, line_numbers)
+            encoded = self._encode_prefixes(texts, line_numbers)
+            prefix_ids = [tag + ids for tag, ids in zip(prefix_ids, encoded, strict=True)]
         hypotheses = self._search_ids(prepared, sources, line_numbers, prefix_ids, scores, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
@@ -349,7 +360,7 @@ class Translator:
             if self.tokenizers.tgt.unk_id in ids:
                 message = f"{line}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
                 warnings.warn(UnknownWordWarning(message), stacklevel=4)
-            if len(ids) >= self.max_positions:
+            if len(ids) + self.tokenizers.n_target_tags >= self.max_positions:
                 raise UserError(
                     f"{line}: the prefix has {len(ids)} tokens, and the model reads {self.max_positions}: shorten it"
                 )
@@ -360,24 +371,26 @@ class Translator:
         prepared: Sequence[PreparedText],
         sources: list[list[int]],
         line_numbers: Sequence[int],
-        prefixes: list[list[int]] | None,
+        prefixes: list[list[int]],
         scores: bool,
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
         """Translate the sources of texts that are not copied, in batches of similar length.
 
-        A source whose translations lack a term is translated again, with its terms.
+        `prefixes` start with the symbols of tags. A source whose translations lack a term is searched again, with its
+        terms.
         """
         hypotheses = [[NOT_SEARCHED] for _ in prepared]
+        n_tags = self.tokenizers.n_target_tags
         constraints: list[Constraint | None] = []
         for i, each in enumerate(prepared):
-            n_tokens = self.max_positions - 1 - (0 if prefixes is None else len(prefixes[i]))
+            n_tokens = self.max_positions - 1 - len(prefixes[i])
             constraints.append(each.constraint(n_tokens, line_numbers[i]))
         lengths = {
             i: len(sources[i])
             for i, each in enumerate(prepared)
-            if sources[i] and (has_letters(each.sentence) or constraints[i] or (prefixes and prefixes[i]))
+            if sources[i] and (has_letters(each.sentence) or constraints[i] or len(prefixes[i]) > n_tags)
         }
         n_done = len(prepared) - len(lengths)
         lengths_of_rejected: dict[int, int] = {}
@@ -395,7 +408,7 @@ class Translator:
                     [sources[i] for i in batch],
                     config,
                     [line_numbers[i] for i in batch],
-                    None if prefixes is None else [prefixes[i] for i in batch],
+                    [prefixes[i] for i in batch] if any(prefixes) else None,
                     None if is_cancelled is None else lambda row, batch=batch: is_cancelled(batch[row]),
                     [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
                     scores=scores,
@@ -447,20 +460,20 @@ class Translator:
         keeps_alignments: bool,
     ) -> list[list[Translation]]:
         """Return the n-best translations of each text. A line break in a translation would split the output line."""
-        tokenizer = self.tokenizers.tgt
+        tokenizer, n_tags = self.tokenizers.tgt, self.tokenizers.n_target_tags
         texts = iter(tokenizer.decode([each.ids for n_best in hypotheses for each in n_best]))
         n_best_lists: list[list[Translation]] = []
         for i, (each, n_best) in enumerate(zip(prepared, hypotheses, strict=True)):
             n_best_lists.append([])
             for hypothesis, alignment in zip(n_best, aligned.get(i, [None] * len(n_best)), strict=True):
-                text, tokens = next(texts), tokenizer.tokens(hypothesis.ids)
+                text, tokens = next(texts), tokenizer.tokens(hypothesis.ids[n_tags:])
                 if hypothesis is NOT_SEARCHED and sources[i] and each.sentence.strip():
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]
                 elif REPLACEMENT in text:
                     text, alignment = leave_out_invalid_bytes(text, alignment)
                 content = PlainText(text.replace("\n", " "))
-                score, log_probs, finished = hypothesis.score, hypothesis.log_probs, hypothesis.finished
+                score, log_probs, finished = hypothesis.score, hypothesis.log_probs[n_tags:], hypothesis.finished
                 translation = each.finish(Translation(content, score, tokens, log_probs, finished, alignment))
                 n_best_lists[-1].append(translation if keeps_alignments else without_alignment(translation))
         return n_best_lists
@@ -479,19 +492,21 @@ class Translator:
         check_lists(sources=sources, targets=targets)
         line_numbers = resolve_line_numbers(len(sources), line_numbers)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
-        first = self.tag_ids(None, 1)[0]
+        ((src_tag, tgt_tag),) = self.tag_ids()
         scored = [
             i
             for i, number in enumerate(line_numbers)
             if sources[i].strip() and targets[i].strip() and src[i] and tgt[i] and self._fits(number, src[i], tgt[i])
         ]
-        found = self.engine.score([first + src[i] for i in scored], [tgt[i] for i in scored], self.config.batch_tokens)
-        log_probs = dict(zip(scored, found, strict=True))
+        sides = [src_tag + src[i] for i in scored], [tgt_tag + tgt[i] for i in scored]
+        found = self.engine.score(*sides, self.config.batch_tokens)
+        log_probs = {i: each[len(tgt_tag) :] for i, each in zip(scored, found, strict=True)}
         return [self._scored_target(text, tgt[i], log_probs.get(i)) for i, text in enumerate(targets)]
 
     def _fits(self, line_number: int, src: list[int], tgt: list[int]) -> bool:
         """Return whether the model can read a pair; warn otherwise."""
-        limits = self.max_source_tokens, min(self.config.max_source_length, self.max_positions - 1)
+        max_target = self.max_positions - 1 - self.tokenizers.n_target_tags
+        limits = self.max_source_tokens, min(self.config.max_source_length, max_target)
         if len(src) <= limits[0] and len(tgt) <= limits[1]:
             return True
         sizes, maximum = (f"{one} source and {other} target tokens" for one, other in ((len(src), len(tgt)), limits))

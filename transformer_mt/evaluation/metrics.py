@@ -20,7 +20,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from transformer_mt.choices import TextKind
 from transformer_mt.config.section import Section
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import make_visible
 

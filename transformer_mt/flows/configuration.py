@@ -24,16 +24,16 @@ from transformer_mt.config.section import (
 )
 from transformer_mt.config.yaml_files import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
+from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage, is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.behaviour_tests import BehaviourTests
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, suggest_run
 from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
+from transformer_mt.tools.analysis.behaviour_tests import BehaviourTests
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
@@ -312,7 +312,7 @@ class Config(Section):
         """Yield tags that the training pairs lack, and tags that are missing although each training pair has one."""
         known = ", ".join(self.data.tags)
         for key, tag in self.list_used_tags():
-            if tag not in self.data.tags:
+            if not is_known_tag(tag, self.data.tags):
                 yield key, f"no training source has the tag {tag} (present: {known or 'none'})"
         if self.data.needs_tag:
             for key in self.list_missing_tags():

@@ -10,12 +10,12 @@ from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.behaviour_tests import BehaviourTest
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config, DataSection, ValidationSection
 from transformer_mt.flows.prepare import load_source, load_split
 from transformer_mt.flows.train import train
 from transformer_mt.runs.folder import KeepConfig, RunFolder
+from transformer_mt.tools.analysis.behaviour_tests import BehaviourTest
 from transformer_mt.tools.synthesis.correction import BATCH_TOKENS, read_corrections, write_correction_data
 from transformer_mt.training.metrics_logger import read_metrics
 from transformer_mt.training.schedule import ScheduleConfig

@@ -17,7 +17,6 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
 from transformer_mt.evaluation.metrics import (
     EvaluationSet,
     Sample,
@@ -33,6 +32,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, Warn
+from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
 from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.config.yaml_files import render_value
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.sources import BadRows, check_is_text, read_source
 from transformer_mt.data.tables import is_table

@@ -348,7 +348,9 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
         longest = config.data.max_length - 1  # one position is for the end symbol
         settings = config.tokenizer.sampling, config.seed, longest
         src = SubwordSampler(tokenizers.src, *settings)
-        sample = PairSampler(src, src if tokenizers.joint else SubwordSampler(tokenizers.tgt, *settings))
+        sample = PairSampler(
+            src, src if tokenizers.tgt is tokenizers.src else SubwordSampler(tokenizers.tgt, *settings)
+        )
     if modify is None and sample is None:
         return None
     return BatchModifier(tokenizers, tokens, config.seed, config.data.max_length, modify, sample)
@@ -359,7 +361,7 @@ def _measure_batches(
 ) -> list[Shapes]:
     """Return the shapes of the batches of each partition. They are cached, so that a start is quick."""
     modifiers, sampling = config.data.modifiers.model_dump(mode="json"), config.tokenizer.sampling
-    controls = tokenizers.n_source_controls  # which the encoded corpus lacks
+    controls = [tokenizers.n_source_controls, tokenizers.n_target_tags]  # which the encoded corpus lacks
     key = [SHAPES_VERSION, corpus.key, controls, tokens, config.seed, config.data.max_length, modifiers, sampling]
 
     def measure(task: int, folder: Path) -> dict[str, int]:

@@ -99,15 +99,17 @@ def render_readme(
     if is_running:
         status = f"{status} when this file was written"
     can_translate = "exported" in record or best is not None or bool(run.list_readable_checkpoints())
+    origin = "trained" if provenance.get("init_from") else "trained from scratch"
+    if is_imported := "imported" in provenance:
+        origin = "imported"
     lines = [
         f"# {config.name}",
         "",
-        f"A Transformer that translates {describe_directions(config.data)}, trained"
-        f"{'' if provenance.get('init_from') else ' from scratch'} with transformer-mt "
+        f"A Transformer that translates {describe_directions(config.data)}, {origin} with transformer-mt "
         f"{provenance['versions']['transformer-mt']}.",
         "",
         f"- Model: {describe_model(config)}, {record['parameters']:,} parameters",
-        f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}",
+        *([] if is_imported else [f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}"]),
         *(f"- {fact}" for fact in _describe_training(record, status)),
         "",
         "## Data",

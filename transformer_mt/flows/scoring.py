@@ -40,8 +40,7 @@ from transformer_mt.flows.evaluation import (
     read_training_targets,
     translate_set,
 )
-from transformer_mt.flows.line_input import Line
-from transformer_mt.flows.line_output import check_output, open_output
+from transformer_mt.flows.line_io import Line, check_output, open_output
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log

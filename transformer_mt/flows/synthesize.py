@@ -18,8 +18,7 @@ from transformer_mt.choices import SynthesisDirection
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_input import Line
-from transformer_mt.flows.line_output import find_part, make_part_path, process_lines
+from transformer_mt.flows.line_io import Line, find_part, make_part_path, process_lines
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.synthesis import synthetic_data

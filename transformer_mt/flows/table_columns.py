@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.data.data_config import Source
-from transformer_mt.data.languages import check_language, primary_language
+from transformer_mt.data.data_config import Source, check_language, primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, is_table, read_head, table_kind
 from transformer_mt.data.text_files import read_lines, skip_bad_row

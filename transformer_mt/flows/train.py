@@ -285,9 +285,11 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
 def describe_size(config: Config, model: Transformer, steps_per_epoch: float) -> str:
     """Return the size of the model and of an epoch."""
     shape, n_parameters = config.model, sum(parameter.numel() for parameter in model.parameters())
+    n_frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    parameters = f"{n_parameters:,} parameters" + (f" ({n_frozen:,} frozen)" if n_frozen else "")
     return (
         f"model: {shape.encoder.n_layers} + {shape.decoder.n_layers} layers, width {shape.d_model}, "
-        f"{n_parameters:,} parameters; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
+        f"{parameters}; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
     )
 
 
@@ -445,12 +447,16 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
 def score_test_sets(
     run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric."""
+    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric.
+
+    Like the validations, the test uses PyTorch, unless `decoding.engine` names another engine.
+    """
     if not test_sets:
         return {}
     batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
     options = LoadOptions(str(step), config.device, machine.threads)
-    translator = load_translator(run.path, options, batch_tokens=batch_tokens, n_best=1)
+    engine = "torch" if config.decoding.engine == "auto" else config.decoding.engine
+    translator = load_translator(run.path, options, batch_tokens=batch_tokens, n_best=1, engine=engine)
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():
         test_set = make_evaluation_set(config, name, corpus)

@@ -13,6 +13,7 @@ import torch
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import has_split_off_validation, is_split_differently
+from transformer_mt.data.data_config import is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
@@ -24,7 +25,7 @@ from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
 MAX_LISTED = 6  # parameters listed in an error message
-TRAINING_KEYS = ("dropout", "layer_drop", "init", "sampling")  # keys that do not change what the weights mean
+TRAINING_KEYS = ("dropout", "layer_drop", "init", "freeze", "sampling")  # keys that do not change what the weights mean
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,12 @@ def load_tokenizers(config: Config) -> TokenizerPair:
             f"{_remedy(run, differences)}"
         )
     tags = [*config.data.tags, *(tag for _, tag in config.list_used_tags())]
-    if unknown := [tag for tag in tags if tag not in pair.src.tags]:
-        known = ", ".join(pair.src.tags) or "none"
+    if unknown := [tag for tag in tags if not is_known_tag(tag, pair.tags)]:
+        known = ", ".join(pair.tags) or "none"
         raise UserError(f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} (it knows: {known})")
     if pair.needs_tag and (missing := next(config.list_missing_tags(), None)):
         key = ".".join(map(str, missing))
-        known = ", ".join(pair.src.tags)
+        known = ", ".join(pair.tags)
         raise UserError(f"{key}: is required, because the model of {run.path} needs a tag ({KEY}): set one of {known}")
     return pair
 

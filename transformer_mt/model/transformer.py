@@ -158,11 +158,15 @@ class Transformer(nn.Module):
         src_embedding = Embedding(src, config, tgt_embedding.tokens if config.tie_embeddings == "all" else None)
         self.encoder = Encoder(config, src_embedding)
         self.decoder = Decoder(config, tgt_embedding)
-        self.output = Linear(config.d_model, tgt.vocab_size, bias=False)
+        self.output = Linear(config.d_model, tgt.vocab_size, config.output_bias)
         if config.tie_embeddings == "none":
             initialise(self.output, config)
         else:
             self.output.weight = tgt_embedding.tokens.weight
+            if config.output_bias:
+                nn.init.zeros_(self.output.bias)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(find_part(name) not in config.freeze)
 
     def forward(self, src: Tensor, tgt_in: Tensor, packings: PackingPair | None = None) -> Tensor:
         """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D].
@@ -194,6 +198,14 @@ class Transformer(nn.Module):
         logits = self.output(states).float()
         logits.select(-1, self.tgt_pad).fill_(-math.inf)
         return logits
+
+
+def find_part(name: str) -> str:
+    """Return the part of the model (`model.freeze`) that a parameter belongs to. A shared matrix is an embedding."""
+    stack, inner, kind, *_ = *name.split("."), ""
+    if inner == "embedding":
+        return "positions" if kind == "positions" else "embeddings"
+    return {"output.weight": "output", "output.bias": "output_bias"}.get(name, stack)
 
 
 # --- chunks of logits -------------------------------------------------------------------------------------------------

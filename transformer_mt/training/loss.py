@@ -40,18 +40,25 @@ def compute_losses(model: Transformer, batch: Batch, config: LossConfig) -> dict
         n_labels = None if batch.is_padded else n_labels
     else:
         hidden = model(batch.src, batch.tgt_in)  # [B, T, D]
-    return loss(hidden, model.output.weight, batch.labels, model.tgt_pad, config, n_labels)
+    output = model.output
+    return loss(hidden, output.weight, batch.labels, model.tgt_pad, config, n_labels, output.bias)
 
 
 def loss(
-    hidden: Tensor, weight: Tensor, labels: Tensor, pad_id: int, config: LossConfig, n_labels: int | None
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    pad_id: int,
+    config: LossConfig,
+    n_labels: int | None,
+    bias: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Compute sums over the labels: `loss`, which has a gradient, `nll` in nats, and `consistency` if configured.
 
-    hidden [B, T, D], or the states of two passes [2 B, T, D]; weight [V, D] of the output projection; labels [B, T].
-    Padding is ignored. The caller counts `n_labels`, the labels that are not padding, to avoid a synchronisation. With
-    None, the logits of padding are computed too, so that the shapes do not depend on the labels, as CUDA graphs need.
-    `nll` is that of the first pass.
+    hidden [B, T, D], or the states of two passes [2 B, T, D]; weight [V, D] and bias [V] of the output projection;
+    labels [B, T]. Padding is ignored. The caller counts `n_labels`, the labels that are not padding, to avoid a
+    synchronisation. With None, the logits of padding are computed too, so that the shapes do not depend on the labels,
+    as CUDA graphs need. `nll` is that of the first pass.
     """
     has_two_passes = config.consistency != "none"
     states = hidden.reshape(2, -1, hidden.size(-1)).transpose(0, 1) if has_two_passes else hidden.flatten(0, 1)
@@ -61,6 +68,8 @@ def loss(
     elif has_two_passes or len(labels) > n_labels:  # a packed batch has no padding
         indices = non_pad_indices(labels, pad_id, n_labels)
         states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, ...], [N]
+    if bias is not None:
+        states, weight = append_bias(states, weight, bias, labels != pad_id)
     dtype, is_padded, needs_grad = compute_dtype(states), n_labels is None, torch.is_grad_enabled()
     with torch.autocast(states.device.type, enabled=False):
         sums = cast(Tensor, _ChunkedLoss.apply(states, weight, labels, pad_id, config, is_padded, dtype, needs_grad))
@@ -74,6 +83,17 @@ def loss(
     return losses | ({"consistency": sums[2].detach()} if has_two_passes else {})
 
 
+def append_bias(states: Tensor, weight: Tensor, bias: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn a bias into columns of the weight, for states that end with ones; those of padding stay zero.
+
+    There are several columns because products with a matrix of odd width are slow on CUDA. Only the first is not zero.
+    [N, ..., D], [V, D], [V], [N] -> [N, ..., D + 8], [V, D + 8]
+    """
+    ones = is_label.to(states.dtype).view(-1, *[1] * (states.dim() - 1)).expand(*states.shape[:-1], BIAS_COLUMNS)
+    columns = F.pad(bias[:, None], (0, BIAS_COLUMNS - 1))
+    return torch.cat([states, ones], dim=-1), torch.cat([weight, columns], dim=-1)
+
+
 def perplexity(nll: float) -> float:
     """Return exp of the mean negative log-likelihood per token, or infinity on overflow."""
     return float(torch.tensor(nll, dtype=torch.float64).exp())
@@ -83,6 +103,7 @@ def perplexity(nll: float) -> float:
 
 VOCABULARY_MULTIPLE = 8
 """On CUDA the number of logits is a multiple of this. Products of other widths took 6 times as long on an H100."""
+BIAS_COLUMNS = 8  # keeps rows of the weight aligned
 UNUSED_LOGIT = -1e4  # of padding: its probability is 0; finite, so that differences of logits are numbers
 FP16_LOGIT_FACTOR, FP16_STATE_FACTOR = 2.0**4, 2.0**-6
 """Factors of the gradient of the logits and of the states in the products of the backward pass, which are divided by
@@ -116,7 +137,8 @@ class _ChunkedLoss(torch.autograd.Function):
         logit_factor, state_factor = (FP16_LOGIT_FACTOR, FP16_STATE_FACTOR) if dtype == torch.float16 else (1.0, 1.0)
         scaled_states = multiply(states, state_factor, dtype)
         grad_states = torch.empty_like(states) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
+        has_grad_weight = needs_grad and ctx.needs_input_grad[1]  # not if it is frozen
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if has_grad_weight else None
         n_ids = len(weight)
         weight = pad_vocabulary(weight.to(dtype))
         sums: list[Tensor] = []
@@ -135,12 +157,13 @@ class _ChunkedLoss(torch.autograd.Function):
             else:
                 chunk_sums, gradient = two_pass_loss(logits, chunk_labels, config)
             sums.append(chunk_sums)
-            if grad_states is not None and grad_weight is not None:
+            if grad_states is not None:
                 gradient = gradient.flatten(1)  # [n, ... * V]
                 gradient = F.pad(gradient, (0, 0, 0, n_missing)) if n_missing else gradient
                 grad_logits = multiply(gradient.view(-1, len(weight)), logit_factor, dtype)
                 torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-                grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
+                if grad_weight is not None:
+                    grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
         ctx.save_for_backward(grad_states, grad_weight)
         ctx.n_labels, ctx.logit_factor, ctx.state_factor = len(labels), logit_factor, state_factor
         return torch.stack(sums).sum(0)
@@ -152,7 +175,8 @@ class _ChunkedLoss(torch.autograd.Function):
         states_scale = multiply(scale, 1 / ctx.logit_factor, scale.dtype)
         weight_scale = multiply(scale, 1 / (ctx.logit_factor * ctx.state_factor), scale.dtype)
         of_states = grad_states[: ctx.n_labels].float() * states_scale
-        return of_states, grad_weight * weight_scale, None, None, None, None, None, None
+        of_weight = None if grad_weight is None else grad_weight * weight_scale
+        return of_states, of_weight, None, None, None, None, None, None
 
 
 def multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:

@@ -158,7 +158,7 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
     (tmp_path / "f").write_bytes(TEXT)
     command = ("translate", "--engine", "ctranslate2", models.exported, "--input", tmp_path / "f")
     uninterrupted = tmt(*command).stdout
-    monkeypatch.setattr("transformer_mt.flows.line_output.WINDOW_LINES", 4)
+    monkeypatch.setattr("transformer_mt.flows.line_io.WINDOW_LINES", 4)
     calls: list[int] = []
     search = CTranslate2Engine.search
 

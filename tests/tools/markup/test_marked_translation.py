@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.segments import Translation
+from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText

@@ -16,8 +16,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig,
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis
-from transformer_mt.decoding.logits_processors import MinLength
-from transformer_mt.decoding.search import BeamState, beam_search
+from transformer_mt.decoding.search import BeamState, MinLength, beam_search
 from transformer_mt.tools.markup.term_constraint import (
     Context,
     Ending,

@@ -21,10 +21,13 @@ from transformer_mt.system.files import read_bytes
 
 EXPECTED = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
 RARE_CHARACTER = "\U00012000"  # a cuneiform sign; some normalizers remove private-use characters
+OPEN, CLOSE, MARKER_IN_TEXT = "\ufdd0", "\ufdd1", "\ufdd2"  # noncharacters around unknown text, see `_mark_unknown`
 
 # enumerations of sentencepiece_model.proto
 UNIGRAM, BPE = 1, 2  # model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
+
+TEXT_TYPES = (NORMAL, USER_DEFINED)  # pieces that text can encode to
 
 
 def load(path: Path, key: str, kind: str) -> hf.Tokenizer:
@@ -61,23 +64,28 @@ def _load_json(path: Path, where: str, key: str) -> hf.Tokenizer:
         content = json.loads(read_bytes(path, MAX_TOKENIZER_BYTES).decode())
         if "format" in content and "src" in content:
             content = _side_of_run(content, where, key)
-        content.update(truncation=None, padding=None, post_processor=None)
-        added = content.get("added_tokens", [])
-        content["added_tokens"] = [token for token in added if not token["special"]]
-        if content["model"].get("dropout"):
-            content["model"]["dropout"] = None
-        check_content(content)
-        backend = hf.Tokenizer.from_str(json.dumps(content))
-        check_ids(backend.get_vocab())
-        if content["model"]["type"] == "Unigram":  # its search would use special tokens as text
-            before = [backend.pre_tokenizer] if backend.pre_tokenizer else []
-            guards = [_guard(token["content"]) for token in added if token["special"]]
-            backend.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(guards)])
-        return backend
+        return convert_json(content)
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises plain Exceptions, and panics are BaseExceptions
         raise UserError(f"{where}: is not {EXPECTED} ({error})") from None
+
+
+def convert_json(content: dict[str, Any]) -> hf.Tokenizer:
+    """Convert the content of a `tokenizer.json`, which is changed. Any exception means that it is damaged."""
+    content.update(truncation=None, padding=None, post_processor=None)
+    added = content.get("added_tokens", [])
+    content["added_tokens"] = [token for token in added if not token["special"]]
+    if content["model"].get("dropout"):
+        content["model"]["dropout"] = None
+    check_content(content)
+    backend = hf.Tokenizer.from_str(json.dumps(content))
+    check_ids(backend.get_vocab())
+    if content["model"]["type"] == "Unigram":  # its search would use special tokens as text
+        before = [backend.pre_tokenizer] if backend.pre_tokenizer else []
+        guards = [_guard(token["content"]) for token in added if token["special"]]
+        backend.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(guards)])
+    return backend
 
 
 def _side_of_run(content: dict[str, Any], where: str, key: str) -> dict[str, Any]:
@@ -91,9 +99,20 @@ def _side_of_run(content: dict[str, Any], where: str, key: str) -> dict[str, Any
 
 
 def _load_sentencepiece(path: Path, where: str) -> hf.Tokenizer:
-    proto = _parse_sentencepiece(path, where)
-    backend = hf.Tokenizer(_model(proto))
-    backend.normalizer = _normalizer(proto.normalizer_spec)
+    return convert_sentencepiece(parse_sentencepiece(path, where))
+
+
+def convert_sentencepiece(proto: Any, vocabulary: Sequence[str] = ()) -> hf.Tokenizer:
+    """Convert a `ModelProto`. The ids are those of its pieces, or positions in a `vocabulary`.
+
+    A vocabulary has all pieces for text, and may have those of another language. No text encodes to the latter, except
+    that with a unigram model, a run of unknown characters which is such a piece has its id. This is how Marian looks up
+    pieces by name.
+    """
+    backend = hf.Tokenizer(_model(proto, vocabulary))
+    is_unigram = proto.trainer_spec.model_type == UNIGRAM
+    unknown_runs = _mark_unknown(proto) if vocabulary and is_unigram else []
+    backend.normalizer = _normalizer(proto.normalizer_spec, unknown_runs)
     user_defined = sorted((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), key=len, reverse=True)
     guards = [_guard(piece.piece) for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)]
     byte_guard = r"(?<=<0)(?=x)"  # keeps a literal `<0x41>` in text from encoding to a byte token
@@ -104,6 +123,7 @@ def _load_sentencepiece(path: Path, where: str) -> hf.Tokenizer:
     backend.decoder = decoders.Sequence(
         [
             decoders.Replace(unknown, proto.trainer_spec.unk_surface),
+            *([decoders.Replace(hf.Regex(f"[{OPEN}{CLOSE}]"), "")] if vocabulary else []),
             decoders.Replace("▁", " "),
             decoders.ByteFallback(),
             decoders.Fuse(),
@@ -113,7 +133,7 @@ def _load_sentencepiece(path: Path, where: str) -> hf.Tokenizer:
     return backend
 
 
-def _parse_sentencepiece(path: Path, where: str) -> Any:
+def parse_sentencepiece(path: Path, where: str) -> Any:
     """Return the `ModelProto` of a SentencePiece file. Raises `UserError` if it cannot be converted."""
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -140,23 +160,27 @@ def _splits(patterns: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
     return [pre_tokenizers.Split(hf.Regex(pattern), "isolated") for pattern in patterns if pattern]
 
 
-def _model(proto: Any) -> models.Model:
+def _model(proto: Any, names: Sequence[str]) -> models.Model:
     pieces, fallback = list(proto.pieces), proto.trainer_spec.byte_fallback
     unknown = next((i for i, piece in enumerate(pieces) if piece.type == UNKNOWN), 0)
     if proto.trainer_spec.model_type == UNIGRAM:
-        # reserved pieces score lowest, so that the search prefers text; `_guard` keeps them out of it entirely
-        usable = (NORMAL, USER_DEFINED)
-        lowest = min((piece.score for piece in pieces if piece.type in usable), default=0.0)
-        scores = [(piece.piece, piece.score if piece.type in usable else lowest - 1.0) for piece in pieces]
-        return models.Unigram(scores, unk_id=unknown, byte_fallback=fallback)
-    vocabulary = {piece.piece: i for i, piece in enumerate(pieces)}
+        # `_guard` keeps reserved pieces out of the search; a lower score of theirs would lower that of unknown text
+        lowest = min((piece.score for piece in pieces if piece.type == NORMAL), default=0.0)
+        found = {p.piece: p.score if p.type in TEXT_TYPES else lowest for p in pieces}
+        if not names:
+            return models.Unigram([*found.items()], unk_id=unknown, byte_fallback=fallback)
+        entries = [(name, found[name]) if name in found else (f"{OPEN}{name}{CLOSE}", lowest) for name in names]
+        return models.Unigram(entries, unk_id=[*names].index(pieces[unknown].piece), byte_fallback=fallback)
+    order = {piece.piece: i for i, piece in enumerate(pieces)}
+    marked = (name if name in order else f"{OPEN}{name}{CLOSE}" for name in names)
+    vocabulary = {name: i for i, name in enumerate(marked)} or order
     scores = {piece.piece: piece.score for piece in pieces if piece.type in (NORMAL, UNUSED)}
     merges: list[tuple[float, int, int, str, str]] = []
     for piece, score in scores.items():
         for middle in range(1, len(piece)):
             left, right = piece[:middle], piece[middle:]
             if left in scores and right in scores:
-                merges.append((-score, vocabulary[left], vocabulary[right], left, right))
+                merges.append((-score, order[left], order[right], left, right))
     ranked = [(left, right) for *_, left, right in sorted(merges)]
     return models.BPE(
         vocabulary,
@@ -168,7 +192,18 @@ def _model(proto: Any) -> models.Model:
     )
 
 
-def _normalizer(spec: Any) -> normalizers.Normalizer:
+def _mark_unknown(proto: Any) -> list[normalizers.Normalizer]:
+    """Return steps that put markers around each run of characters that no piece contains."""
+    alphabet = {character for piece in proto.pieces if piece.type in TEXT_TYPES for character in piece.piece}
+    known = "".join(re.escape(character) for character in sorted(alphabet))
+    return [
+        normalizers.Replace(hf.Regex(f"[{OPEN}{CLOSE}]"), MARKER_IN_TEXT),
+        normalizers.Replace(hf.Regex(f"(?<![^{known}])(?=[^{known}])"), OPEN),
+        normalizers.Replace(hf.Regex(f"(?<=[^{known}{OPEN}])(?![^{known}])"), CLOSE),
+    ]
+
+
+def _normalizer(spec: Any, last_steps: Sequence[normalizers.Normalizer] = ()) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
@@ -176,4 +211,4 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
         steps += [normalizers.Replace(hf.Regex(" +"), " "), normalizers.Replace(hf.Regex(r"\A | \z"), "")]
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(" "))
-    return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁"), *last_steps])

@@ -14,7 +14,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from transformer_mt.config.section import PathName, Section, section_error
+from transformer_mt.data.data_config import is_known_tag, split_tag
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import read_bytes, write_text
 
@@ -221,7 +222,7 @@ MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
 class Tokenizer:
     """Conversion of text to ids and back, for one language or for both."""
 
-    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = ()) -> None:
+    def __init__(self, backend: hf.Tokenizer, tags: Iterable[str] = ()) -> None:
         self.backend, self.tags = backend, tuple(tags)
         ids = backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
@@ -269,10 +270,7 @@ class Tokenizer:
             raise UserError(f"the tokenizer cannot encode the text: {str(error).strip()}; use another one") from None
 
     def tag_id(self, tag: str) -> int:
-        """Return the id of a tag. Raises `UserError` for an unknown one."""
-        if tag not in self.tags:
-            known = f"choose from {', '.join(self.tags)}" if self.tags else "the model was trained without tags"
-            raise UserError(f"unknown tag {tag}: {known}")
+        """Return the id of a symbol of a tag."""
         return self.eos_id + 1 + self.tags.index(tag)
 
     def is_tag(self, token_id: int) -> bool:
@@ -309,36 +307,57 @@ class Tokenizer:
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """Tokenizers of source and target: the same object if the vocabulary is joint."""
+    """Tokenizers of source and target: the same object if the vocabulary is joint, unless they segment differently."""
 
     src: Tokenizer
     tgt: Tokenizer
     source_bos: bool = False  # the encoder input is BOS + source + EOS instead of source + EOS
     needs_tag: bool = False  # every training pair had a tag
+    tags: tuple[str, ...] = ()  # of the training pairs; the tokenizers have the symbols of each side
+    shares_ids: bool = False  # both tokenizers have the same ids for the same symbols, and segment differently
 
     @property
     def joint(self) -> bool:
         """True if both languages share one vocabulary."""
-        return self.src is self.tgt
+        return self.src is self.tgt or self.shares_ids
 
     @property
     def n_source_controls(self) -> int:
         """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and a tag."""
-        return 1 + self.source_bos + bool(self.src.tags)
+        return 1 + self.source_bos + any(split_tag(tag)[0] for tag in self.tags)
+
+    @property
+    def n_target_tags(self) -> int:
+        """Number of symbols before each target: 1 if the tags have one, otherwise 0."""
+        return int(bool(self.tags) and ":" in self.tags[0])
+
+    def tag_ids(self, tag: str | None) -> tuple[list[int], list[int]]:
+        """Return the ids that a tag puts before source and target. Raises `UserError` for an unknown one."""
+        if tag is not None and not is_known_tag(tag, self.tags):
+            known = f"choose from {', '.join(self.tags)}" if self.tags else "the model was trained without tags"
+            raise UserError(f"unknown tag {tag}: {known}")
+        src, tgt = split_tag(tag or "")
+        return [self.src.tag_id(src)] if src else [], [self.tgt.tag_id(tgt)] if tgt else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that determines the ids of a text. Equal pairs have equal dicts."""
-        tgt = None if self.joint else json.loads(self.tgt.to_json())
+        tgt = None if self.src is self.tgt else json.loads(self.tgt.to_json())
         src = json.loads(self.src.to_json())
         controls: dict[str, Any] = {"source_bos": self.source_bos}
-        if self.src.tags:
-            controls |= {"tags": [*self.src.tags], "needs_tag": self.needs_tag}
+        if self.shares_ids:
+            controls["shares_ids"] = True
+        if self.tags:
+            controls |= {"tags": [*self.tags], "needs_tag": self.needs_tag}
         return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
-        """Return the same tokenizers with tags for source sentences. `is_needed`: every training pair has one."""
-        src = Tokenizer(self.src.backend, tags)
-        return TokenizerPair(src, src if self.joint else self.tgt, self.source_bos, is_needed and bool(tags))
+        """Return the same tokenizers with the symbols of tags. `is_needed`: every training pair has a tag."""
+        src_tags, tgt_tags = ([*filter(None, (split_tag(tag)[side] for tag in tags))] for side in (0, 1))
+        if self.joint:
+            src_tags = tgt_tags = src_tags + tgt_tags
+        src = Tokenizer(self.src.backend, dict.fromkeys(src_tags))
+        tgt = src if self.src is self.tgt else Tokenizer(self.tgt.backend, dict.fromkeys(tgt_tags))
+        return replace(self, src=src, tgt=tgt, needs_tag=is_needed and bool(tags), tags=tuple(tags))
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TokenizerPair:
@@ -347,11 +366,14 @@ class TokenizerPair:
             raise ValueError(f"format {content['format']}")
         check_content(content["src"])
         backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
-        src = tgt = Tokenizer(backend, content.get("tags", ()))
+        src = tgt = Tokenizer(backend)
         if content["tgt"]:
             check_content(content["tgt"])
             tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])))
-        return cls(src, tgt, content["source_bos"], content.get("needs_tag", False))
+        pair = cls(src, tgt, content["source_bos"], shares_ids=content.get("shares_ids", False))
+        if pair.shares_ids and tgt.vocab_size != src.vocab_size:
+            raise ValueError(f"{src.vocab_size:,} and {tgt.vocab_size:,} ids are not shared")
+        return pair.with_tags(content.get("tags", ()), is_needed=content.get("needs_tag", False))
 
     def save(self, path: Path) -> None:
         """Write both tokenizers to one JSON file."""

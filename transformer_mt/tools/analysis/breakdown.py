@@ -15,7 +15,7 @@ from typing import NamedTuple
 import regex
 from sacrebleu.metrics.bleu import BLEU
 
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS, Scorer, Texts, score_corpus
 
 LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)

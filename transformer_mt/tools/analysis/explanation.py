@@ -57,11 +57,14 @@ def predict_tokens(
 ) -> list[TokenPrediction]:
     """Return the predictions of the tokens of a given translation, and of EOS if it is finished.
 
-    Raises `UserError` for an ensemble.
+    A tag is certain, because the search forces it. Raises `UserError` for an ensemble.
     """
     tokenizer, model = translator.tokenizers.tgt, translator.model
     batch = collate_pairs([source], [ids], translator.tokenizers).to(translator.torch_engine.device)
     log_probs = model.logits(model(batch.src, batch.tgt_in)[0]).log_softmax(-1).double()  # [T, V]
+    for position in range(translator.tokenizers.n_target_tags):
+        log_probs[position] = -torch.inf
+        log_probs[position, ids[position]] = 0.0
     entropies = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1) / math.log(2)  # 0 * log 0 is 0
     best = log_probs.topk(N_ALTERNATIVES)
     predictions: list[TokenPrediction] = []
@@ -112,8 +115,9 @@ def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hy
     """Translate one source by beam search. Return the hypotheses, the best first, and the branches of each position."""
     config, engine = translator.config, translator.torch_engine
     positions: list[Candidates] = []  # [1, N] each
-    (hypotheses,) = engine.search([source], config, on_candidates=positions.append)
-    limit = min(config.max_target_tokens(len(source)), engine.max_positions)
+    ((_, tag),) = translator.tag_ids()
+    (hypotheses,) = engine.search([source], config, prefixes=[tag], on_candidates=positions.append)
+    limit = min(config.max_target_tokens(len(source)) + len(tag), engine.max_positions)
     return hypotheses, _build_tree(positions, translator.tokenizers.tgt, limit, config)
 
 
@@ -192,12 +196,13 @@ def explain_reference(
         UserError: The reference is blank, or too long for the model.
     """
     tokenizer = translator.tokenizers.tgt
-    (ids,) = tokenizer.encode([reference])
-    limit = translator.max_positions - 1
+    (ids,), ((_, tag),) = tokenizer.encode([reference]), translator.tag_ids()
+    limit = translator.max_positions - 1 - len(tag)
     if not reference.strip() or not ids:
         raise UserError("explain: the reference is empty; pass a translation of the text")
     if len(ids) > limit:
         raise UserError(f"explain: the reference has {len(ids):,} tokens, and the model reads {limit:,}; shorten it")
+    ids = tag + ids
     reference_ids = [*ids, tokenizer.eos_id]
     translation_ids = [*translation.ids, *([tokenizer.eos_id] if translation.finished else [])]
     differences = (i for i, token in enumerate(reference_ids) if translation_ids[i : i + 1] != [token])
@@ -386,7 +391,8 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
         encoded = translator.encode(sources, line_numbers=[1] * len(sources))
     n_tokens = len(translation.ids) + translation.finished
     log_probs = translator.engine.score(encoded, [translation.ids] * len(encoded))
-    scores = [sum(token_scores[:n_tokens]) for token_scores in log_probs]
+    n_tags = translator.tokenizers.n_target_tags
+    scores = [sum(token_scores[n_tags:n_tokens]) for token_scores in log_probs]
     return [LeftOutWord(word, score - scores[0]) for word, score in zip(words, scores[1:], strict=True)]
 
 

@@ -354,8 +354,9 @@ class AttentionMaps(NamedTuple):
 
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
     """Translate a text, then run the model once on both to record the attention weights."""
-    (source,) = translator.encode([text], line_numbers=[1])
-    return record_attention(translator, source, translator.engine.search([source], translator.config)[0][0])
+    (source,), ((_, tag),) = translator.encode([text], line_numbers=[1]), translator.tag_ids()
+    ((best, *_),) = translator.engine.search([source], translator.config, prefixes=[tag])
+    return record_attention(translator, source, best)
 
 
 def record_attention(translator: Translator, source: list[int], hypothesis: Hypothesis) -> AttentionMaps:

@@ -16,9 +16,8 @@ import torch
 from transformer_mt import __version__
 from transformer_mt.config.section import Section
 from transformer_mt.data.data_config import DataConfig, Source
-from transformer_mt.decoding.segments import Translation
+from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, MetricComparison, Texts, compare_systems
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
@@ -26,6 +25,7 @@ from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
 from transformer_mt.tools.analysis import breakdown
+from transformer_mt.tools.analysis.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.tools.analysis.breakdown import SentenceComparison, TextPart, mark_differences
 from transformer_mt.tools.analysis.changed_sets import measure_robustness
 from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
@@ -337,7 +337,7 @@ def _run_starter_tests(translator: Translator) -> list[Mapping[str, str | None]]
     tests = load_behaviour_tests(STARTER)
     tag = translator.config.tag
     if translator.tokenizers.needs_tag and tag is None:
-        tag = translator.tokenizers.src.tags[0]
+        tag = translator.tokenizers.tags[0]
     translations = translator.translate([test.source for test in tests], tags=[tag] * len(tests))
     return [result._asdict() for result in check_translations(tests, translations)]
 

@@ -149,7 +149,9 @@ class CTranslate2Engine:
         forced = prefixes or [[] for _ in sources]
         limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
         found = self._search_within(limits, sources, forced, config)
-        if prefixes is not None:  # rank again, because CTranslate2 ignores the log-probabilities of the prefix
+        n_tags = self.tokenizers.n_target_tags
+        if any(len(prefix) > n_tags for prefix in forced):
+            # rank again, because CTranslate2 ignores the log-probabilities of the prefix
 
             def rank(one: Hypothesis) -> tuple[bool, float]:
                 return one.finished, config.length_normalize(one.score, max(1, len(one.log_probs)))
@@ -221,7 +223,7 @@ class CTranslate2Engine:
             patience=n / config.beam,
             length_penalty=config.length_penalty_exponent or MIN_LENGTH_PENALTY,
             no_repeat_ngram_size=config.no_repeat_ngram,
-            min_decoding_length=min(config.min_length, limit),
+            min_decoding_length=min(config.min_length + self.tokenizers.n_target_tags, limit),
             max_decoding_length=limit,
             max_input_length=0,
             max_batch_size=max(1, CPU_BATCH_TOKENS // config.beam) if self.library.device == "cpu" else 0,
@@ -241,6 +243,7 @@ class CTranslate2Engine:
 
         def add(one: Hypothesis) -> Hypothesis:
             log_probs = next(scores)
+            log_probs[: self.tokenizers.n_target_tags] = [0.0] * self.tokenizers.n_target_tags
             return Hypothesis(one.ids, log_probs if one.finished else log_probs[:-1], one.finished)
 
         return [
@@ -333,11 +336,11 @@ def load_exported(
         for content in contents:
             check_content(json.loads(content))
         backends = [hf.Tokenizer.from_str(content) for content in contents]
-        src = Tokenizer(backends[0], metadata.tags)
-        tgt = Tokenizer(backends[1], metadata.tags if metadata.joint else ())
+        src, tgt = map(Tokenizer, backends)
         config = metadata.decoding.with_options(decoding)
         check_search(config)
-        tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
+        tokenizers = TokenizerPair(src, tgt, metadata.source_bos, shares_ids=metadata.joint)
+        tokenizers = tokenizers.with_tags(metadata.tags, is_needed=metadata.needs_tag)
         engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads)
     except UserError:
         raise

@@ -97,7 +97,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
             },
             "source_bos": tokenizers.source_bos,
             "joint": tokenizers.joint,
-            "tags": [*tokenizers.src.tags],
+            "tags": [*tokenizers.tags],
             "needs_tag": tokenizers.needs_tag,
             "positions": n_positions,
             "longest_source": max_source,
@@ -152,36 +152,41 @@ def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> 
     n_positions, max_source = find_length_limits(translator.model.config, translator.config, translator.tokenizers)
     chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
     tokenizer = translator.tokenizers.src
-    sources = [_first_ids(translator) + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
+    src_tag, tgt_tag = _first_tag(translator)
+    sources = [src_tag + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
     if not sources:
         return None
     exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
-    return compare(translator, exported, sources)
+    return compare(translator, exported, sources, tgt_tag)
 
 
 def check_parity_on_random_ids(translator: Translator, folder: Path, n_positions: int) -> Parity:
     """Compare both engines on sources of random tokens, for a run whose texts may be missing."""
     random, n_tokens = Random(1), translator.tokenizers.src.pad_id
     lengths = (min(length, translator.max_source_tokens) for length in RANDOM_LENGTHS)
-    sources = [[*_first_ids(translator), *(random.randrange(n_tokens) for _ in range(n))] for n in lengths]
+    src_tag, tgt_tag = _first_tag(translator)
+    sources = [[*src_tag, *(random.randrange(n_tokens) for _ in range(n))] for n in lengths]
     exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
-    return compare(translator, exported, sources)
+    return compare(translator, exported, sources, tgt_tag)
 
 
-def _first_ids(translator: Translator) -> list[int]:
-    """Return the id of the first tag, if the model needs one."""
-    tokenizer = translator.tokenizers.src
-    return [tokenizer.tag_id(tokenizer.tags[0])] if translator.tokenizers.needs_tag else []
+def _first_tag(translator: Translator) -> tuple[list[int], list[int]]:
+    """Return the ids of the first tag for source and target, if the model needs one."""
+    tokenizers = translator.tokenizers
+    return tokenizers.tag_ids(tokenizers.tags[0] if tokenizers.needs_tag else None)
 
 
-def compare(translator: Translator, exported: CTranslate2Engine, sources: Sequence[Sequence[int]]) -> Parity:
-    """Translate source ids and score our translations with both engines."""
+def compare(
+    translator: Translator, exported: CTranslate2Engine, sources: Sequence[Sequence[int]], tgt_tag: list[int]
+) -> Parity:
+    """Translate source ids and score our translations, which start with `tgt_tag`, with both engines."""
     n_identical, gaps = 0, [0.0]
     config = translator.config.for_validation()
     for start in range(0, len(sources), BATCH_SENTENCES):
         batch = [list(ids) for ids in sources[start : start + BATCH_SENTENCES]]
-        ours = [best for best, *_ in translator.engine.search(batch, config)]
-        theirs = [best for best, *_ in exported.search(batch, config, scores=False)]
+        prefixes = [tgt_tag] * len(batch)
+        ours = [best for best, *_ in translator.engine.search(batch, config, prefixes=prefixes)]
+        theirs = [best for best, *_ in exported.search(batch, config, prefixes=prefixes, scores=False)]
         n_identical += sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
         # Scoring adds EOS, so an unfinished translation that fills all learned positions must lose its last token.
         targets = [one.ids if one.finished else one.ids[:-1] for one in ours]
@@ -213,7 +218,7 @@ def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -
     decoder = _make_stack(specs.TransformerDecoderSpec, tgt_config, len(model.decoder.layers))
     _fill_stack(encoder, encoder.embeddings[0], model.encoder, src_config, n_positions)
     _fill_stack(decoder, decoder.embeddings, model.decoder, tgt_config, n_positions)
-    bias = torch.zeros(model.output.out_features)  # [V]
+    bias = _copy(model.output.bias) if config.output_bias else torch.zeros(model.output.out_features)  # [V]
     bias[model.tgt_pad] = -math.inf
     _fill_linear(decoder.projection, model.output.weight, bias)
     spec = specs.TransformerSpec(encoder, decoder)

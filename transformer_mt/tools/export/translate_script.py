@@ -1,5 +1,8 @@
 # pyright: basic
-"""Translate lines with the settings of the run: python translate.py < F > G. Needs only ctranslate2 and tokenizers."""
+"""Translate lines with the settings of the run: python translate.py [TAG] < F > G.
+
+Needs only ctranslate2 and tokenizers.
+"""
 
 import json
 import signal
@@ -14,6 +17,11 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader c
 here = Path(__file__).resolve().parent
 metadata = json.loads((here / "export.json").read_text(encoding="utf-8"))
 decoding = metadata["decoding"]
+tag = sys.argv[1] if len(sys.argv) > 1 else decoding["tag"] or ""
+if metadata["needs_tag"] and not tag:
+    sys.stderr.write(f"translate.py: the model needs a tag; pass one such as {metadata['tags'][0]}\n")
+    sys.exit(2)
+src_tag, tgt_tag = ([f"<{symbol}>"] if symbol else [] for symbol in tag.partition(":")[::2])
 src, tgt = (tokenizers.Tokenizer.from_file(str(here / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
 engine = ctranslate2.Translator(str(here), device="auto")
 with open(0, "rb") as file:
@@ -40,19 +48,20 @@ for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_spec
     if len(ids) > longest:
         sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is truncated to {longest}\n")
         ids = ids[:longest]
-    limit = int(decoding["max_length_factor"] * len(ids)) + decoding["max_length_offset"]
+    limit = int(decoding["max_length_factor"] * len(src_tag + ids)) + decoding["max_length_offset"] + len(tgt_tag)
     if ids and line.strip() and not any(map(str.isalpha, line)):
         copied[i] = line
     elif ids and line.strip():  # CTranslate2 adds the control symbols
-        by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = [*map(str, ids)]
+        by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = [*src_tag, *map(str, ids)]
 for limit, sources in by_limit.items():
     results = engine.translate_batch(
         list(sources.values()),
+        [tgt_tag] * len(sources) if tgt_tag else None,
         beam_size=decoding["beam"],
         num_hypotheses=decoding["beam"],
         length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # with 0, the search stops too early
         no_repeat_ngram_size=decoding["no_repeat_ngram"],
-        min_decoding_length=min(decoding["min_length"], limit),
+        min_decoding_length=min(decoding["min_length"] + len(tgt_tag), limit),
         max_decoding_length=limit,
         max_input_length=0,
         max_batch_size=32,

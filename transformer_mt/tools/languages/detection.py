@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from transformer_mt.data.languages import WRITTEN_AS, primary_language
+from transformer_mt.data.data_config import WRITTEN_AS, primary_language
 from transformer_mt.tools.languages.scripts import language_scripts
 
 if TYPE_CHECKING:

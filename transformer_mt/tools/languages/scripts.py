@@ -14,7 +14,7 @@ from itertools import chain, islice
 import numpy as np
 
 from transformer_mt.data.corpus import BLOCK_SIZE, log_progress
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.text_files import SentencePair
 
 UNSPACED_SCRIPTS = {
@@ -42,8 +42,6 @@ _NAMES = (  # ISO 15924 codes, and the first words of the Unicode names of their
     "Olck OL, Tfng TIFINAGH, Thaa THAANA, Syrc SYRIAC, Nkoo NKO, Hans HAN, Hant HAN, Hani HAN, "
     "Jpan HAN HIRAGANA KATAKANA KATAKANA-HIRAGANA, Kore HANGUL HAN, Hang HANGUL"
 )
-_SCRIPT_NAMES = {entry.split()[0]: tuple(entry.split()[1:]) for entry in _NAMES.split(", ")}
-SCRIPTS = tuple(sorted({name for names in _SCRIPT_NAMES.values() for name in names}))
 _SCRIPT_CODES = {"sr": "Cyrl Latn", "crh": "Latn Cyrl", "grc": "Grek", "hbo": "Hebr"}
 """Scripts of languages of which the library names none, another one or only one."""
 
@@ -52,6 +50,17 @@ LETTERS_PER_SPACE = 20  # text with more letters per space has no spaces between
 
 
 # --- letters and languages --------------------------------------------------------------------------------------------
+
+
+@cache
+def _names_by_code() -> dict[str, list[str]]:
+    """Return the names of the scripts that an ISO 15924 code stands for."""
+    return {code: names for code, *names in map(str.split, _NAMES.split(", "))}
+
+
+def list_scripts() -> list[str]:
+    """Return the names of all known scripts."""
+    return sorted({*chain.from_iterable(_names_by_code().values())})
 
 
 @cache
@@ -83,7 +92,7 @@ def language_scripts(code: str) -> tuple[str, ...] | None:
         codes = language.maximize().script or ""
     if not codes and primary_language(code) != primary:
         return language_scripts(primary_language(code))
-    names = [name for script in codes.split() for name in _SCRIPT_NAMES.get(script, ())]
+    names = [name for script in codes.split() for name in _names_by_code().get(script, ())]
     return tuple(names) or None
 
 

@@ -56,8 +56,10 @@ class CorpusCheck(NamedTuple):
         return self.filter or make_filter(self.remedy)
 
 
-class FunctionFilter(PairFilter, kind="function"):
+class FunctionFilter(PairFilter):
     """A filter that is a function of source and target, for checks that are no filter of `data.filters`."""
+
+    kind = "function"
 
     reason_of: Callable[[str, str], str | None]
 

@@ -96,8 +96,10 @@ class DuplicateReasons(Mapping[int, str]):
         return "repeats " + ("" if self._found.of == "pair" else f"the {_COMPARED_NAMES[self._found.of]} of ") + line
 
 
-class DuplicateFilter(CorpusFilter, kind="duplicate"):
+class DuplicateFilter(CorpusFilter):
     """Remove repeated pairs, sources or targets. The first one is kept."""
+
+    kind = "duplicate"
 
     of: ComparedSide = "pair"
     """what must be equal: pair, src or tgt"""
@@ -110,11 +112,13 @@ class DuplicateFilter(CorpusFilter, kind="duplicate"):
         return FoundDuplicates(repeated, pairs, self.of)
 
 
-class NearDuplicateFilter(CorpusFilter, kind="near_duplicate"):
+class NearDuplicateFilter(CorpusFilter):
     """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
 
     Similarity is the share of runs of four bytes that two texts have in common, without case, spaces and punctuation.
     """
+
+    kind = "near_duplicate"
 
     of: ComparedSide = "pair"
     """what must be similar: pair (both sides as one text), src or tgt"""
@@ -127,8 +131,10 @@ class NearDuplicateFilter(CorpusFilter, kind="near_duplicate"):
         return FoundDuplicates(repeated, pairs, self.of)
 
 
-class OverlapFilter(Filter, kind="overlap"):
+class OverlapFilter(Filter):
     """Remove training pairs that occur in the validation set or a test set, without case, spaces and punctuation."""
+
+    kind = "overlap"
 
     of: ComparedSides = "any"
     """what must be equal: any (source or target), pair, src or tgt"""
@@ -156,8 +162,10 @@ class OverlapFilter(Filter, kind="overlap"):
         return apply
 
 
-class NearOverlapFilter(Filter, kind="near_overlap"):
+class NearOverlapFilter(Filter):
     """Remove training pairs that are similar to text of the validation set or a test set, but not equal to it."""
+
+    kind = "near_overlap"
 
     of: ComparedSides = "any"
     """what must be similar: any (source or target), pair, src or tgt"""
@@ -194,8 +202,10 @@ def _hash_corpus(corpus: ParallelCorpus, of: ComparedSide) -> Hashes:
     return hash_side(corpus.column("src"), corpus.column("tgt"), of, normalized=True)
 
 
-class UnrelatedFilter(PairFilter, kind="unrelated"):
+class UnrelatedFilter(PairFilter):
     """Remove pairs whose sides are not translations of each other, by lexicons that are learned from the corpus."""
+
+    kind = "unrelated"
 
     min: float = -0.3
     """minimum log-likelihood ratio, in nats per target word, of a translation against unrelated text"""

@@ -112,14 +112,10 @@ class Filter(Section):
     """
 
     kind: ClassVar[str]
+    """The name in a file. Base classes have none."""
     removes: ClassVar[bool] = True
     """Whether it removes pairs. Otherwise it changes their text."""
     _location: FilterLocation | None = PrivateAttr(default=None)
-
-    def __init_subclass__(cls, kind: str = "") -> None:
-        """Set the kind, which is the name in a file. Base classes have none."""
-        super().__init_subclass__()
-        cls.kind = kind
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return the function that is applied to each block. Raises `UserError` for an unsuitable file."""

@@ -13,10 +13,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.corpus import number_column
-from transformer_mt.data.languages import check_language
+from transformer_mt.data.data_config import check_language
 from transformer_mt.evaluation.metrics import is_repetitive
 from transformer_mt.tools.languages.detection import LanguageDetector
-from transformer_mt.tools.languages.scripts import SCRIPTS, language_scripts, measure_script_share, split_units
+from transformer_mt.tools.languages.scripts import language_scripts, list_scripts, measure_script_share, split_units
 from transformer_mt.tools.quality.filter_base import (
     SIDE_NAMES,
     Block,
@@ -39,8 +39,10 @@ from transformer_mt.tools.quality.signals import (
 )
 
 
-class NormalizeFilter(Filter, kind="normalize"):
+class NormalizeFilter(Filter):
     """Change the text of training pairs, without removing any."""
+
+    kind = "normalize"
 
     removes: ClassVar[bool] = False
 
@@ -84,8 +86,10 @@ class NormalizeFilter(Filter, kind="normalize"):
         return apply
 
 
-class LengthFilter(PairFilter, kind="length"):
+class LengthFilter(PairFilter):
     """Remove pairs with a side that is too short or too long."""
+
+    kind = "length"
 
     min: int = Field(default=1, ge=0)
     """minimum words of each side; characters where a script has no spaces"""
@@ -107,11 +111,13 @@ class LengthFilter(PairFilter, kind="length"):
         return None
 
 
-class RatioFilter(PairFilter, kind="ratio"):
+class RatioFilter(PairFilter):
     """Remove pairs with one side much longer than the other.
 
     Lengths are in characters, relative to the median of the corpus, so that scripts are comparable.
     """
+
+    kind = "ratio"
 
     max: float = Field(default=3.0, gt=1.0)
     """how many times longer one side may be than the other, relative to the median lengths of the corpus"""
@@ -127,8 +133,10 @@ class RatioFilter(PairFilter, kind="ratio"):
         return find_reason
 
 
-class LanguageFilter(PairFilter, kind="language"):
+class LanguageFilter(PairFilter):
     """Remove pairs with a side that is clearly in another language. A side in doubt is kept."""
+
+    kind = "language"
 
     src: Annotated[str, AfterValidator(check_language)] | None = None
     """language of the source; null: data.src_lang"""
@@ -175,16 +183,18 @@ class LanguageFilter(PairFilter, kind="language"):
 
 def _check_script(value: str) -> str:
     name = value.upper()
-    if name not in SCRIPTS:
-        raise ValueError(f'"{value}" is not a known script, {suggest(value.title(), [*map(str.title, SCRIPTS)])}')
+    if name not in (scripts := list_scripts()):
+        raise ValueError(f'"{value}" is not a known script, {suggest(value.title(), [*map(str.title, scripts)])}')
     return name
 
 
 Script = Annotated[str, AfterValidator(_check_script)]
 
 
-class ScriptFilter(PairFilter, kind="script"):
+class ScriptFilter(PairFilter):
     """Remove pairs with a side whose words are nearly all in another script."""
+
+    kind = "script"
 
     src: Script | None = None
     """script of the source, such as Latin, Cyrillic or Han; null: the scripts of data.src_lang"""
@@ -216,8 +226,10 @@ class ScriptFilter(PairFilter, kind="script"):
         return find_reason
 
 
-class CopyFilter(PairFilter, kind="copy"):
+class CopyFilter(PairFilter):
     """Remove pairs that were not translated."""
+
+    kind = "copy"
 
     max: float = Field(default=0.8, ge=0.0, lt=1.0)
     """maximum share of words that both sides have in common"""
@@ -230,8 +242,10 @@ class CopyFilter(PairFilter, kind="copy"):
         return f"{share:.0%} of the words are the same" if share > self.max and n_words >= self.min_words else None
 
 
-class NumbersFilter(PairFilter, kind="numbers"):
+class NumbersFilter(PairFilter):
     """Remove pairs whose numbers differ. Separators and small numbers, which texts often spell, do not count."""
+
+    kind = "numbers"
 
     min: float = Field(default=0.5, gt=0.0, le=1.0)
     """minimum share of numbers that the other side has too"""
@@ -242,8 +256,10 @@ class NumbersFilter(PairFilter, kind="numbers"):
         return f"only {share:.0%} of the numbers agree" if share is not None and share < self.min else None
 
 
-class UrlsFilter(PairFilter, kind="urls"):
+class UrlsFilter(PairFilter):
     """Remove pairs with URLs or e-mail addresses on one side only."""
+
+    kind = "urls"
 
     exact: bool = False
     """remove also pairs whose addresses differ, such as en.example.org and de.example.org"""
@@ -257,8 +273,10 @@ class UrlsFilter(PairFilter, kind="urls"):
         return f"only one side has {next(iter(missing))}"
 
 
-class RepetitionFilter(PairFilter, kind="repetition"):
+class RepetitionFilter(PairFilter):
     """Remove pairs with a side that repeats a word or phrase, and the other side does not."""
+
+    kind = "repetition"
 
     max: float = Field(default=0.5, gt=0.0, lt=1.0)
     """maximum share of the most frequent word, or of repeated phrases of three words (characters in a short text)"""
@@ -282,8 +300,10 @@ def _check_pattern(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
-class RegexFilter(PairFilter, kind="regex"):
+class RegexFilter(PairFilter):
     r"""Remove pairs by a regular expression of the package `regex`, which knows classes such as \p{Han}."""
+
+    kind = "regex"
 
     side: Literal["src", "tgt", "both", "any"] = "any"
     """sides to search: src, tgt, both (both must match) or any (one must match)"""
@@ -312,8 +332,10 @@ class RegexFilter(PairFilter, kind="regex"):
         return find_reason
 
 
-class ColumnFilter(Filter, kind="column"):
+class ColumnFilter(Filter):
     """Remove pairs by a column of numbers of their table, such as scores that another program has computed."""
+
+    kind = "column"
 
     name: str = Field(min_length=1)
     """column of the table or data set, with a number in each row; required"""

@@ -17,7 +17,7 @@ from itertools import chain
 
 import regex
 
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import ModelProvenance
 from transformer_mt.decoding.review import DecodingChanges, Fault, Piece

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import primary_language
 
 
 class LanguagePair(NamedTuple):

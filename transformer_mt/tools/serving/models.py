@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.segments import TranslatedPart, Translation
+from transformer_mt.decoding.text_stages import TranslatedPart, Translation
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder

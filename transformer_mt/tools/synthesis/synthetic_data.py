@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from transformer_mt.choices import SynthesisDirection
 from transformer_mt.config.yaml_files import render_value
-from transformer_mt.data.data_config import DataConfig, TrainSource
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.data_config import DataConfig, TrainSource, primary_language
 from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator

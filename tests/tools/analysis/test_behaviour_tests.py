@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.behaviour_tests import STARTER, BehaviourTest, check_translations, load_behaviour_tests
 from transformer_mt.flows import configuration
+from transformer_mt.tools.analysis.behaviour_tests import (
+    STARTER,
+    BehaviourTest,
+    check_translations,
+    load_behaviour_tests,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""`tmt import`: write a run folder with a pretrained model of another toolkit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import ClassVar
+
+from transformer_mt.cli.command import Command, option, positional
+from transformer_mt.cli.options import check_is_new
+from transformer_mt.cli.table import print_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportModel(Command):
+    """Import a pretrained model of Transformers as a run folder: OPUS-MT, M2M-100 or NLLB.
+
+    The model computes the same as in its toolkit, and other commands read the folder like a run: tmt translate,
+    evaluate, explain, serve and export, and train.init_from to fine-tune it. Nothing in the files is executed, and a
+    model that cannot be imported exactly is refused.
+    """
+
+    EXAMPLE: ClassVar[str] = "tmt import downloads/opus-mt-en-de --output runs/opus-en-de"
+
+    source: str = positional(
+        "a folder with the files of the model, or its name on the Hugging Face hub", metavar="SOURCE"
+    )
+    output: Path = option("a new folder", metavar="RUN", is_required=True)
+    src_lang: str | None = option(
+        "source language, if the files do not name it; or the default of many", metavar="CODE"
+    )
+    tgt_lang: str | None = option("target language, likewise", metavar="CODE")
+
+    def execute(self) -> None:
+        """Run `tmt import`."""
+        check_is_new(self.output)
+        from transformer_mt.flows.import_model import import_model
+
+        print_text(*import_model(self.source, self.output, self.src_lang, self.tgt_lang))
+        print_text(f"tmt translate {quote(str(self.output))} translates with it")

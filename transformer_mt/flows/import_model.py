@@ -1,0 +1,116 @@
+"""Import of a pretrained model: read the files of another toolkit, check every tensor, and write a run folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from transformer_mt.config.section import describe_error
+from transformer_mt.config.yaml_files import render_yaml
+from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.run_overview import render_readme
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import FORMAT, RunFolder, collect_provenance, write_metadata
+from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.system import files
+from transformer_mt.tools.importing.imported_model import ImportedModel
+from transformer_mt.tools.importing.sources import find_source, read_source
+
+MAX_TRAINING_LENGTH = 256  # data.max_length of a model that can read more
+
+
+def import_model(source: str, output: Path, src_lang: str | None, tgt_lang: str | None) -> list[str]:
+    """Write a run folder with the model in `source`: a folder, a file, or a name on the Hugging Face hub.
+
+    The languages replace those that the source names. Returns lines to print. Raises `UserError` before anything is
+    written, if the source cannot be imported exactly.
+    """
+    folder = find_source(source)
+    files.refuse_special_files(folder)
+    imported = read_source(folder, src_lang, tgt_lang)
+    n_parameters = check_weights(imported)
+    config = make_config(imported, output, source)
+    what = f"imported from {source} ({imported.format})"
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "provenance": {
+            **collect_provenance("unknown hardware"),
+            "imported": {"from": source, "format": imported.format, "sha256": imported.sha256},
+        },
+        "parameters": n_parameters,
+        "report": [f"{what}: its training pairs are unknown"],
+        "sha256": {"train": "unknown"},
+        "exported": {"what": what},
+    }
+    readme = render_readme(RunFolder(output), config, record, None)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with files.atomic_new_folder(output) as temporary:
+        run = RunFolder(temporary)
+        files.write_text(run.config, render_yaml(config))
+        imported.tokenizers.save(run.tokenizer)
+        write_metadata(run, record)
+        checkpoints.write(CheckpointInfo(run.locate_checkpoint(0), 0, "loss", {}), imported.weights, None)
+        files.write_text(run.readme, readme)
+    size = files.format_bytes(files.measure_folder(output))
+    return [
+        f"{output}: {imported.format}, {n_parameters:,} parameters, {imported.tokenizers.tgt.vocab_size:,} target "
+        f"symbols, {size}"
+    ]
+
+
+def check_weights(imported: ImportedModel) -> int:
+    """Compare names and shapes with those of the model. Returns the number of parameters."""
+    with torch.device("meta"):
+        model = Transformer(imported.model, imported.tokenizers.src, imported.tokenizers.tgt)
+    expected = {name: tensor.shape for name, tensor in checkpoints.list_distinct_weights(model).items()}
+    found = {name: tensor.shape for name, tensor in imported.weights.items()}
+    if different := [name for name in {**expected, **found} if expected.get(name) != found.get(name)]:
+        name = different[0]
+        raise UserError(
+            f"import: {name}: the model needs {_describe(expected, name)}, the source gives {_describe(found, name)}"
+        )
+    return sum(tensor.numel() for tensor in imported.weights.values())
+
+
+def _describe(shapes: Mapping[str, torch.Size], name: str) -> str:
+    return f"the shape {[*shapes[name]]}" if name in shapes else "no such tensor"
+
+
+def make_config(imported: ImportedModel, output: Path, source: str) -> Config:
+    """Return the configuration of the run. Raises `UserError` for a language or tag that it cannot have."""
+    first, *_ = imported.directions
+    pretrained = f"{source} ({imported.format})"
+    train: object = {"pretrained": pretrained}
+    if len(imported.directions) > 1 or first.tag:
+        names = [re.sub(r"\W", "-", each.tag or "untagged") for each in imported.directions]
+        train = [
+            {"name": name, "pretrained": pretrained, **each._asdict()}
+            for name, each in zip(names, imported.directions, strict=True)
+        ]
+    longest = imported.model.max_sequence_length or MAX_TRAINING_LENGTH
+    n_controls = imported.tokenizers.n_source_controls
+    values = {
+        "name": output.name,
+        "data": {
+            "src_lang": first.src_lang,
+            "tgt_lang": first.tgt_lang,
+            "train": train,
+            "max_length": min(MAX_TRAINING_LENGTH, longest - n_controls),
+        },
+        "tokenizer": {"kind": imported.tokenizer_kind, "joint": imported.tokenizers.joint},
+        "model": imported.model.model_dump(),
+        "decoding": {**imported.decoding},
+    }
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        first_error: Any = error.errors()[0]
+        key = ".".join(map(str, first_error["loc"]))
+        raise UserError(f"import: {key}: {describe_error(first_error, [], key)}") from None

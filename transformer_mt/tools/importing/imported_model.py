@@ -1,0 +1,79 @@
+"""The value that every importer returns, and the vocabulary rows that all of them build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_mt.data.data_config import check_language
+from transformer_mt.data.tokenizers.tokenizer import TokenizerKind, TokenizerPair
+from transformer_mt.model.model_config import ModelConfig
+
+UNUSED_LOGIT = -1000.0
+"""Output bias of symbols that a translation never contains, such as BOS. A larger one would fill a smoothed loss."""
+
+
+def is_language(code: str) -> bool:
+    """Return whether a code of the source can be a language of section `data`."""
+    try:
+        return bool(check_language(code))
+    except ValueError:
+        return False
+
+
+class Direction(NamedTuple):
+    """A direction in which a model translates, and the tag that selects it."""
+
+    src_lang: str
+    tgt_lang: str
+    tag: str | None = None
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another toolkit, in the terms of this program."""
+
+    model: ModelConfig
+    weights: Mapping[str, Tensor]
+    """Tensors by the names of `Transformer`, in fp32. A tied matrix has the name of the decoder's embedding."""
+    tokenizers: TokenizerPair
+    tokenizer_kind: TokenizerKind
+    directions: Sequence[Direction]
+    format: str
+    """Class of the model in the other toolkit."""
+    sha256: str
+    """Hash of the file with the weights, or hashes of several."""
+    decoding: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Keys of section `decoding` that the source sets."""
+
+
+class Rows(NamedTuple):
+    """For each id of a vocabulary here, the row of the source's matrices. [V] each."""
+
+    numbers: Tensor
+    """Row of the source."""
+    is_unused: Tensor
+    """Whether a translation never contains the symbol."""
+    pad_id: int
+
+    @classmethod
+    def make(cls, text: Sequence[int], copies: Sequence[int], controls: Sequence[int], tags: Sequence[int]) -> Rows:
+        """Combine the rows of entries for text, of text entries that are never generated, of PAD, BOS, EOS and tags."""
+        numbers = torch.tensor([*text, *copies, *controls, *tags])
+        is_unused = torch.zeros(len(numbers), dtype=torch.bool)
+        is_unused[len(text) : len(text) + len(copies) + 2] = True  # copies, PAD and BOS
+        return cls(numbers, is_unused, len(text) + len(copies))
+
+    def embeddings(self, matrix: Tensor) -> Tensor:
+        """Reorder the rows of an embedding or output matrix; that of PAD is zero. [_, D] -> [V, D]."""
+        found = matrix[self.numbers]
+        found[self.pad_id] = 0
+        return found
+
+    def bias(self, bias: Tensor) -> Tensor:
+        """Reorder an output bias, and exclude unused symbols. [_] -> [V]."""
+        return bias[self.numbers].masked_fill_(self.is_unused, UNUSED_LOGIT)

@@ -1,0 +1,57 @@
+"""Find the files of a pretrained model, recognise their format, and read them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from transformer_mt.errors import UserError
+from transformer_mt.tools.importing.imported_model import ImportedModel
+from transformer_mt.tools.importing.m2m100 import read_m2m100
+from transformer_mt.tools.importing.marian import read_marian
+from transformer_mt.tools.importing.source_files import ModelSettings
+
+FILES = "config.json, the weights (model.safetensors or pytorch_model.bin), and the files of its tokenizer"
+HUB_PATTERNS = ("*.json", "*.spm", "*.model")
+
+
+def find_source(source: str) -> Path:
+    """Return the path of a source; a name on the Hugging Face hub is downloaded.
+
+    Raises `UserError` if there is no such path, or the hub cannot be reached.
+    """
+    path = Path(source)
+    if path.exists():
+        return path
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
+        raise UserError(f"{source}: no such file or folder; pass a folder with {FILES}")
+    try:
+        from huggingface_hub import HfApi, snapshot_download  # pyright: ignore[reportUnknownVariableType]
+
+        names = HfApi().list_repo_files(source)
+        weights = next(
+            (
+                pattern
+                for pattern in ("model*.safetensors", "pytorch_model*.bin")
+                if any(map(Path(pattern).match, names))
+            ),
+            "pytorch_model*.bin",
+        )
+        return Path(snapshot_download(source, allow_patterns=[*HUB_PATTERNS, weights]))
+    except Exception as error:  # the hub client's errors have no common base class
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{source}: no such folder, and the hub cannot be reached ({reason});\ndownload {FILES} from "
+            f"https://huggingface.co/{source} into a folder, and pass the folder"
+        ) from None
+
+
+def read_source(path: Path, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
+    """Read a model. The languages replace those that the source names. Raises `UserError` if it is not supported."""
+    if (path / "adapter_config.json").exists():
+        raise UserError(f"{path}: holds an adapter, not a model; merge it into its model, and pass the result")
+    if not (path / "config.json").exists():
+        raise UserError(f"{path}: holds no model that can be imported (no config.json); pass a folder with {FILES}")
+    settings = ModelSettings(path / "config.json")
+    read = settings.choose("model_type", {"marian": read_marian, "m2m_100": read_m2m100})
+    return read(path, settings, src_lang, tgt_lang)
