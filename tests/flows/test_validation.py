@@ -113,9 +113,10 @@ def test_the_metric_may_be_chrf_with_words(make_validator: Callable[..., Validat
     assert "chrf++" not in make_validator(0)().scores
     validator = make_validator(0, "validation.metric=chrf++")
     hypotheses = greedy_translations(validator, validator.src_texts)
-    wanted = CHRF(word_order=2).corpus_score(hypotheses, [validator.references]).score
-    assert validator().scores["chrf++"] == wanted
-    assert validator().scores["chrf"] != wanted
+    validator.references = [f"{hypothesis[3:]} Hund" for hypothesis in hypotheses]
+    wanted = [CHRF(word_order=n).corpus_score(hypotheses, [validator.references]).score for n in (0, 2)]
+    scores = validator().scores
+    assert [scores["chrf"], scores["chrf++"]] == wanted and min(wanted) > 20 and wanted[0] != wanted[1]
 
 
 @pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (4, [0, 2, 5, 7]), (20, list(range(10)))])
