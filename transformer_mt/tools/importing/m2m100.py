@@ -18,7 +18,7 @@ from torch import Tensor
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Rows
+from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     open_weights,
@@ -55,7 +55,7 @@ class Vocabulary(NamedTuple):
     """Rows of the codes."""
 
 
-def read_m2m100(folder: Path, settings: ModelSettings, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
+def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> ImportedModel:
     """Read a folder of Transformers. Raises `UserError` if a file is missing, damaged or not supported."""
     config = make_model_config(settings, norm_position="pre", tie_embeddings="all")
     settings.choose("tie_word_embeddings", {True: True}, True)
@@ -66,7 +66,7 @@ def read_m2m100(folder: Path, settings: ModelSettings, src_lang: str | None, tgt
     size, pad = settings.integer("vocab_size"), settings.integer("pad_token_id", low=0)
     if (highest := max(*vocabulary.text, *vocabulary.languages.values())) >= size:
         raise UserError(f"{folder}: the tokenizer has the id {highest:,}, but vocab_size in config.json is {size:,}")
-    codes = _order_languages(folder, [*vocabulary.languages], src_lang, tgt_lang)
+    codes = languages.select([*vocabulary.languages], languages.src, languages.tgt)
     directions = [Direction(a, b, f"{a}:{b}") for a, b in zip(codes, codes[1:] + codes[:1], strict=True)]
     both = Tokenizer(vocabulary.backend)
     tokenizers = TokenizerPair(both, both).with_tags([each.tag or "" for each in directions], is_needed=True)
@@ -89,7 +89,7 @@ def read_m2m100(folder: Path, settings: ModelSettings, src_lang: str | None, tgt
     )  # constants of older versions
     source.check_all_taken()
     decoding = read_decoding(folder, settings)
-    if src_lang and tgt_lang:
+    if languages.src and languages.tgt:
         decoding["tag"] = directions[0].tag
     kind = cast(TokenizerKind, find_kind(both.backend))
     return ImportedModel(
@@ -106,16 +106,6 @@ def _positions(first: int, length: int, d_model: int) -> Tensor:
 
 
 # --- vocabulary -------------------------------------------------------------------------------------------------------
-
-
-def _order_languages(folder: Path, codes: list[str], src_lang: str | None, tgt_lang: str | None) -> list[str]:
-    """Return the codes with the given languages first. Raises `UserError` for a language that the model lacks."""
-    for key, code in {"--src-lang": src_lang, "--tgt-lang": tgt_lang}.items():
-        if code is not None and code not in codes:
-            listed = ", ".join(codes[:20]) + (" ..." if len(codes) > 20 else "")
-            raise UserError(f"{key}: {folder} does not know {code}; it has {listed}")
-    first = dict.fromkeys(code for code in (src_lang, tgt_lang) if code is not None)
-    return [*dict.fromkeys([*first, *codes])]
 
 
 def _read_vocabulary(folder: Path) -> Vocabulary:
