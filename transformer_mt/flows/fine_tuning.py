@@ -247,7 +247,7 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
         Setting("train", "max_epochs", None, ""),
         Setting("train", "log_every", max(1, n_steps // 20), ""),
         Setting("validation", "every", f"{n_steps // N_VALIDATIONS} steps", ""),
-        Setting("validation", "metric", "chrf" if is_held_out else "expect", ""),
+        Setting("validation", "metric", "chrf++" if is_held_out else "expect", ""),
         Setting("validation", "patience", PATIENCE, "stop when it no longer rises"),
         Setting("validation", "goal", None if is_held_out else 1.0, ""),
         Setting("validation", "gate", gate, "what old pairs may lose"),
