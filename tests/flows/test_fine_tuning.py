@@ -249,3 +249,25 @@ def test_options_of_a_fine_tuning_need_a_run(folder: Path, tmt: Tmt) -> None:
         assert_user_error(tmt("init", "t.en", "t.de", *option), f"{option[0]}: belongs to --from")
     assert_user_error(tmt("init", "t.en", "t.de", "--from", "runs/none"), "runs/none")
     assert not Path("mine.yaml").exists()
+
+
+@pytest.mark.slow
+def test_a_language_is_added_and_the_old_one_translates_as_before(
+    german_folder: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(german_folder, tmp_path / "copy"))
+    config = yaml.safe_load(Path("german.yaml").read_text(encoding="utf-8"))
+    config["tokenizer"] = {"kind": "bpe", "vocab_size": 300, "min_frequency": 1}
+    Path("pieces.yaml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+    assert_succeeded(tmt("train", "--config", "pieces.yaml"))
+    Path("more.en").write_text(3 * Path("t.en").read_text(encoding="utf-8"), encoding="utf-8")
+    Path("more.no").write_text(3 * Path("t.no").read_text(encoding="utf-8"), encoding="utf-8")
+    command = ("init", "more.en", "more.no", "--from", "runs/pieces", "--out", "both.yaml", "--tgt-lang", "no")
+    assert_user_error(tmt(*command), "--from: runs/pieces", "--extend-vocabulary")
+    assert_succeeded(tmt(*command, "--extend-vocabulary", "40"))
+    greedy = ("--input", "t.en", "--beam", "1")
+    before = assert_succeeded(tmt("translate", "runs/pieces", *greedy))
+    assert assert_succeeded(tmt("translate", "both-data/start", *greedy)) == before
+    assert_succeeded(tmt("train", "--config", "both.yaml", "schedule.peak=0.005"))
+    scores = RunFolder(Path("runs/both")).read_metadata()["test"]
+    assert scores["new"]["bleu"]["value"] > 60 and scores["old"]["bleu"]["value"] > 60

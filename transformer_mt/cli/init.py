@@ -97,10 +97,16 @@ class Init(Command):
         takes_list=True,
     )
 
+    extend_vocabulary: int | None = option(
+        "with --from: add up to N pieces of the new text to the vocabulary, for a new language or domain",
+        metavar="N",
+        parse=number(1),
+    )
+
     def execute(self) -> None:
         """Write the configuration, and print it."""
-        if self.start is None and (self.tag or self.replay):
-            raise UserError(f"{'--tag' if self.tag else '--replay'}: belongs to --from RUN; leave it out")
+        if self.start is None and (given := {*list_given_flags(self)} & {"--tag", "--replay", "--extend-vocabulary"}):
+            raise UserError(f"{min(given)}: belongs to --from RUN; leave it out")
         if self.opus is None and self.corpora is None:
             self._print(self._inspect())
         else:
@@ -162,6 +168,7 @@ class Init(Command):
             self.tag,
             self.columns,
             self.max_bad_rows,
+            self.extend_vocabulary,
             ask,
         )
         return write_fine_tuning_config(RunFolder.open(run), pairs, self.out, force=self.force)

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_mt.config.yaml_files import render_value
+from transformer_mt.config.yaml_files import render_value, render_yaml
 from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.text_files import Pair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.flows.init import InitialConfig, Setting, check_output, choose_source, render, write_config
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.table_columns import Ask
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
+from transformer_mt.system.log import log
 from transformer_mt.tools.languages.detection import find_other_language
 from transformer_mt.tools.languages.scripts import split_units
+from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
 N_REPLAYED = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
 N_HELD_OUT = 1000  # the most pairs of a validation or test set
@@ -38,6 +44,7 @@ PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls 
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
 TESTS = "new-tests.yaml"
+START = "start"  # run folder with the extended vocabulary
 TOKENS_PER_UNIT = 1.5  # about the tokens of a word
 PATIENCE = 5
 MAX_DETECTED = 1000  # pairs in which the languages are detected
@@ -57,6 +64,7 @@ class NewPairs:
     tag: str | None = None
     columns: Sequence[str] | None = None
     max_bad_rows: int = 0
+    extend_vocabulary: int | None = None  # the most new pieces of each side; None: keep the vocabulary
     ask: Ask | None = None
 
 
@@ -90,21 +98,18 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     folder = output.with_name(f"{output.stem}-data")
     if folder.exists() and not force:
         raise UserError(f"{folder}: exists already; choose another --out, or replace its files with --force")
+    is_extended = pairs.extend_vocabulary is not None
     try:
-        old = configuration.load_run(run, [] if pairs.tag is None else [f"decoding.tag={pairs.tag}"])
-        languages = old.data.languages_of(pairs.tag)
+        old = configuration.load_run(run, [] if pairs.tag is None or is_extended else [f"decoding.tag={pairs.tag}"])
+        direction = _extend_direction(old, pairs) if is_extended else _find_direction(old, pairs)
     except UserError as error:
         raise UserError(f"--from: {run.path}: {error}") from None
-    if (given := (pairs.src_lang or languages[0], pairs.tgt_lang or languages[1])) != languages:
-        raise UserError(
-            f"--from: {run.path}: translates from {languages[0]} to {languages[1]}, not from {given[0]} to {given[1]}; "
-            "pass --tag if it has one for these languages"
-        )
-    new = _split_pairs(old, NEW, pairs, languages)
-    warnings = [*_doubt_languages(new.train[0].pairs, languages)]
+    new = _split_pairs(old, NEW, pairs, direction)
+    warnings = [*_doubt_languages(new.train[0].pairs, direction)]
     try:
         if pairs.replay:
-            known = _split_pairs(old, OLD, replace(pairs, train=pairs.replay, validation=(), test=()), languages)
+            old_files = replace(pairs, train=pairs.replay, validation=(), test=())
+            known = _split_pairs(old, OLD, old_files, Direction(old.data.src_lang, old.data.tgt_lang, old.decoding.tag))
         else:
             known = _split_known_pairs(old, max(MIN_VALIDATION, *(len(part.pairs) for part in new.validation), 0))
     except UserError as error:
@@ -114,14 +119,18 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
         warnings.append(
             f"the model may forget: the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
         )
+    start = RunFolder(folder / START) if is_extended else run
     base = f"base: {os.path.relpath(run.config, output.parent)}  # model, tokenizers, and all settings not below\n"
-    settings = [*_choose_settings(old, run, folder, new, known)]
+    settings = [*_choose_settings(old, start, folder, new, known)]
     if not (new.validation or known.validation):
         raise UserError(
             f"{pairs.train[0]}: {MIN_PAIRS} pairs are needed to validate on some; or pass old ones as --replay"
         )
     text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
     folder.mkdir(exist_ok=True)
+    if pairs.extend_vocabulary is not None:
+        new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
+        _write_start(run, start, [*new.train, *known.train], direction, new_source, pairs.extend_vocabulary)
     n_copies = 1
     if not new.validation:
         write_text(folder / TESTS, _render_tests(new.train[0]))
@@ -134,18 +143,107 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     return InitialConfig(text, warnings, [])
 
 
+# --- languages and vocabulary -----------------------------------------------------------------------------------------
+
+
+class Direction(NamedTuple):
+    """Languages and tag of the new pairs."""
+
+    src_lang: str
+    tgt_lang: str
+    tag: str | None
+
+
+def _find_direction(old: Config, pairs: NewPairs) -> Direction:
+    """Return a direction that the run knows. Raises `UserError` for another one."""
+    languages = old.data.languages_of(pairs.tag)
+    given = pairs.src_lang or languages[0], pairs.tgt_lang or languages[1]
+    if given != languages:
+        raise UserError(
+            f"translates from {languages[0]} to {languages[1]}, not from {given[0]} to {given[1]}; "
+            "pass --tag if it has one for these languages, or --extend-vocabulary 4000 to add them"
+        )
+    return Direction(*languages, pairs.tag)
+
+
+def _extend_direction(old: Config, pairs: NewPairs) -> Direction:
+    """Return the direction of pairs that may have a new language. A new target language gets a tag of its name."""
+    data = old.data
+    src, tgt = pairs.src_lang or data.src_lang, pairs.tgt_lang or data.tgt_lang
+    tag = pairs.tag
+    if tag is None and tgt not in _list_languages(old)[1]:
+        tag = tgt
+    if any(":" in known for known in data.tags) and (tag is None or ":" not in tag):
+        raise UserError(f"its tags name both languages, such as {data.tags[0]}; pass --tag for the new pairs")
+    if data.needs_tag and tag is None:
+        raise UserError(f"the model needs a tag before each source sentence: pass --tag, such as {data.tags[0]}")
+    return Direction(src, tgt, tag)
+
+
+def _list_languages(old: Config) -> tuple[set[str], set[str]]:
+    """Return the source and the target languages of a run."""
+    found = [source.languages(old.data.src_lang, old.data.tgt_lang) for source in old.data.train_sources]
+    return {src for src, _ in found}, {tgt for _, tgt in found}
+
+
+def _write_start(
+    run: RunFolder,
+    start: RunFolder,
+    parts: Sequence[NamedPairs],
+    direction: Direction,
+    new_source: Mapping[str, Any],
+    size: int,
+) -> None:
+    """Write the run folder from which the training starts: the best weights, with rows for new pieces and a new tag.
+
+    Pieces are learned from the text of new languages; without one, from all new text.
+    """
+    old = configuration.load_settings(run)
+    tokenizers = TokenizerPair.load(run.tokenizer)
+    model = Transformer(old.model, tokenizers.src, tokenizers.tgt)
+    checkpoint = load_weights_of(model, run, "best")
+    is_new = [language not in known for language, known in zip(direction[:2], _list_languages(old), strict=True)]
+    new_texts, old_texts = (
+        [[pair[side] for part in parts if (part.name == NEW) is wanted for pair in part.pairs] for side in (0, 1)]
+        for wanted in (True, False)
+    )
+    learned = [texts if new or not any(is_new) else [] for texts, new in zip(new_texts, is_new, strict=True)]
+    extended = extend_vocabulary(tokenizers, learned, old_texts, size, direction.tag)
+    what = f"{run.path}, step {checkpoint.step:,}, with an extended vocabulary"
+    if start.path.exists():
+        start.move_aside()
+    steps = [checkpoint.step]
+    write_weights_folder(run, start.path, extended.extend_model(model), checkpoint, what, steps)
+    extended.tokenizers.save(start.tokenizer)
+    write_text(start.config, render_yaml(_add_source(old, new_source)))
+    n_src, n_tgt = (
+        new.vocab_size - known.vocab_size
+        for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))
+    )
+    log(f"{start.path}: {n_src:,} new symbols of the source, {n_tgt:,} of the target")
+
+
+def _add_source(old: Config, new: Mapping[str, Any]) -> Config:
+    """Return the configuration with one more source, from which commands know the languages of its tag."""
+    sources = old.data.train_sources
+    keys = [{"name": OLD, **source.model_dump(exclude_defaults=True)} for source in sources]
+    weight = {"weight": 1} if "weight" in keys[0] else {}
+    train = tuple(TrainSource.model_validate(each) for each in (*keys, {**new, **weight}))
+    return old.model_copy(update={"data": old.data.model_copy(update={"train": train})})
+
+
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 
-def _split_pairs(old: Config, name: str, new: NewPairs, languages: tuple[str, str]) -> Splits:
+def _split_pairs(old: Config, name: str, new: NewPairs, direction: Direction) -> Splits:
     """Return the pairs of files, with held-out ones unless their files are given.
 
     None are held out from few pairs, such as corrected translations.
     """
 
     def load(files: Sequence[Path]) -> ParallelCorpus:
-        source = choose_source(files, new.columns, languages, new.ask).source
-        return load_corpus(source, *languages, Path(old.data.cache_dir), max_bad_rows=new.max_bad_rows)
+        source = choose_source(files, new.columns, direction[:2], new.ask).source
+        return load_corpus(source, *direction[:2], Path(old.data.cache_dir), max_bad_rows=new.max_bad_rows)
 
     train = load(new.train)
     held_out: dict[str, ParallelCorpus] = {}
@@ -154,7 +252,8 @@ def _split_pairs(old: Config, name: str, new: NewPairs, languages: tuple[str, st
             held_out[part] = load(files)
         elif len(train) >= MIN_PAIRS:
             train, held_out[part] = split_off_validation(train, N_HELD_OUT, seed=number)
-    keys: dict[str, Any] = {"tag": new.tag} if new.tag else {}
+    defaults = Direction(old.data.src_lang, old.data.tgt_lang, None)
+    keys = {key: value for key, value in direction._asdict().items() if value != getattr(defaults, key)}
 
     def make(part: str, corpus: ParallelCorpus) -> NamedPairs:
         return NamedPairs(name, f"{name}-{part}", [*corpus], keys)
@@ -281,10 +380,14 @@ def _count_copies(pairs: Sequence[Pair]) -> int:
     return max(1, round(TOKENS / (TOKENS_PER_UNIT * n_units)))
 
 
-def _doubt_languages(pairs: Sequence[Pair], languages: tuple[str, str]) -> Iterator[str]:
+def _doubt_languages(pairs: Sequence[Pair], direction: Direction) -> Iterator[str]:
     """Yield a warning for each side that is certainly in another language."""
     if len(pairs) < MIN_PAIRS:
         return
-    for lines, language in zip(zip(*pairs[:MAX_DETECTED], strict=True), languages, strict=True):
+    sides = zip(zip(*pairs[:MAX_DETECTED], strict=True), direction[:2], ("--src-lang", "--tgt-lang"), strict=True)
+    for lines, language, option in sides:
         if other := find_other_language(lines, language):
-            yield f"the text seems to be in {other}, and the run translates {' to '.join(languages)}"
+            yield (
+                f"the text seems to be in {other}, not in {language}; for a new language, pass {option} {other} "
+                "--extend-vocabulary 4000"
+            )

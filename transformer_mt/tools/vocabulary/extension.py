@@ -79,8 +79,8 @@ def _extend_rows(rows: Tensor, origins: Origins) -> Tensor:
 
 def extend_vocabulary(
     pair: TokenizerPair,
-    new_texts: tuple[Sequence[str], Sequence[str]],
-    old_texts: tuple[Sequence[str], Sequence[str]],
+    new_texts: Sequence[Sequence[str]],
+    old_texts: Sequence[Sequence[str]],
     size: int,
     tag: str | None = None,
 ) -> ExtendedVocabulary:
