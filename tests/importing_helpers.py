@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,30 +143,70 @@ def make_marian(
     return model
 
 
-def map_ids(folder: Path, tokenizer: Tokenizer, file: str) -> list[int | None]:
-    """Return the id in a vocabulary file of Transformers for each of our ids; None for PAD and BOS.
+M2M_LANGUAGES = {"nllb": ("deu_Latn", "eng_Latn", "fra_Latn"), "m2m": ("de", "en", "fr")}
 
-    Pieces that the file lacks have the id of the unknown token.
+
+def make_m2m100(folder: Path, kind: str, **options: Any) -> Any:
+    """Write a folder of `M2M100ForConditionalGeneration`, with a tokenizer of `nllb` or `m2m`, and return the model."""
+    folder.mkdir(parents=True)
+    lines = [text for pair in load_pairs("train")[:2000] for text in pair]
+    train_sentencepiece(folder / "sentencepiece.bpe.model", lines, 300, "bpe")
+    pieces = list_pieces(folder / "sentencepiece.bpe.model")
+    languages = M2M_LANGUAGES[kind]
+    n_tokens = 4 + len(pieces)
+    if kind == "m2m":
+        pieces = pieces[:-5]
+        n_tokens = 4 + len(pieces)
+        entries = ["<s>", "<pad>", "</s>", "<unk>", *pieces]
+        (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(entries)}), encoding="utf-8")
+        special = [f"__{code}__" for code in languages]
+    else:
+        special = [*languages]
+    settings = {"additional_special_tokens": special, "src_lang": languages[1], "tgt_lang": languages[0]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    config = {
+        "vocab_size": n_tokens + len(languages) + 5,  # further rows, as in published models
+        "d_model": 24,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 40,
+        "decoder_ffn_dim": 28,
+        "max_position_embeddings": 64,
+        **options,
+    }
+    model = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**config)).eval()
+    randomise(model)
+    model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, max_length=64)
+    model.save_pretrained(folder)
+    bias = torch.full((config["vocab_size"],), -1000.0)  # a translation consists of text and codes
+    bias[2 : n_tokens + len(languages)] = 0
+    bias[2] = 5  # so that translations end
+    model.lm_head.bias = torch.nn.Parameter(bias)
+    return model
+
+
+def map_ids(ids: Mapping[str, int], tokenizer: Tokenizer, tag_form: str = "{}") -> list[int | None]:
+    """Return the id in Transformers for each of our ids; None for PAD and BOS.
+
+    Pieces that Transformers does not know have the id of the unknown token.
     """
-    ids: dict[str, int] = json.loads((folder / file).read_text("utf-8"))
-    names = {PAD: None, BOS: None, EOS: "</s>", **{f"<{tag}>": f">>{tag}<<" for tag in tokenizer.tags}}
+    names = {PAD: None, BOS: None, EOS: "</s>", **{f"<{tag}>": tag_form.format(tag) for tag in tokenizer.tags}}
     entries = (names.get(token, token.strip("\ufdd0\ufdd1")) for token in tokenizer.tokens(range(tokenizer.vocab_size)))
     return [None if entry is None else ids.get(entry, ids["<unk>"]) for entry in entries]
 
 
 def translate_with_transformers(
-    model: Any, tokenizer: Any, texts: Sequence[str], tag: str | None, length: int, **options: Any
-) -> list[tuple[str, float]]:
-    """Return the best translation of each text and its normalised score, without batches or a cache."""
-    found: list[tuple[str, float]] = []
+    model: Any, inputs: Sequence[Any], length: int, **options: Any
+) -> list[tuple[list[int], float]]:
+    """Return the ids of the best translation of each source and its normalised score, without batches."""
+    found: list[tuple[list[int], float]] = []
     model.generation_config.max_length = length + 1
-    for text in texts:
-        inputs = tokenizer(f">>{tag}<<{text}" if tag else text, return_tensors="pt")
+    for each in inputs:
         with torch.no_grad():
             done = model.generate(
-                **inputs, early_stopping=True, return_dict_in_generate=True, output_scores=True, **options
+                **each, early_stopping=True, return_dict_in_generate=True, output_scores=True, **options
             )
-        pieces = tokenizer.convert_ids_to_tokens(done.sequences[0, 1:])
-        text = tokenizer.spm_target.decode_pieces([piece for piece in pieces if piece not in ("</s>", "<pad>")])
-        found.append((text.replace("▁", " ").strip(), float(done.sequences_scores[0])))
+        found.append((done.sequences[0, 1:].tolist(), float(done.sequences_scores[0])))
     return found

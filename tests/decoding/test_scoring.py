@@ -153,6 +153,23 @@ def test_pairs_longer_than_the_positions_are_not_scored(
     ]
 
 
+def test_control_symbols_of_a_source_take_positions(
+    make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair
+) -> None:
+    """With 8 positions, BOS and EOS leave 6 for a source, and EOS leaves 7 for a target."""
+    tokenizers = replace(small_tokenizers, source_bos=True)
+    tgt = tokenizers.tgt
+    sizes: dict[str, Any] = {"vocab": (tokenizers.src.vocab_size, tgt.vocab_size), "pad": (tgt.pad_id, tgt.pad_id)}
+    model = make_model(**sizes, positions="learned", max_positions=8)
+    one = Translator(TorchEngine([model], tokenizers), tokenizers, DecodingConfig())
+    six, seven = (tgt.decode([tgt.encode(TARGETS[:1])[0][:n]])[0] for n in (6, 7))
+    assert [len(ids) for ids in tgt.encode([six, seven])] == [6, 7]
+    with pytest.warns(UnscoredPairWarning, match="line 2 "):
+        fits, too_long = one.score([six, seven], [seven, seven])
+    assert fits.token_scores == pytest.approx(reference_log_probs(one, six, seven), abs=2e-5)
+    assert too_long.score == -math.inf
+
+
 def test_max_source_length_also_limits_scored_targets(make_translator: MakeTranslator) -> None:
     one = make_translator(max_source_length=5)
     with pytest.warns(UnscoredPairWarning, match="at most 5 source and 5 target tokens"):

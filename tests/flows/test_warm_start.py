@@ -108,6 +108,13 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     assert run.read_metadata()["provenance"]["init_from"] == provenance
 
 
+def test_frozen_parts_keep_the_weights_of_the_other_run(workspace: Path, tmt: Tmt) -> None:
+    run = run_of(tmt(*NEW, *SAME, "train.max_steps=2", "model.freeze=[embeddings, decoder]"))
+    old, new = (weights(load_plain(path, precision="fp32").model) for path in (Path("runs/tiny"), run.path))
+    equal = {name for name, weight in new.items() if torch.equal(weight, old[name])}
+    assert equal == {name for name in new if name.startswith("decoder.") or ".embedding." in name}
+
+
 def untrained(run: RunFolder) -> Translator:
     """Return a newly initialised model with the tokenizers of a run."""
     translator = load_plain(run.path, precision="fp32")

@@ -14,7 +14,7 @@ from transformer_mt.cli.table import print_text
 
 @dataclass(frozen=True, kw_only=True)
 class ImportModel(Command):
-    """Import a pretrained model of Transformers (MarianMTModel, such as OPUS-MT) as a run folder.
+    """Import a pretrained model of Transformers as a run folder: OPUS-MT, M2M-100 or NLLB.
 
     The model computes the same as in its toolkit, and other commands read the folder like a run: tmt translate,
     evaluate, explain, serve and export, and train.init_from to fine-tune it. Nothing in the files is executed, and a
@@ -27,13 +27,25 @@ class ImportModel(Command):
         "a folder with the files of the model, or its name on the Hugging Face hub", metavar="SOURCE"
     )
     output: Path = option("a new folder", metavar="RUN", is_required=True)
-    src_lang: str | None = option("source language, if the files do not name it", metavar="CODE")
-    tgt_lang: str | None = option("target language, if the files do not name it", metavar="CODE")
+    src_lang: str | None = option(
+        "source language, if the files do not name it; or the default of many", metavar="CODE"
+    )
+    tgt_lang: str | None = option("target language, likewise", metavar="CODE")
+    languages: str | None = option(
+        "keep only these languages of a multilingual model, separated by commas, such as eng_Latn,deu_Latn",
+        metavar="CODES",
+    )
+    corpus: tuple[Path, ...] = option(
+        "prune the vocabulary to the pieces and characters of this text file; repeat the option for more files",
+        default=(),
+        metavar="F",
+    )
 
     def execute(self) -> None:
         """Run `tmt import`."""
         check_is_new(self.output)
         from transformer_mt.flows.import_model import import_model
 
-        print_text(*import_model(self.source, self.output, self.src_lang, self.tgt_lang))
+        languages = (self.src_lang, self.tgt_lang, self.languages)
+        print_text(*import_model(self.source, self.output, *languages, corpus=self.corpus))
         print_text(f"tmt translate {quote(str(self.output))} translates with it")

@@ -12,13 +12,15 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator
 from transformer_mt.flows.prepare import encode_validation
 from transformer_mt.flows.train import TrainingParts, make_trainer, set_up
 from transformer_mt.flows.warm_start import find_warm_start
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.model_config import Part
+from transformer_mt.model.transformer import Transformer, find_part
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import describe_hardware, detect_allocator
 from transformer_mt.system.files import find_existing_parent, format_bytes, measure_folder, read_free_disk_bytes
@@ -177,11 +179,9 @@ def measure_validation(parts: TrainingParts) -> float:
 
 def count_parameters(model: Transformer) -> dict[str, int]:
     """Return the number of parameters by part. A shared matrix is counted once, with the embeddings."""
-    counts: dict[str, int] = dict.fromkeys(("embeddings", "encoder", "decoder", "output projection"), 0)
+    counts: dict[str, int] = dict.fromkeys(get_args(Part), 0)
     for name, parameter in model.named_parameters():
-        stack, inner = name.split(".")[:2]
-        part = "embeddings" if inner == "embedding" else "output projection" if stack == "output" else stack
-        counts[part] += parameter.numel()
+        counts[find_part(name)] += parameter.numel()
     return {part: count for part, count in counts.items() if count}
 
 

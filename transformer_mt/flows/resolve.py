@@ -33,6 +33,7 @@ from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
+from transformer_mt.training.optimizers import list_trained_parameters
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, ScheduleConfig, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
@@ -211,7 +212,8 @@ def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair
     with torch.device("meta"):
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     n_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    memory_estimate.check_weights_fit(n_bytes, config.optimizer.values_per_weight, machine.device)
+    n_trained = sum(parameter.nbytes for parameter in list_trained_parameters(model))
+    memory_estimate.check_weights_fit(n_bytes, n_trained, config.optimizer.values_per_weight, machine.device)
 
 
 class SizedBatches(NamedTuple):
@@ -346,7 +348,7 @@ def find_questionable_settings(
         ),
         (end < train.log_every, "train.log_every", f"{ends}, before the first entry; lower it"),
         (
-            validation.goal is not None and validation.metric in ("bleu", "chrf") and validation.goal > 100,
+            validation.goal is not None and validation.metric in ("bleu", "chrf", "chrf++") and validation.goal > 100,
             "validation.goal",
             f"{validation.metric} is at most 100; lower it",
         ),
@@ -375,10 +377,13 @@ def find_questionable_settings(
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory_estimate.TryBatch, torch.device, int]:
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
-    copies = config.optimizer.values_per_weight + 1  # + 1: the sum of gradients; the trial itself holds one gradient
+    n_trained, n_values = (
+        sum(each.nbytes for each in list_trained_parameters(model)),
+        config.optimizer.values_per_weight,
+    )
+    step_bytes = (n_values + 1) * n_trained  # + 1: the sum of gradients; the trial itself holds one gradient
     if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
-        copies += config.optimizer.values_per_weight + 1
-    step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
+        step_bytes += n_values * n_trained + sum(parameter.nbytes for parameter in model.parameters())
     is_packed = can_pack(config.model, config.loss.consistency, machine.device)
 
     def try_batch(batch: Batch) -> None:

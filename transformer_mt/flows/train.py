@@ -285,9 +285,11 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
 def describe_size(config: Config, model: Transformer, steps_per_epoch: float) -> str:
     """Return the size of the model and of an epoch."""
     shape, n_parameters = config.model, sum(parameter.numel() for parameter in model.parameters())
+    n_frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    parameters = f"{n_parameters:,} parameters" + (f" ({n_frozen:,} frozen)" if n_frozen else "")
     return (
         f"model: {shape.encoder.n_layers} + {shape.decoder.n_layers} layers, width {shape.d_model}, "
-        f"{n_parameters:,} parameters; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
+        f"{parameters}; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from transformer_mt.config.section import Section, section_error
 
+Part = Literal["embeddings", "positions", "encoder", "decoder", "output", "output_bias"]
 STACK_KEYS = ("n_heads", "n_kv_heads", "d_ff", "layer_drop")
 
 
@@ -101,6 +102,8 @@ class ModelConfig(Section):
     """bias of the projection after the heads"""
     output_bias: bool = False
     """bias of the output projection, one number for each target token"""
+    freeze: tuple[Part, ...] = ()
+    """parts that are not trained: embeddings (with a tied output), positions, encoder, decoder, output, output_bias"""
     init: Literal["xavier", "depth_scaled", "normal"] = "xavier"
     """xavier: Glorot uniform; depth_scaled: xavier divided by sqrt(depth of the layer); normal: N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()
@@ -133,6 +136,24 @@ class ModelConfig(Section):
         own = {key: value for key in STACK_KEYS if (value := getattr(stack, key)) is not None}
         dropout = self.dropout.model_copy(update=stack.dropout.model_dump(exclude_none=True))
         return self.model_copy(update={**own, "dropout": dropout})
+
+    @model_validator(mode="after")
+    def _check_freeze(self) -> ModelConfig:
+        found: dict[Part, bool] = {
+            "embeddings": True,
+            "encoder": True,
+            "decoder": True,
+            "positions": self.positions == "learned",
+            "output": self.tie_embeddings == "none",
+            "output_bias": self.output_bias,
+        }
+        parts = [part for part, exists in found.items() if exists]
+        for part in self.freeze:
+            if part not in parts:
+                raise section_error("freeze", f"this model has no {part}: choose from {', '.join(parts)}")
+        if set(parts) <= {*self.freeze}:
+            raise section_error("freeze", "nothing is left to train: leave out a part")
+        return self
 
     @model_validator(mode="after")
     def _check_heads(self) -> ModelConfig:

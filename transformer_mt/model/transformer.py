@@ -165,6 +165,8 @@ class Transformer(nn.Module):
             self.output.weight = tgt_embedding.tokens.weight
             if config.output_bias:
                 nn.init.zeros_(self.output.bias)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(find_part(name) not in config.freeze)
 
     def forward(self, src: Tensor, tgt_in: Tensor, packings: PackingPair | None = None) -> Tensor:
         """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D].
@@ -196,6 +198,14 @@ class Transformer(nn.Module):
         logits = self.output(states).float()
         logits.select(-1, self.tgt_pad).fill_(-math.inf)
         return logits
+
+
+def find_part(name: str) -> str:
+    """Return the part of the model (`model.freeze`) that a parameter belongs to. A shared matrix is an embedding."""
+    stack, inner, kind, *_ = *name.split("."), ""
+    if inner == "embedding":
+        return "positions" if kind == "positions" else "embeddings"
+    return {"output.weight": "output", "output.bias": "output_bias"}.get(name, stack)
 
 
 # --- chunks of logits -------------------------------------------------------------------------------------------------

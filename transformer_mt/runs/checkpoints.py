@@ -111,9 +111,9 @@ def delete_later_checkpoints(run: RunFolder, step: int) -> None:
 def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
     """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written.
 
-    `optimizer_copies` is the number of values per weight in the optimizer state.
+    `optimizer_copies` is the number of values per trained weight in the optimizer state.
     """
-    each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
+    each = sum((1 + optimizer_copies * weight.requires_grad) * weight.nbytes for weight in model.parameters())
     present = sum(files.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
     needed, free = (keep.best + keep.last + 1) * each - present, files.read_free_disk_bytes(run.path)
     if needed <= free:

@@ -137,7 +137,8 @@ class _ChunkedLoss(torch.autograd.Function):
         logit_factor, state_factor = (FP16_LOGIT_FACTOR, FP16_STATE_FACTOR) if dtype == torch.float16 else (1.0, 1.0)
         scaled_states = multiply(states, state_factor, dtype)
         grad_states = torch.empty_like(states) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
+        has_grad_weight = needs_grad and ctx.needs_input_grad[1]  # not if it is frozen
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if has_grad_weight else None
         n_ids = len(weight)
         weight = pad_vocabulary(weight.to(dtype))
         sums: list[Tensor] = []
@@ -156,12 +157,13 @@ class _ChunkedLoss(torch.autograd.Function):
             else:
                 chunk_sums, gradient = two_pass_loss(logits, chunk_labels, config)
             sums.append(chunk_sums)
-            if grad_states is not None and grad_weight is not None:
+            if grad_states is not None:
                 gradient = gradient.flatten(1)  # [n, ... * V]
                 gradient = F.pad(gradient, (0, 0, 0, n_missing)) if n_missing else gradient
                 grad_logits = multiply(gradient.view(-1, len(weight)), logit_factor, dtype)
                 torch.mm(grad_logits, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-                grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
+                if grad_weight is not None:
+                    grad_weight += (grad_logits.T @ scaled_states[chunk].flatten(0, -2))[:n_ids]
         ctx.save_for_backward(grad_states, grad_weight)
         ctx.n_labels, ctx.logit_factor, ctx.state_factor = len(labels), logit_factor, state_factor
         return torch.stack(sums).sum(0)
@@ -173,7 +175,8 @@ class _ChunkedLoss(torch.autograd.Function):
         states_scale = multiply(scale, 1 / ctx.logit_factor, scale.dtype)
         weight_scale = multiply(scale, 1 / (ctx.logit_factor * ctx.state_factor), scale.dtype)
         of_states = grad_states[: ctx.n_labels].float() * states_scale
-        return of_states, grad_weight * weight_scale, None, None, None, None, None, None
+        of_weight = None if grad_weight is None else grad_weight * weight_scale
+        return of_states, of_weight, None, None, None, None, None, None
 
 
 def multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:

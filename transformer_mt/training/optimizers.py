@@ -24,7 +24,7 @@ from transformer_mt.training.training_config import OptimizerConfig
 def make_optimizers(
     config: OptimizerConfig, model: nn.Module, dtype: torch.dtype = torch.float32
 ) -> list[torch.optim.Optimizer]:
-    """Return fused Adam or AdamW for all parameters, or Muon and AdamW for disjoint sets of parameters.
+    """Return fused Adam or AdamW for all trained parameters, or Muon and AdamW for disjoint sets of parameters.
 
     Muon computes its iterations in `dtype`. The caller sets the learning rate before each step, and may set two scalar
     fp32 tensors: `step` divides the gradients by `grad_scale`, and changes no weight or state if `found_inf` is 1.
@@ -36,11 +36,16 @@ def make_optimizers(
     return [Muon(matrices, config.weight_decay, dtype), adam] if matrices else [adam]
 
 
+def list_trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are not frozen. A tied one appears once."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def list_layer_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
-    """Return the weight matrices of the layers, each with the number of rows of every projection fused into it."""
+    """Return the trained matrices of the layers, each with the number of rows of every projection fused into it."""
     found: dict[Tensor, list[int]] = {}
     for name, module in cast("Iterator[tuple[str, nn.Module]]", model.named_modules()):
-        if ".layers." in name and isinstance(module, Linear):
+        if ".layers." in name and isinstance(module, Linear) and module.weight.requires_grad:
             found[module.weight] = projection_widths(module)
     return found
 
@@ -48,14 +53,14 @@ def list_layer_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
 def group_parameters(
     model: nn.Module, weight_decay: float, excluded: Container[Tensor] = ()
 ) -> list[dict[str, list[nn.Parameter] | float]]:
-    """Split the parameters into a group with weight decay and one without, and omit empty groups.
+    """Split the trained parameters into a group with weight decay and one without, and omit empty groups.
 
     Matrices decay, but not biases, gains, embeddings and positions.
     """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():  # a tied parameter appears once, as an embedding
-        if parameter not in excluded:
+        if parameter.requires_grad and parameter not in excluded:
             is_decayed = weight_decay and parameter.dim() == 2 and ".embedding." not in name
             (decayed if is_decayed else others).append(parameter)
     groups = ((decayed, weight_decay), (others, 0.0))
@@ -178,13 +183,14 @@ def _check_moments(saved: object, parameter: Tensor, names: set[str]) -> dict[st
 
 
 class ExponentialMovingAverage:
-    """Exponential moving average of a model's parameters (Polyak & Juditsky 1992; Tarvainen & Valpola 2017).
+    """Exponential moving average of the trained parameters (Polyak & Juditsky 1992; Tarvainen & Valpola 2017).
 
     A tied parameter is averaged once.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.parameters, self.decay = dict(model.named_parameters()), decay
+        self.parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self.decay = decay
         self.shadow = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     @torch.no_grad()

@@ -24,6 +24,7 @@ from transformer_mt.model.cuda_graphs import Capture
 from transformer_mt.model.positions import PositionTable
 from transformer_mt.system.device import is_out_of_memory, release_memory
 from transformer_mt.system.log import log
+from transformer_mt.training.optimizers import list_trained_parameters
 from transformer_mt.training.packed_batches import PackedBatch
 
 MAX_GRAPHS = 64
@@ -42,7 +43,7 @@ class PassGraphs:
     def __init__(self, batch_loss: nn.Module, scale: Tensor | None, device: torch.device, capture: Capture) -> None:
         """Store the module `batch_loss`, which returns the losses of a batch, and the loss scale, a tensor or None."""
         self._batch_loss, self._scale, self._device, self._capture = batch_loss, scale, device, capture
-        self._parameters = list(batch_loss.parameters())
+        self._parameters = list_trained_parameters(batch_loss)
         self._gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._seen: set[PassSize] = set()
         self._graphs: dict[PassSize, PassGraph] = {}

@@ -21,7 +21,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
 from transformer_mt.training.loss import compute_losses
-from transformer_mt.training.optimizers import check_tensor
+from transformer_mt.training.optimizers import check_tensor, list_trained_parameters
 from transformer_mt.training.pass_graphs import PassGraphs
 from transformer_mt.training.training_config import LossConfig
 
@@ -118,7 +118,7 @@ class TrainStep:
         the sources of a mixture, whose losses are summed separately. With `capture`, passes over padded batches are
         captured and replayed, which needs a single process.
         """
-        self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
+        self.model, self.optimizers, self.parameters = model, optimizers, list_trained_parameters(model)
         self.clip_norm, self.seed, self.machine, self.ranks = clip_norm, seed, machine, ranks
         self.split_batch, self.source_names = split_batch, source_names
         self.batch_loss = BatchLoss(model, loss, machine)
@@ -274,7 +274,7 @@ def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParall
 
 
 class LossesAndGradients(NamedTuple):
-    """The losses of a batch, and the gradient of its loss for each parameter."""
+    """The losses of a batch, and the gradient of its loss for each trained parameter."""
 
     losses: dict[str, Tensor]
     gradients: list[Tensor]
@@ -283,5 +283,5 @@ class LossesAndGradients(NamedTuple):
 def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: LossConfig) -> LossesAndGradients:
     """Compute losses and gradients of a batch without a `TrainStep`, and leave the model unchanged."""
     losses = BatchLoss(model, loss, machine)(batch)
-    gradients = torch.autograd.grad(losses["loss"], list(model.parameters()), materialize_grads=True)
+    gradients = torch.autograd.grad(losses["loss"], list_trained_parameters(model), materialize_grads=True)
     return LossesAndGradients({name: value.detach() for name, value in losses.items()}, [*gradients])

@@ -14,6 +14,7 @@ import torch
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 from numpy.typing import NDArray
 
+from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
@@ -24,6 +25,9 @@ from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 from transformer_mt.tools.export.ctranslate2_export import Parity, compare
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys
+from transformer_mt.training.loss import compute_losses
+from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
 WORDS = 20
 POSITIONS = 64
@@ -112,6 +116,46 @@ def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTran
     assert found.identical == found.sentences == len(sources())
     assert found.score_difference < 1e-4
     assert found.compute_type == "float32"
+
+
+@pytest.mark.parametrize("scale_embeddings", [True, False])
+def test_the_shape_of_opus_mt_trains_and_decodes_alike_in_all_paths(
+    scale_embeddings: bool, make_translator: MakeTranslator, tmp_path: Path
+) -> None:
+    """Post-norm, SiLU, frozen positions and a bias of the output projection: forward pass, search, CTranslate2."""
+    translator = make_translator(
+        norm_position="post",
+        activation="silu",
+        positions="learned",
+        max_positions=40,
+        freeze=["positions"],
+        output_bias=True,
+        scale_embeddings=scale_embeddings,
+    )
+    model, tokenizers = translator.model, translator.tokenizers
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    batch = collate_pairs(sources(), sources()[::-1], tokenizers)
+    (optimizer,) = make_optimizers(OptimizerConfig(), model)
+    optimizer.param_groups[0]["lr"] = 0.01
+    compute_losses(model, batch, LossConfig())["loss"].backward()
+    optimizer.step()
+    kept = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
+    assert kept == {f"{stack}.embedding.positions.table" for stack in ("encoder", "decoder")}
+
+    trained = Translator(TorchEngine([model], tokenizers), tokenizers, translator.config)
+    config, exported = trained.config.for_validation(), export(trained, tmp_path / "model")
+    found = compare(trained, exported, sources(), [])
+    assert found.identical == found.sentences and found.score_difference < 1e-4
+    for source, (best, *_) in zip(sources(), trained.engine.search(sources(), config), strict=True):
+        ids = [tokenizers.tgt.bos_id]
+        src = torch.tensor([[*source, tokenizers.src.eos_id]])
+        with torch.no_grad():
+            while ids[-1] != tokenizers.tgt.eos_id and len(ids) <= min(40, config.max_target_tokens(len(source))):
+                logits = model.logits(model(src, torch.tensor([ids]))[0, -1])
+                if len(ids) <= config.min_length:
+                    logits[tokenizers.tgt.eos_id] = -torch.inf
+                ids.append(int(logits.argmax()))
+        assert best.ids == [i for i in ids[1:] if i != tokenizers.tgt.eos_id]
 
 
 def test_every_enumerated_model_setting_is_either_tested_or_refused() -> None:

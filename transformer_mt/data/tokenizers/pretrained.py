@@ -64,23 +64,28 @@ def _load_json(path: Path, where: str, key: str) -> hf.Tokenizer:
         content = json.loads(read_bytes(path, MAX_TOKENIZER_BYTES).decode())
         if "format" in content and "src" in content:
             content = _side_of_run(content, where, key)
-        content.update(truncation=None, padding=None, post_processor=None)
-        added = content.get("added_tokens", [])
-        content["added_tokens"] = [token for token in added if not token["special"]]
-        if content["model"].get("dropout"):
-            content["model"]["dropout"] = None
-        check_content(content)
-        backend = hf.Tokenizer.from_str(json.dumps(content))
-        check_ids(backend.get_vocab())
-        if content["model"]["type"] == "Unigram":  # its search would use special tokens as text
-            before = [backend.pre_tokenizer] if backend.pre_tokenizer else []
-            guards = [_guard(token["content"]) for token in added if token["special"]]
-            backend.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(guards)])
-        return backend
+        return convert_json(content)
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises plain Exceptions, and panics are BaseExceptions
         raise UserError(f"{where}: is not {EXPECTED} ({error})") from None
+
+
+def convert_json(content: dict[str, Any]) -> hf.Tokenizer:
+    """Convert the content of a `tokenizer.json`, which is changed. Any exception means that it is damaged."""
+    content.update(truncation=None, padding=None, post_processor=None)
+    added = content.get("added_tokens", [])
+    content["added_tokens"] = [token for token in added if not token["special"]]
+    if content["model"].get("dropout"):
+        content["model"]["dropout"] = None
+    check_content(content)
+    backend = hf.Tokenizer.from_str(json.dumps(content))
+    check_ids(backend.get_vocab())
+    if content["model"]["type"] == "Unigram":  # its search would use special tokens as text
+        before = [backend.pre_tokenizer] if backend.pre_tokenizer else []
+        guards = [_guard(token["content"]) for token in added if token["special"]]
+        backend.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(guards)])
+    return backend
 
 
 def _side_of_run(content: dict[str, Any], where: str, key: str) -> dict[str, Any]:
@@ -98,13 +103,15 @@ def _load_sentencepiece(path: Path, where: str) -> hf.Tokenizer:
 
 
 def convert_sentencepiece(proto: Any, vocabulary: Sequence[str] = ()) -> hf.Tokenizer:
-    """Convert a `ModelProto`. The ids are those of its pieces, or for a unigram model positions in a `vocabulary`.
+    """Convert a `ModelProto`. The ids are those of its pieces, or positions in a `vocabulary`.
 
     A vocabulary has all pieces for text, and may have those of another language. No text encodes to the latter, except
-    that a run of unknown characters which is such a piece has its id. This is how Marian looks up pieces by name.
+    that with a unigram model, a run of unknown characters which is such a piece has its id. This is how Marian looks up
+    pieces by name.
     """
     backend = hf.Tokenizer(_model(proto, vocabulary))
-    unknown_runs = _mark_unknown(proto) if vocabulary else []
+    is_unigram = proto.trainer_spec.model_type == UNIGRAM
+    unknown_runs = _mark_unknown(proto) if vocabulary and is_unigram else []
     backend.normalizer = _normalizer(proto.normalizer_spec, unknown_runs)
     user_defined = sorted((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), key=len, reverse=True)
     guards = [_guard(piece.piece) for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)]
@@ -164,14 +171,16 @@ def _model(proto: Any, names: Sequence[str]) -> models.Model:
             return models.Unigram([*found.items()], unk_id=unknown, byte_fallback=fallback)
         entries = [(name, found[name]) if name in found else (f"{OPEN}{name}{CLOSE}", lowest) for name in names]
         return models.Unigram(entries, unk_id=[*names].index(pieces[unknown].piece), byte_fallback=fallback)
-    vocabulary = {piece.piece: i for i, piece in enumerate(pieces)}
+    order = {piece.piece: i for i, piece in enumerate(pieces)}
+    marked = (name if name in order else f"{OPEN}{name}{CLOSE}" for name in names)
+    vocabulary = {name: i for i, name in enumerate(marked)} or order
     scores = {piece.piece: piece.score for piece in pieces if piece.type in (NORMAL, UNUSED)}
     merges: list[tuple[float, int, int, str, str]] = []
     for piece, score in scores.items():
         for middle in range(1, len(piece)):
             left, right = piece[:middle], piece[middle:]
             if left in scores and right in scores:
-                merges.append((-score, vocabulary[left], vocabulary[right], left, right))
+                merges.append((-score, order[left], order[right], left, right))
     ranked = [(left, right) for *_, left, right in sorted(merges)]
     return models.BPE(
         vocabulary,

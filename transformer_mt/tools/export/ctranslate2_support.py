@@ -16,7 +16,7 @@ from transformer_mt.model.model_config import ModelConfig
 MAX_POSITIONS = 8192  # largest position table of models without learned positions
 
 
-TRAINING_KEYS = ("dropout", "layer_drop", "init")  # without effect on a trained model
+TRAINING_KEYS = ("dropout", "layer_drop", "init", "freeze")  # without effect on a trained model
 SIZES = ("d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "max_positions", "norm_eps")  # any value
 SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
     "positions": ("sinusoidal", "learned", "rotary", "none"),

@@ -17,8 +17,14 @@ from torch import Tensor
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Rows, is_language
-from transformer_mt.tools.importing.source_files import ModelSettings, WeightSource, open_weights, read_json
+from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows, is_language
+from transformer_mt.tools.importing.source_files import (
+    ModelSettings,
+    WeightSource,
+    open_weights,
+    read_ids,
+    read_optional_json,
+)
 from transformer_mt.tools.importing.transformers_layers import STACKS, make_model_config, read_decoding, read_layers
 
 EOS, PAD, UNK = "</s>", "<pad>", "<unk>"
@@ -38,8 +44,9 @@ class Vocabulary(NamedTuple):
     rows: Rows
 
 
-def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: str) -> ImportedModel:
+def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> ImportedModel:
     """Read a folder of Transformers. Raises `UserError` if a file is missing, damaged or not supported."""
+    src_lang, tgt_lang = _find_languages(folder, languages)
     for key, value in UNSUPPORTED.items():
         settings.choose(key, {value: value}, default=value)
     is_shared = settings.choose("share_encoder_decoder_embeddings", {True: True, False: False}, True)
@@ -52,13 +59,14 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: 
         names.append(read_vocabulary(folder / "target_vocab.json", settings.integer("decoder_vocab_size")))
     protos = [_read_segmenter(folder / f"{side}.spm") for side in ("source", "target")]
     start = settings.integer("decoder_start_token_id", low=0)
+    tags = languages.select([name[2:-2] for name in names[0] if _is_tag(name)])
     if is_shared:
-        src, tgt = (_make_vocabulary(names[0], proto, protos, start, has_tags=True) for proto in protos)
+        src, tgt = (_make_vocabulary(names[0], proto, protos, start, tags) for proto in protos)
     else:
-        src = _make_vocabulary(names[0], protos[0], protos[:1], 0, has_tags=True)
-        tgt = _make_vocabulary(names[1], protos[1], protos[1:], start, has_tags=False)
-    tags = src.tokenizer.tags
-    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, False, len(tags) > 1, tags, is_shared)
+        src = _make_vocabulary(names[0], protos[0], protos[:1], 0, tags)
+        tgt = _make_vocabulary(names[1], protos[1], protos[1:], start, ())
+    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, shares_ids=is_shared)
+    tokenizers = tokenizers.with_tags(tags, is_needed=len(tags) > 1)
     directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in tags]
     if not tokenizers.needs_tag:
         directions.insert(0, Direction(src_lang, tgt_lang))
@@ -81,20 +89,32 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str, tgt_lang: 
     )
 
 
+def _find_languages(folder: Path, given: Languages) -> tuple[str, str]:
+    """Return the languages: the given ones, or those of `tokenizer_config.json`."""
+    recorded = read_optional_json(folder / "tokenizer_config.json")
+    src, tgt = given.src or recorded.get("source_lang"), given.tgt or recorded.get("target_lang")
+    for option, code in {"--src-lang": src, "--tgt-lang": tgt}.items():
+        if not is_language(str(code)):
+            raise UserError(f"{folder}: does not name its languages ({code}); pass {option}, such as en")
+    return str(src), str(tgt)
+
+
 # --- vocabulary -------------------------------------------------------------------------------------------------------
 
 
 def read_vocabulary(path: Path, size: int) -> list[str]:
     """Return the entries in the order of their ids. Raises `UserError` for holes, or another number of entries."""
-    ids = read_json(path)
-    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise UserError(f"{path}: the ids of its {len(ids):,} entries are not 0 to {len(ids) - 1:,}; download it again")
+    ids = read_ids(path)
     if len(ids) != size:
         raise UserError(f"{path}: has {len(ids):,} entries, but the model of config.json has {size:,}")
     for name in (EOS, PAD, UNK):
         if name not in ids:
             raise UserError(f"{path}: has no entry {name}; download it again")
     return sorted(ids, key=ids.__getitem__)
+
+
+def _is_tag(name: str) -> bool:
+    return name.startswith(">>") and name.endswith("<<")
 
 
 def _read_segmenter(path: Path) -> Any:
@@ -107,7 +127,7 @@ def _read_segmenter(path: Path) -> Any:
 
 
 def _make_vocabulary(
-    names: Sequence[str], proto: Any, protos: Sequence[Any], start: int, *, has_tags: bool
+    names: Sequence[str], proto: Any, protos: Sequence[Any], start: int, tags: Sequence[str]
 ) -> Vocabulary:
     """Make the tokenizer of a language out of `vocab.json` and its SentencePiece model, the first of `protos`.
 
@@ -115,8 +135,7 @@ def _make_vocabulary(
     unknown in Marian, so they get copies of the row of the unknown token. `start` is the row of BOS.
     """
     ids = {name: i for i, name in enumerate(names)}
-    tag_names = {name: name[2:-2] for name in names if has_tags and name.startswith(">>") and name.endswith("<<")}
-    text = [name for name in names if name not in (EOS, PAD) and name not in tag_names]
+    text = [name for name in names if name not in (EOS, PAD) and not _is_tag(name)]
     pieces = (piece.piece for each in protos for piece in each.pieces if piece.type in pretrained.TEXT_TYPES)
     missing = [*dict.fromkeys(piece for piece in pieces if piece not in ids)]
     backend = pretrained.convert_sentencepiece(proto, [*text, *missing])
@@ -124,9 +143,9 @@ def _make_vocabulary(
         [ids[name] for name in text],
         [ids[UNK]] * len(missing),
         [ids[PAD], start, ids[EOS]],
-        [ids[name] for name in tag_names],
+        [ids[f">>{tag}<<"] for tag in tags],
     )
-    return Vocabulary(Tokenizer(backend, [*tag_names.values()]), rows)
+    return Vocabulary(Tokenizer(backend), rows)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,14 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
+def read_ids(path: Path) -> dict[str, int]:
+    """Read the ids of entries. Raises `UserError` if they are not 0, 1, ..."""
+    ids = read_json(path)
+    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+        raise UserError(f"{path}: the ids of its {len(ids):,} entries are not 0 to {len(ids) - 1:,}; download it again")
+    return ids
+
+
 class ModelSettings:
     """A `config.json` whose values are checked when they are read."""
 

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import ImportedModel, is_language
+from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
+from transformer_mt.tools.importing.m2m100 import read_m2m100
 from transformer_mt.tools.importing.marian import read_marian
-from transformer_mt.tools.importing.source_files import ModelSettings, read_optional_json
+from transformer_mt.tools.importing.source_files import ModelSettings
 
 FILES = "config.json, the weights (model.safetensors or pytorch_model.bin), and the files of its tokenizer"
 HUB_PATTERNS = ("*.json", "*.spm", "*.model")
@@ -45,25 +46,12 @@ def find_source(source: str) -> Path:
         ) from None
 
 
-def read_source(path: Path, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
+def read_source(path: Path, languages: Languages) -> ImportedModel:
     """Read a model. The languages replace those that the source names. Raises `UserError` if it is not supported."""
     if (path / "adapter_config.json").exists():
         raise UserError(f"{path}: holds an adapter, not a model; merge it into its model, and pass the result")
     if not (path / "config.json").exists():
         raise UserError(f"{path}: holds no model that can be imported (no config.json); pass a folder with {FILES}")
     settings = ModelSettings(path / "config.json")
-    read = settings.choose("model_type", {"marian": read_marian})
-    return read(path, settings, *_find_languages(path, src_lang, tgt_lang))
-
-
-def _find_languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
-    """Return the languages: the given ones, or those of `tokenizer_config.json`."""
-    recorded = read_optional_json(folder / "tokenizer_config.json")
-    found: list[str] = []
-    for key, given in {"source_lang": src_lang, "target_lang": tgt_lang}.items():
-        code = given or recorded.get(key)
-        if not isinstance(code, str) or not is_language(code):
-            option = key.replace("source", "src").replace("target", "tgt").replace("_", "-")
-            raise UserError(f"{folder}: does not name its languages ({key}: {code}); pass --{option}, such as en")
-        found.append(code)
-    return found[0], found[1]
+    read = settings.choose("model_type", {"marian": read_marian, "m2m_100": read_m2m100})
+    return read(path, settings, languages)

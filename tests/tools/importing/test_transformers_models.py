@@ -1,0 +1,240 @@
+"""An imported model computes what it computes in Transformers: pieces, logits and beams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from helpers import Tmt, assert_succeeded
+from importing_helpers import (
+    M2M_LANGUAGES,
+    ODD_TEXTS,
+    make_m2m100,
+    make_marian,
+    map_ids,
+    sentencepiece,
+    transformers,
+    translate_with_transformers,
+)
+
+from transformer_mt.data.batches import collate_pairs
+from transformer_mt.data.sources import load_pairs
+from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.flows.translation import LoadOptions, load_translator
+
+FOREIGN = ["Привет", "日本語", "▁Привет", "Strяße"]  # entries that no segmenter has; two consist of unknown characters
+MARIAN: dict[str, dict[str, Any]] = {
+    "shared": {"foreign": FOREIGN},
+    "separate": {"shared": False, "foreign": FOREIGN, "scale_embedding": False, "activation_function": "relu"},
+    "tags": {"tags": ("fra", "por_BR")},
+    "untied": {
+        "tie_word_embeddings": False,
+        "activation_function": "gelu",
+        "d_model": 36,
+        "max_position_embeddings": 62,
+    },
+}
+
+
+class Imported(NamedTuple):
+    folder: Path
+    model: Any
+    encode: Callable[[str], Any]
+    """Returns the inputs of the model in Transformers."""
+    pieces: Callable[[str], list[int]]
+    """Returns the ids in Transformers without control symbols. Control symbols in a text are text."""
+    src_rows: Sequence[int | None]
+    """Id in Transformers for each of our ids."""
+    tgt_rows: Sequence[int | None]
+    translator: Translator
+    tag: str | None
+    first: Sequence[int]
+    """Ids in Transformers before a translation."""
+
+
+def load(run: Path) -> Translator:
+    return load_translator(
+        run,
+        LoadOptions(device="cpu", precision="fp32", split="never"),
+        engine="torch",
+        guard=False,
+        restore_case=False,
+        max_length_factor=0,
+        max_length_offset=60,
+    )
+
+
+def import_marian(folder: Path, name: str, tmt: Tmt) -> Imported:
+    options = MARIAN[name]
+    model = make_marian(folder / "source", **options)
+    assert_succeeded(tmt("import", folder / "source", "--output", folder / "run"))
+    translator = load(folder / "run")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder / "source")
+    tag = options.get("tags", (None,))[0]
+    is_separate = not options.get("shared", True)
+    src_ids, tgt_ids = (
+        json.loads((folder / "source" / file).read_text("utf-8"))
+        for file in ("vocab.json", "target_vocab.json" if is_separate else "vocab.json")
+    )
+
+    def find_pieces(text: str) -> list[int]:
+        return tokenizer.convert_tokens_to_ids(tokenizer.spm_source.encode(text, out_type=str))
+
+    return Imported(
+        folder,
+        model,
+        lambda text: tokenizer(f">>{tag}<<{text}" if tag else text, return_tensors="pt"),
+        find_pieces,
+        map_ids(src_ids, translator.tokenizers.src, ">>{}<<"),
+        map_ids(tgt_ids, translator.tokenizers.tgt, ">>{}<<"),
+        translator,
+        tag,
+        [],
+    )
+
+
+def import_m2m100(folder: Path, name: str, tmt: Tmt) -> Imported:
+    kind, source = name.partition("-")[0], folder / "source"
+    model, (tgt, src, _) = make_m2m100(source, kind), M2M_LANGUAGES[kind]
+    segmenter = sentencepiece.SentencePieceProcessor(model_file=str(source / "sentencepiece.bpe.model"))
+    form = "__{}__" if kind == "m2m" else "{}"
+    n_tokens = model.config.vocab_size - 5 - 3
+    languages = {form.format(code): n_tokens + i for i, code in enumerate(M2M_LANGUAGES[kind])}
+    if kind == "m2m":
+        tokenizer = transformers.M2M100Tokenizer.from_pretrained(source)
+        ids = tokenizer.get_vocab()
+
+        def find_pieces(text: str) -> list[int]:
+            return tokenizer.convert_tokens_to_ids(segmenter.encode(text, out_type=str))
+    elif name == "nllb-spm":
+        ids = {"</s>": 2, "<unk>": 3, **{segmenter.id_to_piece(i): i + 1 for i in range(3, len(segmenter))}}
+
+        def find_pieces(text: str) -> list[int]:
+            return [i + 1 if i else ids["<unk>"] for i in segmenter.encode(text)]
+    else:
+        tokenizer = transformers.NllbTokenizer.from_pretrained(source)
+        tokenizer.save_pretrained(folder / "saved")
+        (source / "sentencepiece.bpe.model").unlink()
+        (source / "tokenizer.json").write_bytes((folder / "saved" / "tokenizer.json").read_bytes())
+        tokenizer._tokenizer.encode_special_tokens = True
+        ids = tokenizer.get_vocab()
+        languages = {code: ids[code] for code in languages}
+        model.lm_head.bias.data[ids["<mask>"]] = -1000
+        model.lm_head.bias.data[[*languages.values()]] = 0
+
+        def find_pieces(text: str) -> list[int]:
+            return tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+
+    assert_succeeded(tmt("import", source, "--output", folder / "run", "--src-lang", src, "--tgt-lang", tgt))
+    translator = load(folder / "run")
+
+    def encode(text: str) -> Any:
+        source_ids = torch.tensor([[languages[form.format(src)], *find_pieces(text), 2]])
+        return {"input_ids": source_ids, "attention_mask": torch.ones_like(source_ids)}
+
+    rows, first = map_ids({**ids, **languages}, translator.tokenizers.src, form), [languages[form.format(tgt)]]
+    return Imported(folder, model, encode, find_pieces, rows, rows, translator, f"{src}:{tgt}", first)
+
+
+VARIANTS = [*MARIAN, "nllb-spm", "nllb-json", "m2m"]
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Imported:
+    make = import_marian if request.param in MARIAN else import_m2m100
+    return make(tmp_path_factory.mktemp("import"), request.param, tmt)
+
+
+def test_texts_have_the_pieces_of_transformers(imported: Imported) -> None:
+    texts = [*(src for src, _ in load_pairs("test")), *ODD_TEXTS]
+    for text, ids in zip(texts, imported.translator.tokenizers.src.encode(texts), strict=True):
+        assert [imported.src_rows[i] for i in ids] == imported.pieces(text), text
+
+
+def test_logits_are_those_of_transformers(imported: Imported) -> None:
+    translator, rows, model = imported.translator, imported.tgt_rows, imported.model
+    tokenizers = translator.tokenizers
+    kept = [i for i in range(len(rows)) if rows[i] is not None and rows[i] not in rows[:i]]  # without copies
+    bias = torch.zeros(model.lm_head.out_features) if model.lm_head.bias is None else model.lm_head.bias.detach()
+    n_excluded = int((bias + getattr(model, "final_logits_bias", 0.0) < -500).sum())
+    assert len({rows[i] for i in kept}) == model.lm_head.out_features - n_excluded
+    tgt_tag = tokenizers.tag_ids(imported.tag)[1]
+    generator = torch.Generator().manual_seed(1)
+    for text, _ in load_pairs("test")[:20]:
+        tgt = [kept[int(i)] for i in torch.randint(len(kept), (9,), generator=generator)]
+        tgt = [i for i in tgt if i < tokenizers.tgt.pad_id]
+        batch = collate_pairs(translator.encode([text], [1], [imported.tag]), [tgt_tag + tgt], tokenizers)
+        start = model.config.decoder_start_token_id
+        decoder_ids = torch.tensor([[start, *imported.first, *(rows[i] for i in tgt)]])
+        with torch.no_grad():
+            ours = translator.model.logits(translator.model(batch.src, batch.tgt_in))[0]
+            theirs = model(**imported.encode(text), decoder_input_ids=decoder_ids).logits[0]
+        theirs = (theirs - bias)[:, [rows[i] for i in kept]]
+        torch.testing.assert_close(ours[:, kept], theirs, rtol=1e-4, atol=1e-4 * float(theirs.abs().max()))
+
+
+@pytest.mark.slow
+def test_beams_are_those_of_transformers(imported: Imported) -> None:
+    texts = [src for src, _ in load_pairs("test")[:40]]
+    translator, model = imported.translator, imported.model
+    if model.lm_head.bias is not None:
+        translator = load(imported.folder / "run")
+        translator.model.output.bias.data[translator.tokenizers.tgt.eos_id] += 5
+        translator.engine = TorchEngine([translator.model], translator.tokenizers)
+    options = {"forced_bos_token_id": imported.first[0]} if imported.first else {}
+    expected = translate_with_transformers(model, [imported.encode(text) for text in texts], 60, **options)
+    together = [n_best[0] for n_best in translator.n_best(texts, tags=[imported.tag] * len(texts))]
+    n_first = len(imported.first)
+    for text, ours, (theirs, score) in zip(texts, together, expected, strict=True):
+        assert [imported.tgt_rows[i] for i in to_ids(translator, ours.tokens)] == theirs[
+            n_first : n_first + len(ours.tokens)
+        ], text
+        assert ours.score / (n_first + len(ours.token_scores)) == pytest.approx(score, rel=1e-4)
+    alone = [translator.n_best([text], tags=[imported.tag])[0][0].text for text in texts[:10]]
+    assert alone == [each.text for each in together[:10]]
+
+
+def to_ids(translator: Translator, tokens: Sequence[str]) -> list[int]:
+    tokenizer = translator.tokenizers.tgt
+    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    return [entries.index(token) for token in tokens]
+
+
+def test_settings_of_the_source_are_those_of_the_run(imported: Imported) -> None:
+    record = json.loads((imported.folder / "run" / "run.json").read_text("utf-8"))
+    assert record["provenance"]["imported"]["format"] == type(imported.model).__name__
+    assert (imported.translator.config.beam, imported.translator.config.no_repeat_ngram) == (4, 2)
+    assert imported.translator.tokenizers.needs_tag == (imported.tag is not None)
+
+
+@pytest.mark.slow
+def test_other_commands_read_the_run(
+    imported: Imported, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tag = imported.folder / "run", ["--tag", imported.tag] if imported.tag else []
+    monkeypatch.chdir(tmp_path)
+    for side, name in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in load_pairs("test")[:20])
+        Path(f"pairs.{name}").write_text(text, "utf-8")
+    options = ["--device", "cpu", "--max-length", "30"]
+    assert len(assert_succeeded(tmt("translate", run, "--input", "pairs.en", *tag, *options)).splitlines()) == 20
+    assert_succeeded(tmt("evaluate", run, "--src", "pairs.en", "--ref", "pairs.de", *tag, *options))
+    assert_succeeded(tmt("explain", run, "The man sees a dog.", *tag))
+    engine = assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", "engine", "--src", "pairs.en"))
+    assert "20 of 20 translations identical" in engine
+    done = tmt("train", "--config", run / "config.yaml", f"runs_dir={tmp_path}")
+    assert done.returncode == 2
+    assert "train.init_from" in done.stderr
+    both = json.dumps({"src": "pairs.en", "tgt": "pairs.de", "tag": imported.tag})
+    Path("tuned.yaml").write_text(
+        f"base: {run}/config.yaml\ndata: {{train: {both}, validation: {both}, max_length: 40}}\ndevice: cpu\n"
+        f"train: {{init_from: {run}, max_steps: 2}}\nvalidation: {{every: 2, probes: 0}}\nprecision: fp32\n",
+        "utf-8",
+    )
+    assert_succeeded(tmt("train", "--config", "tuned.yaml"))
+    assert_succeeded(tmt("translate", "runs/tuned", "--input", "pairs.en", *tag, *options))
