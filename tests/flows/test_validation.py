@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -31,7 +32,7 @@ PAIRS = load_pairs("test")[300:310]
 @pytest.fixture
 def make_validator(
     make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair, tmp_path: Path
-) -> Callable[[int], Validator]:
+) -> Callable[..., Validator]:
     """Return a factory of validators on ten pairs that show `probes` of them."""
     for name, texts in zip(("src", "tgt"), zip(*PAIRS, strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -39,7 +40,7 @@ def make_validator(
     words = (tokenizer.vocab_size, tokenizer.vocab_size)
     model = make_model(vocab=words, pad=(tokenizer.pad_id, tokenizer.pad_id), dropout={"embedding": 0.9})
 
-    def make_validator(probes: int) -> Validator:
+    def make_validator(probes: int, *settings: str) -> Validator:
         overrides = (
             f"data.validation={{src: {tmp_path / 'src'}, tgt: {tmp_path / 'tgt'}}}",
             f"data.cache_dir={tmp_path / 'cache'}",
@@ -47,6 +48,7 @@ def make_validator(
             "decoding.max_length_offset=5",
             "batches.tokens=100",
             f"validation.probes={probes}",
+            *settings,
         )
         config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
         corpus = encode_validation(config, load_split(config, "validation"), small_tokenizers)
@@ -104,6 +106,18 @@ def test_scores_are_of_free_running_greedy_translations(make_validator: Callable
     assert not result.samples
     assert "examples" not in result.markdown
     assert not result.draw()
+
+
+def test_the_metric_may_be_chrf_with_words(make_validator: Callable[..., Validator]) -> None:
+    """It is computed only if it is the metric."""
+    assert "chrf++" not in make_validator(0)().scores
+    assert "chrf++" in make_validator(0, "validation.metric=chrf++")().scores
+    references = [tgt for _, tgt in PAIRS]
+    hypotheses = [" ".join(reversed(text.split())) for text in references]
+    found = Scorer("13a", "de").score(hypotheses, references, ("chrF", "chrF++"))
+    wanted = [CHRF(word_order=n).corpus_score(hypotheses, [references]) for n in (0, 2)]
+    assert [found[name].value for name in ("chrF", "chrF++")] == [each.score for each in wanted]
+    assert 20 < wanted[0].score < wanted[1].score - 0.1
 
 
 @pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (4, [0, 2, 5, 7]), (20, list(range(10)))])

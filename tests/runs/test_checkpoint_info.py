@@ -7,7 +7,7 @@ import pytest
 from transformer_mt.runs.records import is_better
 
 
-@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
+@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0), ("chrf++", 3.0)])
 def test_is_better(metric: str, better: float) -> None:
     assert is_better(metric, better, than=2.0)
     assert not is_better(metric, 4.0 - better, than=2.0)

@@ -31,11 +31,21 @@ class ImportModel(Command):
         "source language, if the files do not name it; or the default of many", metavar="CODE"
     )
     tgt_lang: str | None = option("target language, likewise", metavar="CODE")
+    languages: str | None = option(
+        "keep only these languages of a multilingual model, separated by commas, such as eng_Latn,deu_Latn",
+        metavar="CODES",
+    )
+    corpus: tuple[Path, ...] = option(
+        "prune the vocabulary to the pieces and characters of this text file; repeat the option for more files",
+        default=(),
+        metavar="F",
+    )
 
     def execute(self) -> None:
         """Run `tmt import`."""
         check_is_new(self.output)
         from transformer_mt.flows.import_model import import_model
 
-        print_text(*import_model(self.source, self.output, self.src_lang, self.tgt_lang))
+        languages = (self.src_lang, self.tgt_lang, self.languages)
+        print_text(*import_model(self.source, self.output, *languages, corpus=self.corpus))
         print_text(f"tmt translate {quote(str(self.output))} translates with it")

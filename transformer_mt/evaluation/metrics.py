@@ -55,7 +55,7 @@ BLEU_TOKENIZERS = {"zh": "zh"} | dict.fromkeys(["ja", "ko", "th", "lo", "km", "m
 TER_ON_CHARACTERS = ("zh", "ja")
 TER_UNDEFINED = ("th", "lo", "km", "my", "bo")  # no spaces, and TER does not split these scripts into characters
 TRAINING_METRICS = ("BLEU", "chrF")
-"""Metrics of the validations and of the test sets at the end of a training. Their keys are in lower case."""
+"""Metrics of each validation and of the test sets at the end of a training. Their keys are in lower case."""
 NO_TER = "TER is left out: it counts words, and the text has no spaces between them"
 
 
@@ -120,11 +120,13 @@ class Scorer:
         """Return plain text: raw text unchanged, Moses tokens joined."""
         return list(texts) if self.text == "raw" else detokenize(texts, self.tgt_lang)
 
-    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
-        """Compute the `TRAINING_METRICS` without confidence intervals. Keys are their names."""
+    def score(
+        self, hypotheses: Sequence[str], references: Sequence[str], names: Sequence[str] = TRAINING_METRICS
+    ) -> dict[str, Score]:
+        """Compute some metrics without confidence intervals. Keys are their names."""
         hypotheses, references = self.detokenize(hypotheses), self.detokenize(references)
         metrics = self.make_metrics()
-        return {name: score_corpus(metrics[name], hypotheses, references) for name in TRAINING_METRICS}
+        return {name: score_corpus(metrics[name], hypotheses, references) for name in names}
 
     def score_sentences(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
         """Compute the sentence-level chrF of each translation."""

@@ -18,6 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import (
+    TRAINING_METRICS,
     EvaluationSet,
     Sample,
     Scorer,
@@ -81,6 +82,7 @@ class Validator:
         self.tokenizers = tokenizers
         self.decoding = config.decoding.for_validation(read_gpu_bytes(machine.device))
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+        self.metrics = TRAINING_METRICS + (("chrF++",) if config.validation.metric == "chrf++" else ())
         self.loss = LossConfig(label_smoothing=config.loss.label_smoothing)  # without consistency of two passes
         self.tests = config.validation.expect
         self.test_search = config.decoding.model_dump(include=TEST_SEARCH_OPTIONS)
@@ -106,7 +108,7 @@ class Validator:
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
         tests = self.run_tests(translator) if self.tests else []
-        text_scores = self.scorer.score(hypotheses, self.references)
+        text_scores = self.scorer.score(hypotheses, self.references, self.metrics)
         degenerate = find_degenerate(self.src_texts, hypotheses, [translation.finished for translation in translations])
         scores = {
             **self.losses(),
@@ -146,12 +148,13 @@ class Validator:
         return check_translations(self.tests, self.ranks.all_gather(translations))
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Return the scores of the pairs of each source, if there are several."""
+        """Return the scores of the pairs of each named source."""
         scores: dict[str, float] = {}
-        for part in self.source_ranges if len(self.source_ranges) > 1 else ():
-            if part.first == part.end:
-                continue  # if all of its pairs are training pairs
-            found = part.scorer.score(hypotheses[part.first : part.end], self.references[part.first : part.end])
+        for part in self.source_ranges:
+            if not part.name or part.first == part.end:  # without pairs if all of its pairs are training pairs
+                continue
+            rows = slice(part.first, part.end)
+            found = part.scorer.score(hypotheses[rows], self.references[rows], self.metrics)
             scores |= {f"{name.lower()}/{part.name}": score.value for name, score in found.items()}
         return scores
 

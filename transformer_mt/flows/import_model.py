@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from transformer_mt.config.section import describe_error
 from transformer_mt.config.yaml_files import render_yaml
+from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.run_overview import render_readme
@@ -20,22 +21,43 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import FORMAT, RunFolder, collect_provenance, write_metadata
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
-from transformer_mt.tools.importing.imported_model import ImportedModel
+from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
+from transformer_mt.tools.importing.pruning import prune
 from transformer_mt.tools.importing.sources import find_source, read_source
 
 MAX_TRAINING_LENGTH = 256  # data.max_length of a model that can read more
 
 
-def import_model(source: str, output: Path, src_lang: str | None, tgt_lang: str | None) -> list[str]:
+def import_model(
+    source: str,
+    output: Path,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    languages: str | None = None,
+    *,
+    corpus: Sequence[Path] = (),
+) -> list[str]:
     """Write a run folder with the model in `source`: a folder, a file, or a name on the Hugging Face hub.
 
-    The languages replace those that the source names. Returns lines to print. Raises `UserError` before anything is
-    written, if the source cannot be imported exactly.
+    `src_lang` and `tgt_lang` replace those that the source names. `languages` lists codes to keep, separated by commas.
+    The vocabulary is pruned to the text of `corpus`, if there is one. Returns lines to print. Raises `UserError` before
+    anything is written, if the source cannot be imported exactly.
     """
+    texts = [line for path in corpus for line in read_lines(path)]
     folder = find_source(source)
     files.refuse_special_files(folder)
-    imported = read_source(folder, src_lang, tgt_lang)
+    kept = [code for code in (languages or "").split(",") if code]
+    imported = read_source(folder, Languages(src_lang, tgt_lang, kept))
     n_parameters = check_weights(imported)
+    lines: list[str] = []
+    if texts:
+        sizes = imported.tokenizers.tgt.vocab_size, n_parameters
+        imported = prune(imported, texts)
+        n_parameters = check_weights(imported)
+        lines.append(
+            f"pruned with {len(texts):,} lines: {sizes[0]:,} to {imported.tokenizers.tgt.vocab_size:,} target symbols, "
+            f"{sizes[1]:,} to {n_parameters:,} parameters"
+        )
     config = make_config(imported, output, source)
     what = f"imported from {source} ({imported.format})"
     record: dict[str, Any] = {
@@ -60,8 +82,9 @@ def import_model(source: str, output: Path, src_lang: str | None, tgt_lang: str 
         files.write_text(run.readme, readme)
     size = files.format_bytes(files.measure_folder(output))
     return [
+        *lines,
         f"{output}: {imported.format}, {n_parameters:,} parameters, {imported.tokenizers.tgt.vocab_size:,} target "
-        f"symbols, {size}"
+        f"symbols, {size}",
     ]
 
 

@@ -348,7 +348,7 @@ def find_questionable_settings(
         ),
         (end < train.log_every, "train.log_every", f"{ends}, before the first entry; lower it"),
         (
-            validation.goal is not None and validation.metric in ("bleu", "chrf") and validation.goal > 100,
+            validation.goal is not None and validation.metric in ("bleu", "chrf", "chrf++") and validation.goal > 100,
             "validation.goal",
             f"{validation.metric} is at most 100; lower it",
         ),

@@ -261,7 +261,7 @@ def is_better(metric: str, score: float, than: float) -> bool:
 
 def format_score(metric: str, score: float) -> str:
     """Return a score with two decimals if it is in per cent, and with four otherwise."""
-    return f"{score:.{2 if metric in ('bleu', 'chrf') else 4}f}"
+    return f"{score:.{2 if metric in ('bleu', 'chrf', 'chrf++') else 4}f}"
 
 
 def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:

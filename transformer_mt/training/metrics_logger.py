@@ -33,7 +33,7 @@ CHARTS = {
     "input": ("padding", "waiting"),
     "optimization": ("consistency", "gradient_norm", "loss_scale", "skipped_steps", "split_batches"),
     "progress": ("epoch", "hours"),
-    "quality": ("chrf", "degenerate", "nll", "ppl"),
+    "quality": ("chrf", "chrf++", "degenerate", "nll", "ppl"),
 }
 """Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
 

@@ -69,8 +69,8 @@ class ValidationConfig(Section):
 
     every: Annotated[Interval, MAY_CHANGE] = "500 steps"
     """steps ("500") or epochs ("1 epoch") between validations"""
-    metric: Literal["loss", "bleu", "chrf", "expect"] = "bleu"
-    """loss, bleu, chrf, or expect (share of passed behaviour tests): selects the best checkpoint and ends patience"""
+    metric: Literal["loss", "bleu", "chrf", "chrf++", "expect"] = "bleu"
+    """loss, bleu, chrf, chrf++ or expect (share of passed behaviour tests): ranks checkpoints, and ends patience"""
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
     """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)

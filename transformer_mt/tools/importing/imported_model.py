@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transformer_mt.data.data_config import check_language
 from transformer_mt.data.tokenizers.tokenizer import TokenizerKind, TokenizerPair
+from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 
 UNUSED_LOGIT = -1000.0
@@ -23,6 +24,24 @@ def is_language(code: str) -> bool:
         return bool(check_language(code))
     except ValueError:
         return False
+
+
+class Languages(NamedTuple):
+    """Languages that the user names."""
+
+    src: str | None = None
+    tgt: str | None = None
+    kept: Sequence[str] = ()
+    """Languages of a multilingual model to keep; none: all."""
+
+    def select(self, known: Sequence[str], *first: str | None) -> list[str]:
+        """Return the codes of a model that are kept, `first` ones first. Raises `UserError` for an unknown one."""
+        for code in (*first, *self.kept):
+            if code is not None and code not in known:
+                listed = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+                raise UserError(f"import: the model does not know the language {code}; it has {listed or 'no codes'}")
+        kept = [code for code in known if code in self.kept or not self.kept]
+        return [*dict.fromkeys([*(code for code in first if code is not None), *kept])]
 
 
 class Direction(NamedTuple):

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Rows
+from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     open_weights,
@@ -47,15 +47,13 @@ class Vocabulary(NamedTuple):
     backend: hf.Tokenizer
     text: Sequence[int]
     """Rows of the entries for text."""
-    n_missing: int
-    """Number of further entries, which share the row of the unknown token."""
     ids: Mapping[str, int]
     """Rows of control symbols."""
     languages: Mapping[str, int]
     """Rows of the codes."""
 
 
-def read_m2m100(folder: Path, settings: ModelSettings, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
+def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> ImportedModel:
     """Read a folder of Transformers. Raises `UserError` if a file is missing, damaged or not supported."""
     config = make_model_config(settings, norm_position="pre", tie_embeddings="all")
     settings.choose("tie_word_embeddings", {True: True}, True)
@@ -66,13 +64,13 @@ def read_m2m100(folder: Path, settings: ModelSettings, src_lang: str | None, tgt
     size, pad = settings.integer("vocab_size"), settings.integer("pad_token_id", low=0)
     if (highest := max(*vocabulary.text, *vocabulary.languages.values())) >= size:
         raise UserError(f"{folder}: the tokenizer has the id {highest:,}, but vocab_size in config.json is {size:,}")
-    codes = _order_languages(folder, [*vocabulary.languages], src_lang, tgt_lang)
+    codes = languages.select([*vocabulary.languages], languages.src, languages.tgt)
     directions = [Direction(a, b, f"{a}:{b}") for a, b in zip(codes, codes[1:] + codes[:1], strict=True)]
     both = Tokenizer(vocabulary.backend)
     tokenizers = TokenizerPair(both, both).with_tags([each.tag or "" for each in directions], is_needed=True)
     rows = Rows.make(
         vocabulary.text,
-        [vocabulary.ids[UNK]] * vocabulary.n_missing,
+        [],
         [pad, settings.integer("decoder_start_token_id", low=0), settings.integer("eos_token_id", low=0)],
         [vocabulary.languages[code] for code in codes],
     )
@@ -89,7 +87,7 @@ def read_m2m100(folder: Path, settings: ModelSettings, src_lang: str | None, tgt
     )  # constants of older versions
     source.check_all_taken()
     decoding = read_decoding(folder, settings)
-    if src_lang and tgt_lang:
+    if languages.src and languages.tgt:
         decoding["tag"] = directions[0].tag
     kind = cast(TokenizerKind, find_kind(both.backend))
     return ImportedModel(
@@ -108,16 +106,6 @@ def _positions(first: int, length: int, d_model: int) -> Tensor:
 # --- vocabulary -------------------------------------------------------------------------------------------------------
 
 
-def _order_languages(folder: Path, codes: list[str], src_lang: str | None, tgt_lang: str | None) -> list[str]:
-    """Return the codes with the given languages first. Raises `UserError` for a language that the model lacks."""
-    for key, code in {"--src-lang": src_lang, "--tgt-lang": tgt_lang}.items():
-        if code is not None and code not in codes:
-            listed = ", ".join(codes[:20]) + (" ..." if len(codes) > 20 else "")
-            raise UserError(f"{key}: {folder} does not know {code}; it has {listed}")
-    first = dict.fromkeys(code for code in (src_lang, tgt_lang) if code is not None)
-    return [*dict.fromkeys([*first, *codes])]
-
-
 def _read_vocabulary(folder: Path) -> Vocabulary:
     """Read the vocabulary of M2M-100, which looks up pieces by name, or that of NLLB in either form."""
     if (folder / "vocab.json").exists():
@@ -129,8 +117,6 @@ def _read_vocabulary(folder: Path) -> Vocabulary:
         path, ids, content = folder / SENTENCEPIECE, {}, None
     proto: Any = None
     if content is None:
-        if not path.exists():
-            raise UserError(f"{path}: no such file; download all files of the model into one folder")
         proto = pretrained.parse_sentencepiece(path, str(path))
     if not ids:  # fairseq has four control symbols, where SentencePiece has three
         pieces = [piece.piece for piece in proto.pieces][3:]
@@ -140,14 +126,8 @@ def _read_vocabulary(folder: Path) -> Vocabulary:
             raise UserError(f"{path}: has no entry {name}; download it again")
     languages = _read_languages(folder, ids)
     text = [name for name in sorted(ids, key=ids.__getitem__) if name not in CONTROLS and not _code(name)]
-    missing: list[str] = []
-    if content is None:
-        pieces = (piece.piece for piece in proto.pieces if piece.type in pretrained.TEXT_TYPES)
-        missing = [name for name in pieces if name not in ids]
-        backend = pretrained.convert_sentencepiece(proto, [*text, *missing])
-    else:
-        backend = _convert(path, content, text)
-    return Vocabulary(backend, [ids[name] for name in text], len(missing), ids, languages)
+    backend = pretrained.convert_sentencepiece(proto, text) if content is None else _convert(path, content, text)
+    return Vocabulary(backend, [ids[name] for name in text], ids, languages)
 
 
 def _find_ids(path: Path, content: Mapping[str, Any]) -> dict[str, int]:

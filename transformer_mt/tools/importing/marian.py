@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Rows, is_language
+from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows, is_language
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     WeightSource,
@@ -42,12 +42,11 @@ class Vocabulary(NamedTuple):
 
     tokenizer: Tokenizer
     rows: Rows
-    tags: Sequence[str]
 
 
-def read_marian(folder: Path, settings: ModelSettings, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
+def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> ImportedModel:
     """Read a folder of Transformers. Raises `UserError` if a file is missing, damaged or not supported."""
-    src_lang, tgt_lang = _find_languages(folder, src_lang, tgt_lang)
+    src_lang, tgt_lang = _find_languages(folder, languages)
     for key, value in UNSUPPORTED.items():
         settings.choose(key, {value: value}, default=value)
     is_shared = settings.choose("share_encoder_decoder_embeddings", {True: True, False: False}, True)
@@ -60,14 +59,19 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str | None, tgt
         names.append(read_vocabulary(folder / "target_vocab.json", settings.integer("decoder_vocab_size")))
     protos = [_read_segmenter(folder / f"{side}.spm") for side in ("source", "target")]
     start = settings.integer("decoder_start_token_id", low=0)
+    tags = languages.select([name[2:-2] for name in names[0] if _is_tag(name)])
+    known = {*names[0]}
+    missing = [
+        each.piece for each in protos[0].pieces if each.type in pretrained.TEXT_TYPES and each.piece not in known
+    ]
+    src = _make_vocabulary(names[0], protos[0], start if is_shared else 0, tags, missing, is_target=False)
     if is_shared:
-        src, tgt = (_make_vocabulary(names[0], proto, protos, start, has_tags=True) for proto in protos)
+        tgt = _make_vocabulary(names[0], protos[1], start, tags, missing, is_target=True)
     else:
-        src = _make_vocabulary(names[0], protos[0], protos[:1], 0, has_tags=True)
-        tgt = _make_vocabulary(names[1], protos[1], protos[1:], start, has_tags=False)
+        tgt = _make_vocabulary(names[1], protos[1], start, (), is_target=True)
     tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, shares_ids=is_shared)
-    tokenizers = tokenizers.with_tags(src.tags, is_needed=len(src.tags) > 1)
-    directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in src.tags]
+    tokenizers = tokenizers.with_tags(tags, is_needed=len(tags) > 1)
+    directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in tags]
     if not tokenizers.needs_tag:
         directions.insert(0, Direction(src_lang, tgt_lang))
     source = open_weights(folder)
@@ -89,10 +93,10 @@ def read_marian(folder: Path, settings: ModelSettings, src_lang: str | None, tgt
     )
 
 
-def _find_languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
+def _find_languages(folder: Path, given: Languages) -> tuple[str, str]:
     """Return the languages: the given ones, or those of `tokenizer_config.json`."""
     recorded = read_optional_json(folder / "tokenizer_config.json")
-    src, tgt = src_lang or recorded.get("source_lang"), tgt_lang or recorded.get("target_lang")
+    src, tgt = given.src or recorded.get("source_lang"), given.tgt or recorded.get("target_lang")
     for option, code in {"--src-lang": src, "--tgt-lang": tgt}.items():
         if not is_language(str(code)):
             raise UserError(f"{folder}: does not name its languages ({code}); pass {option}, such as en")
@@ -113,9 +117,11 @@ def read_vocabulary(path: Path, size: int) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
+def _is_tag(name: str) -> bool:
+    return name.startswith(">>") and name.endswith("<<")
+
+
 def _read_segmenter(path: Path) -> Any:
-    if not path.exists():
-        raise UserError(f"{path}: no such file; download all files of the model into one folder")
     proto = pretrained.parse_sentencepiece(path, str(path))
     if proto.trainer_spec.model_type != pretrained.UNIGRAM:
         raise UserError(f"{path}: is no unigram model, as MarianMTModel has; it belongs to another model")
@@ -123,26 +129,24 @@ def _read_segmenter(path: Path) -> Any:
 
 
 def _make_vocabulary(
-    names: Sequence[str], proto: Any, protos: Sequence[Any], start: int, *, has_tags: bool
+    names: Sequence[str], proto: Any, start: int, tags: Sequence[str], missing: Sequence[str] = (), *, is_target: bool
 ) -> Vocabulary:
-    """Make the tokenizer of a language out of `vocab.json` and its SentencePiece model, the first of `protos`.
+    """Make the tokenizer of a language out of its SentencePiece model and `names`, the entries of a vocabulary file.
 
-    `names` lists the entries of the file, and `protos` the models that use them. Pieces of a model without an entry are
-    unknown in Marian, so they get copies of the row of the unknown token. `start` is the row of BOS.
+    Pieces of sources that are `missing` in the file are unknown in Marian, so they get copies of the row of the unknown
+    token. Targets are segmented without them, because no translation contains them. `start` is the row of BOS.
     """
     ids = {name: i for i, name in enumerate(names)}
-    tag_names = {name: name[2:-2] for name in names if has_tags and name.startswith(">>") and name.endswith("<<")}
-    text = [name for name in names if name not in (EOS, PAD) and name not in tag_names]
-    pieces = (piece.piece for each in protos for piece in each.pieces if piece.type in pretrained.TEXT_TYPES)
-    missing = [*dict.fromkeys(piece for piece in pieces if piece not in ids)]
-    backend = pretrained.convert_sentencepiece(proto, [*text, *missing])
+    text = [name for name in names if name not in (EOS, PAD) and not _is_tag(name)]
+    further = [pretrained.mark(name) if is_target else name for name in missing]
+    backend = pretrained.convert_sentencepiece(proto, [*text, *further])
     rows = Rows.make(
         [ids[name] for name in text],
         [ids[UNK]] * len(missing),
         [ids[PAD], start, ids[EOS]],
-        [ids[name] for name in tag_names],
+        [ids[f">>{tag}<<"] for tag in tags],
     )
-    return Vocabulary(Tokenizer(backend), rows, [*tag_names.values()])
+    return Vocabulary(Tokenizer(backend), rows)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import ImportedModel
+from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
 from transformer_mt.tools.importing.m2m100 import read_m2m100
 from transformer_mt.tools.importing.marian import read_marian
 from transformer_mt.tools.importing.source_files import ModelSettings
@@ -46,7 +46,7 @@ def find_source(source: str) -> Path:
         ) from None
 
 
-def read_source(path: Path, src_lang: str | None, tgt_lang: str | None) -> ImportedModel:
+def read_source(path: Path, languages: Languages) -> ImportedModel:
     """Read a model. The languages replace those that the source names. Raises `UserError` if it is not supported."""
     if (path / "adapter_config.json").exists():
         raise UserError(f"{path}: holds an adapter, not a model; merge it into its model, and pass the result")
@@ -54,4 +54,4 @@ def read_source(path: Path, src_lang: str | None, tgt_lang: str | None) -> Impor
         raise UserError(f"{path}: holds no model that can be imported (no config.json); pass a folder with {FILES}")
     settings = ModelSettings(path / "config.json")
     read = settings.choose("model_type", {"marian": read_marian, "m2m_100": read_m2m100})
-    return read(path, settings, src_lang, tgt_lang)
+    return read(path, settings, languages)

@@ -42,6 +42,7 @@ def make_model_config(settings: ModelSettings, **differences: object) -> ModelCo
         **{key: stacks["encoder"][key] for key in ("d_ff", "n_heads")},
         **stacks,
         "positions": "learned",
+        "freeze": ("positions",),
         "max_positions": settings.integer("max_position_embeddings", low=2),
         "scale_embeddings": settings.choose("scale_embedding", {True: True, False: False}, False),
         "activation": settings.choose("activation_function", ACTIVATIONS),
