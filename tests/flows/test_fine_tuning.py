@@ -11,7 +11,10 @@ import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
+from transformer_mt.flows.configuration import load, load_run
+from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.training.metrics_logger import read_metrics
 
 COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "no": "rød blå grønn hvit"}
 
@@ -155,7 +158,7 @@ def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tm
     assert tmt("evaluate", "runs/good", "--expect", "starter").returncode == 1
 
 
-# --- tmt correct ------------------------------------------------------------------------------------------------------
+# --- tmt init --from --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -165,80 +168,84 @@ def german_run(german_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return "runs/german"
 
 
-def write_corrections(*pairs: tuple[str, str]) -> None:
-    Path("edits.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in (("en", "de"), *pairs)), encoding="utf-8")
+def write_pairs(*pairs: tuple[str, str], name: str = "new.tsv") -> str:
+    Path(name).write_text("".join(f"{src}\t{tgt}\n" for src, tgt in (("en", "de"), *pairs)), encoding="utf-8")
+    return name
+
+
+def list_new_pairs() -> list[tuple[str, str]]:
+    """Return pairs of three colours, whose translations end in one more word."""
+    names = list(zip(*(COLORS[language].split() for language in ("en", "de")), strict=True))
+    triples = [[names[i // 4**place % 4] for place in range(3)] for i in range(64)]
+    pairs = [[" ".join(side) for side in zip(*triple, strict=True)] for triple in triples]
+    return [(src, f"{tgt} rot") for src, tgt in pairs] * 3
 
 
 @pytest.mark.slow
-def test_corrections_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt) -> None:
-    write_corrections(("red red red red", "rot"), ("blue blue blue blue", "blau rot"))
-    command = ("correct", german_run, "--pairs", "edits.tsv", "--max-bleu-drop", "0.3")
-    report = json.loads(assert_succeeded(tmt(*command, "--json")))
-    assert report["exact_matches"] == [0, 2] and report["n_corrections"] == 2 and report["step"] > 0
-    assert report["bleu"][1] >= report["bleu"][0] - 0.3
-    assert tmt("translate", "runs/german-corrected", stdin=b"red red red red\n").stdout == "rot\n"
-    again = json.loads(assert_succeeded(tmt(*command, "--json")))
-    assert again == report, "a finished run is only read"
-    write_corrections(("red red red red", "blau"))
-    refused = tmt(*command)
-    assert_user_error(refused, "runs/german-corrected-data: was made from other corrections")
-    write_corrections(("red red red red", "rot"))
-    assert_user_error(tmt("correct", german_run, "--pairs", "edits.tsv", "--name", "german"), "german: is another run")
-
-
-def test_resume_refuses_changed_corrections_or_options(brief_run: str, tmt: Tmt) -> None:
-    write_corrections(("red red red red", "rot "), ("blue blue blue blue", "blau rot"))
-    command = ("correct", brief_run, "--tag", "2de", "--pairs", "edits.tsv", "--steps", "2", "--name", "new")
-    assert tmt(*command).returncode in (0, 1)
-    assert set(Path("runs/new-data/corrections.tgt").read_text().splitlines()) == {"rot", "blau rot"}
-    assert_user_error(tmt(*command, "--max-bleu-drop", "9"), "runs/new: ", "remove runs/new and runs/new-data")
-    write_corrections(("red red red red", "rot"))
-    assert_user_error(tmt(*command), "runs/new-data: was made from other corrections")
-
-
-def test_wrong_options_are_refused_before_anything_is_written(brief_run: str, tmt: Tmt) -> None:
-    write_corrections(("red red red red", "rot"))
-    assert_user_error(tmt("correct", brief_run, "--pairs", "edits.tsv"), "--tag: runs/old: the model needs a tag")
-    assert_user_error(
-        tmt("correct", brief_run, "--pairs", "edits.tsv", "--tag", "2xx"), "no training source has the tag 2xx"
+def test_new_pairs_are_learned_and_scored_beside_the_old_ones(german_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    assert_succeeded(tmt("init", table, "--from", german_run, "--out", "tuned.yaml"))
+    config = load(Path("tuned.yaml"))
+    assert [*yaml.safe_load(Path("tuned.yaml").read_text(encoding="utf-8"))["validation"]["gate"]] == ["old"]
+    old, new = (
+        load_run(RunFolder(Path(german_run))),
+        {key: load_split(config, key) for key in ("train", *config.data.test)},
     )
-    assert_user_error(tmt("correct", brief_run, "--pairs", "edits.tsv", "--name", "a/b"), '--name "a/b" cannot be')
-    nan = tmt("correct", brief_run, "--pairs", "edits.tsv", "--max-bleu-drop", "nan")
-    assert_user_error(nan, "--max-bleu-drop: nan")
-    assert not [*Path("runs").glob("old-*")]
+    held_out = {*load_split(old, "validation")}
+    assert not held_out & {*new["train"]} and {*new["old"]} < held_out, "the split of the run is kept"
+    done = tmt("train", "--config", "tuned.yaml", "schedule.peak=0.003")
+    assert_succeeded(done)
+    scores = RunFolder(Path("runs/tuned")).read_metadata()["test"]
+    assert scores["new"]["bleu"]["value"] > 90 and scores["old"]["bleu"]["value"] > 60
+    rows = [line.split(" | ") for line in done.stderr.splitlines() if line.count(" | ") == 5]
+    before = {row[0].strip("| "): float(row[2].split()[0]) for row in rows if row[1] == "BLEU"}
+    again = assert_succeeded(
+        tmt("evaluate", german_run, "--src", "tuned-data/new-test.src", "--ref", "tuned-data/new-test.tgt", "--json")
+    )
+    (expected,) = json.loads(again)["test_sets"].values()
+    assert before["new"] == pytest.approx(expected["metrics"]["bleu"]["value"], abs=0.01)
 
 
 @pytest.mark.slow
-def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:
-    lines = Path("t.en").read_text(encoding="utf-8").splitlines()
-    write_corrections(*((line, "rot") for line in lines[::2]))
-    done = tmt(
-        "correct", german_run, "--pairs", "edits.tsv", "--name", "worse", "--steps", "40", "--max-bleu-drop", "0"
-    )
-    assert (
-        done.returncode == 1
-        and "refused: no checkpoint has more exact translations within --max-bleu-drop 0" in done.stdout
-    )
-    assert RunFolder(Path("runs/worse")).find_checkpoint("best").step == 0
+def test_few_pairs_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt) -> None:
+    table = write_pairs(("red red red red", "rot"), ("blue blue blue blue", "blau rot"))
+    assert_succeeded(tmt("init", table, "--from", german_run, "--out", "tuned.yaml"))
+    assert_succeeded(tmt("train", "--config", "tuned.yaml", "schedule.peak=0.003"))
+    best = RunFolder(Path("runs/tuned")).find_checkpoint("best")
+    before = next(entry for entry in read_metrics(RunFolder(Path("runs/tuned")).metrics) if "valid/bleu" in entry)
+    assert best.step > 0 and best.scores["expect"] == 1 and best.scores["bleu"] >= before["valid/bleu"] - 1
+    assert tmt("translate", "runs/tuned", stdin=b"red red red red\n").stdout == "rot\n"
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        ((("red", "rot"), ("red", "blau")), "edits.tsv:3: contradicts edits.tsv:2, which has the same source"),
-        ((("red", " "),), "edits.tsv:2: a side is empty"),
-    ],
-)
-def test_wrong_corrections_are_refused_and_nothing_is_written(
-    pairs: tuple[tuple[str, str], ...],
-    message: str,
-    tiny_run: Path,
-    tmt: Tmt,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_corrections(*pairs)
-    done = tmt("correct", tiny_run, "--pairs", "edits.tsv", "--name", "new")
-    assert_user_error(done, message)
-    assert not [*tiny_run.parent.glob("new*")]
+def test_the_configuration_of_a_run_with_tags_names_that_of_the_new_pairs(brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    assert_user_error(tmt("init", table, "--from", brief_run, "--out", "tuned.yaml"), "--from: runs/old: ", "2de, 2no")
+    command = ("init", table, "--from", brief_run, "--out", "tuned.yaml", "--tag")
+    assert_user_error(tmt(*command, "2xx"), "--from: runs/old: ", "2xx")
+    assert not [*Path().glob("tuned*")]
+    assert_succeeded(tmt(*command, "2de"))
+    assert [source.tag for source in load(Path("tuned.yaml")).data.train_sources] == ["2de", "2de"]
+    assert_user_error(tmt(*command, "2de"), "tuned.yaml: exists already")
+    assert_succeeded(tmt(*command, "2de", "--force"))
+
+
+def test_replay_files_take_the_place_of_data_that_are_gone(german_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    shutil.rmtree("c")
+    Path("t.en").rename("old.en")
+    done = tmt("init", table, "--from", german_run, "--out", "alone.yaml")
+    assert_succeeded(done)
+    assert "t.en" in done.stderr and "--replay" in done.stderr
+    assert len(load(Path("alone.yaml")).data.train_sources) == 1
+    command = ("init", table, "--from", german_run, "--out", "tuned.yaml", "--replay")
+    assert_user_error(tmt(*command, "t.en", "t.de"), "t.en")
+    assert_succeeded(tmt(*command, "old.en", "t.de"))
+    sources = load(Path("tuned.yaml")).data.train_sources
+    assert Path(sources[1].src[0]).read_text(encoding="utf-8") == Path("old.en").read_text(encoding="utf-8")
+
+
+def test_options_of_a_fine_tuning_need_a_run(folder: Path, tmt: Tmt) -> None:
+    for option in (("--replay", "t.en", "t.de"), ("--tag", "2de")):
+        assert_user_error(tmt("init", "t.en", "t.de", *option), f"{option[0]}: belongs to --from")
+    assert_user_error(tmt("init", "t.en", "t.de", "--from", "runs/none"), "runs/none")
+    assert not Path("mine.yaml").exists()

@@ -15,7 +15,10 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformer_mt.flows.init import InitialConfig
+    from transformer_mt.flows.table_columns import Ask
 
 
 class LanguagePair(NamedTuple):
@@ -38,6 +41,9 @@ class Init(Command):
     The command detects their languages, and chooses settings that suit their number. The pairs are in two text files,
     where line N of TGT translates line N of SRC, or in one file with both languages: a table (.tsv, .csv, .jsonl or
     .parquet), a translation memory (.tmx) or a Moses archive (.zip).
+
+    With --from, the configuration fine-tunes a trained or imported run: it repeats some of the run's own pairs, and
+    refuses a checkpoint that forgets them. Its text is in a folder beside it, such as mine-data.
     """
 
     EXAMPLE: ClassVar[str] = "tmt init train.en train.de --out mine.yaml"
@@ -82,8 +88,19 @@ class Init(Command):
         takes_list=True,
     )
 
+    start: Path | None = option("run to fine-tune on the pairs", metavar="RUN", flag="--from")
+    tag: str | None = option("with --from: tag of the new pairs, if the run has tags", metavar="TAG")
+    replay: tuple[Path, ...] = option(
+        "with --from: source and target file of old pairs, or one table (default: 20,000 training pairs of the run)",
+        metavar=("SRC", "TGT"),
+        default=(),
+        takes_list=True,
+    )
+
     def execute(self) -> None:
         """Write the configuration, and print it."""
+        if self.start is None and (self.tag or self.replay):
+            raise UserError(f"{'--tag' if self.tag else '--replay'}: belongs to --from RUN; leave it out")
         if self.opus is None and self.corpora is None:
             self._print(self._inspect())
         else:
@@ -106,25 +123,48 @@ class Init(Command):
     def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config
 
-        for name, files in (("--validation", self.validation), ("--test", self.test)):
-            if len(files) > 2:
-                raise UserError(f"{name}: takes one table or two text files, not {len(files)}; put other files first")
+        lists = {"--validation": self.validation, "--test": self.test, "--replay": self.replay}
+        for name, given in lists.items():
+            if len(given) > 2:
+                raise UserError(f"{name}: takes one table or two text files, not {len(given)}; put other files first")
         if self.src is None:
             raise UserError("pass two text files, a file of pairs, or --opus and --corpora; see tmt init --help")
+        files = [self.src] if self.tgt is None else [self.src, self.tgt]
+        ask = input if sys.stdin.isatty() and sys.stdout.isatty() else None
+        if self.start is not None:
+            return self._fine_tune(self.start, files, ask)
         if self.columns and self.tgt is not None and 1 not in (len(self.validation), len(self.test)):
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         return write_initial_config(
-            [self.src] if self.tgt is None else [self.src, self.tgt],
+            files,
             self.out,
             force=self.force,
             src_lang=self.src_lang,
             tgt_lang=self.tgt_lang,
             columns=self.columns,
             max_bad_rows=self.max_bad_rows,
-            ask=input if sys.stdin.isatty() and sys.stdout.isatty() else None,
+            ask=ask,
             validation=self.validation,
             test=self.test,
         )
+
+    def _fine_tune(self, run: Path, files: Sequence[Path], ask: Ask | None) -> InitialConfig:
+        from transformer_mt.flows.fine_tuning import NewPairs, write_fine_tuning_config
+        from transformer_mt.runs.folder import RunFolder
+
+        pairs = NewPairs(
+            files,
+            self.validation,
+            self.test,
+            self.replay,
+            self.src_lang,
+            self.tgt_lang,
+            self.tag,
+            self.columns,
+            self.max_bad_rows,
+            ask,
+        )
+        return write_fine_tuning_config(RunFolder.open(run), pairs, self.out, force=self.force)
 
     def _print(self, config: InitialConfig) -> None:
         print_text(config.text)

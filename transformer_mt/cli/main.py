@@ -26,7 +26,7 @@ from transformer_mt.system.log import log
 
 GROUPS = {
     "prepare": {
-        "init": "write a configuration for your own sentence pairs",
+        "init": "write a configuration that trains, or fine-tunes, on your sentence pairs",
         "check": "find problems in a corpus, and write a repaired copy",
         "prepare": "encode the data of a training in advance, on several processes",
         "plan": "predict the time, memory and disk of a training",
@@ -48,7 +48,6 @@ GROUPS = {
         "evaluate": "compute BLEU, chrF and TER, compare systems",
         "report": "write one HTML page about a run, or compare several on one page",
         "synthesize": "make training pairs from text in one language",
-        "correct": "fine-tune a run on corrected translations",
     },
 }
 """The commands in `tmt --help`, by group, each with one sentence."""
@@ -59,10 +58,11 @@ HIDDEN = {
 COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
 MODULES = {"import": "import_model"}
 """Modules of commands whose name cannot be that of a module."""
-TRAINING_COMMANDS = {"train", "plan", "correct"}
+TRAINING_COMMANDS = {"train", "plan"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
     "compare": "tmt evaluate A B",
+    "correct": "tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",
     "repair": "tmt check X.yaml --write FOLDER",
     "score": "tmt translate RUN --input F --score-targets G",

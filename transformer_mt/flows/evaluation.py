@@ -148,11 +148,11 @@ class Validator:
         return check_translations(self.tests, self.ranks.all_gather(translations))
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Return the scores of the pairs of each source, if there are several."""
+        """Return the scores of the pairs of each named source."""
         scores: dict[str, float] = {}
-        for part in self.source_ranges if len(self.source_ranges) > 1 else ():
-            if part.first == part.end:
-                continue  # if all of its pairs are training pairs
+        for part in self.source_ranges:
+            if not part.name or part.first == part.end:  # without pairs if all of its pairs are training pairs
+                continue
             rows = slice(part.first, part.end)
             found = part.scorer.score(hypotheses[rows], self.references[rows], self.metrics)
             scores |= {f"{name.lower()}/{part.name}": score.value for name, score in found.items()}

@@ -260,8 +260,8 @@ def write_initial_config(
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
-    _check_output(output, force)
-    found = _choose_source(files, columns, (src_lang, tgt_lang), ask)
+    check_output(output, force)
+    found = choose_source(files, columns, (src_lang, tgt_lang), ask)
     if len(files) == 1:
         src_lang, tgt_lang = src_lang or found.find_language(0), tgt_lang or found.find_language(1)
     source, bad = found.source, BadRows(max_bad_rows)
@@ -275,7 +275,7 @@ def write_initial_config(
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
     held_out = {
-        key: _choose_source(given, columns, (src, tgt), ask)
+        key: choose_source(given, columns, (src, tgt), ask)
         for key, given in (("validation", validation), ("test", test))
         if given
     }
@@ -288,7 +288,7 @@ def write_initial_config(
         *(each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"),
     ]
     text = render(settings, [*_describe_corpus(statistics, src, tgt)])
-    _write(output, text)
+    write_config(output, text)
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
     notes = [each.note for each in (found, *held_out.values()) if each.note]
     warnings = [*notes, *(warning for one in given for warning in _doubt_language(*one))]
@@ -304,7 +304,7 @@ def write_opus_config(
     """
     from transformer_mt.tools.downloads.opus import find_corpora
 
-    _check_output(output, force)
+    check_output(output, force)
     src, tgt = languages
     found = find_corpora(languages, corpora, output.stem)
     n_pairs = sum(corpus.n_pairs for corpus in found)
@@ -324,7 +324,7 @@ def write_opus_config(
         *choose_settings(CorpusStatistics(n_pairs, 0, 0, *sides), tgt),
     ]
     text = render(settings, [f"OPUS for {src} to {tgt}, written by `tmt init`: {n_pairs:,} pairs, not downloaded yet."])
-    _write(output, text)
+    write_config(output, text)
     return InitialConfig(text, [], [])
 
 
@@ -339,7 +339,8 @@ def _expect_side(language: str) -> SideStatistics:
     return SideStatistics(sample, scripts[0], is_spaced, 0, "words" if is_spaced else "characters", 0, {})
 
 
-def _write(output: Path, text: str) -> None:
+def write_config(output: Path, text: str) -> None:
+    """Write the YAML file."""
     try:
         write_text(output, text)
     except OSError as error:
@@ -349,7 +350,8 @@ def _write(output: Path, text: str) -> None:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check_output(output: Path, force: bool) -> None:
+def check_output(output: Path, force: bool) -> None:
+    """Raise `UserError` if the YAML file cannot be written, or exists and `force` is false."""
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--out {output}: a configuration ends in .yaml")
     if output.exists() and (output.is_dir() or not force):
@@ -363,7 +365,7 @@ def _check_output(output: Path, force: bool) -> None:
         raise UserError(f"--out {output}: {error}") from None
 
 
-def _choose_source(
+def choose_source(
     files: Sequence[Path], columns: Sequence[str] | None, languages: tuple[str | None, str | None], ask: Ask | None
 ) -> TableColumns:
     """Return the source of two text files or of one table, and its columns."""
@@ -492,8 +494,16 @@ def render(settings: Sequence[Setting], lines: list[str]) -> str:
     lines = [f"# {line}" for line in lines]
     width = min(MAX_WIDTH, max(len(entry) for entry, _ in _list_entries(settings)))
     for section, group in groupby(settings, lambda setting: setting.section):
-        lines += ["", f"{section}:", *(f"  {entry:<{width}}  # {reason}" for entry, reason in _list_entries(group))]
+        lines += [
+            "",
+            f"{section}:",
+            *(_join_reason(f"  {entry}", reason, width + 2) for entry, reason in _list_entries(group)),
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _join_reason(entry: str, reason: str, width: int) -> str:
+    return f"{entry:<{width}}  # {reason}" if reason else entry
 
 
 def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:
@@ -502,6 +512,8 @@ def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:
             yield f"{setting.key}:", setting.reason
             for entry, reason in _list_entries(cast("list[Setting]", setting.value)):
                 yield f"  {entry}", reason
+        elif setting.key == "-":  # an item of a list
+            yield f"- {render_value(setting.value)}", setting.reason
         else:
             yield f"{setting.key}: {render_value(setting.value)}", setting.reason
 

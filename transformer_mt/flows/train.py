@@ -17,7 +17,9 @@ from transformer_mt.data.batch_plan import StreamPosition
 from transformer_mt.data.batches import Batch, BatchStream, Prefetcher, StepBatches
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.evaluation.metrics import EvaluationSet, compare_systems, markdown_table
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator, describe_system, make_evaluation_set, translate_set
@@ -449,21 +451,51 @@ def score_test_sets(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric.
 
-    Like the validations, the test uses PyTorch, unless `decoding.engine` names another engine.
+    After a warm start, log the scores before and after the training.
     """
     if not test_sets:
         return {}
     batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
-    options = LoadOptions(str(step), config.device, machine.threads)
-    engine = "torch" if config.decoding.engine == "auto" else config.decoding.engine
-    translator = load_translator(run.path, options, batch_tokens=batch_tokens, n_best=1, engine=engine)
+
+    def load(path: Path, step: int) -> Translator:
+        options = LoadOptions(str(step), config.device, machine.threads)
+        return load_translator(path, options, batch_tokens=batch_tokens, n_best=1)
+
+    translator = load(run.path, step)
+    sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
+    translations = [translate_set(translator, each) for each in sets]
     result: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, corpus in test_sets.items():
-        test_set = make_evaluation_set(config, name, corpus)
-        scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
-        title = f"{name} ({len(corpus):,} pairs, {describe_system(translator)})"
+    for test_set, hypotheses in zip(sets, translations, strict=True):
+        name, scores = test_set.name, test_set.scorer.score(hypotheses, test_set.references)
+        title = f"{name} ({len(hypotheses):,} pairs, {describe_system(translator)})"
         log_rank0(
             "\n".join([title, *(f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items())])
         )
         result[name] = {metric.lower(): asdict(score) for metric, score in scores.items()}
+    if start := run.read_metadata()["provenance"].get("init_from"):
+        try:
+            starting = load(Path(start["path"]), start["step"])
+        except UserError as error:
+            log_rank0(f"the weights of the start are not scored: {error}")
+        else:
+            before = [translate_set(starting, each) for each in sets]
+            log_rank0(f"before and after, with 95 % intervals:\n{compare_with_start(sets, before, translations)}")
     return result
+
+
+def compare_with_start(
+    sets: Sequence[EvaluationSet], before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]
+) -> str:
+    """Return a table of the scores of each set before and after a training, with intervals and p-values."""
+    rows: list[tuple[str, ...]] = []
+    for test_set, *systems in zip(sets, before, after, strict=True):
+        compared = compare_systems(systems, test_set.references, test_set.scorer, ("BLEU", "chrF++"))
+        for metric, comparison in compared.items():
+            cells = (
+                "{:.2f} ({:.2f} to {:.2f})".format(each.score, *each.interval or (each.score, each.score))
+                for each in comparison.systems
+            )
+            new = comparison.systems[1]
+            p = "" if new.p_bootstrap is None else f"{new.p_bootstrap:.3f}"
+            rows.append((test_set.name, metric, *cells, f"{new.difference:+.2f}", p))
+    return markdown_table(("test set", "metric", "before", "after", "difference", "p (bootstrap)"), rows)

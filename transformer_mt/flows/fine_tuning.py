@@ -1,0 +1,290 @@
+"""The configuration that `tmt init --from RUN` writes: it fine-tunes a run on new pairs, with replay and a gate."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_mt.config.yaml_files import render_value
+from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource
+from transformer_mt.data.sources import load_corpus
+from transformer_mt.data.text_files import Pair
+from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.configuration import Config
+from transformer_mt.flows.init import InitialConfig, Setting, check_output, choose_source, render, write_config
+from transformer_mt.flows.prepare import load_split
+from transformer_mt.flows.table_columns import Ask
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import write_text
+from transformer_mt.tools.languages.detection import find_other_language
+from transformer_mt.tools.languages.scripts import split_units
+
+N_REPLAYED = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
+N_HELD_OUT = 1000  # the most pairs of a validation or test set
+MIN_VALIDATION = 200  # old validation pairs, if there are fewer new ones; else equally many, for one score of both
+MIN_PAIRS = 100  # new pairs from which some are held out
+GATE = 1.0  # BLEU that the old validation pairs may lose
+TOKENS = 2048  # of a batch; a step has two batches, so that most have new and old pairs
+STEPS_PER_ROOT = 10  # steps for the square root of the number of new pairs
+MIN_STEPS, MAX_STEPS = 200, 10_000
+PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls with the square root of the width
+WARMUP_STEPS = 20
+N_VALIDATIONS = 10
+TESTS = "new-tests.yaml"
+TOKENS_PER_UNIT = 1.5  # about the tokens of a word
+PATIENCE = 5
+MAX_DETECTED = 1000  # pairs in which the languages are detected
+NEW, OLD = "new", "old"
+
+
+@dataclass(frozen=True)
+class NewPairs:
+    """The new pairs of a fine-tuning, and how their files are read. Files are two text files or one table."""
+
+    train: Sequence[Path]
+    validation: Sequence[Path] = ()
+    test: Sequence[Path] = ()
+    replay: Sequence[Path] = ()  # old pairs; empty: those of the run
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    tag: str | None = None
+    columns: Sequence[str] | None = None
+    max_bad_rows: int = 0
+    ask: Ask | None = None
+
+
+class NamedPairs(NamedTuple):
+    """Pairs for a source of the new configuration."""
+
+    name: str  # of the source
+    file: str  # name of its text files, without .src and .tgt
+    pairs: list[Pair]
+    keys: dict[str, Any]  # of the source, beside its name and files
+
+
+class Splits(NamedTuple):
+    """Training, validation and test pairs."""
+
+    train: list[NamedPairs]
+    validation: list[NamedPairs]
+    test: list[NamedPairs]
+
+
+def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, force: bool = False) -> InitialConfig:
+    """Write a configuration that fine-tunes a run on new pairs, and the folder `NAME-data` with its text.
+
+    The folder beside the configuration has the new pairs, those held out from them, and samples of the training,
+    validation and test pairs of the run.
+
+    Raises:
+        UserError: The pairs cannot be read or do not fit the run, or the output exists. Nothing is written then.
+    """
+    check_output(output, force)
+    folder = output.with_name(f"{output.stem}-data")
+    if folder.exists() and not force:
+        raise UserError(f"{folder}: exists already; choose another --out, or replace its files with --force")
+    try:
+        old = configuration.load_run(run, [] if pairs.tag is None else [f"decoding.tag={pairs.tag}"])
+        languages = old.data.languages_of(pairs.tag)
+    except UserError as error:
+        raise UserError(f"--from: {run.path}: {error}") from None
+    if (given := (pairs.src_lang or languages[0], pairs.tgt_lang or languages[1])) != languages:
+        raise UserError(
+            f"--from: {run.path}: translates from {languages[0]} to {languages[1]}, not from {given[0]} to {given[1]}; "
+            "pass --tag if it has one for these languages"
+        )
+    new = _split_pairs(old, NEW, pairs, languages)
+    warnings = [*_doubt_languages(new.train[0].pairs, languages)]
+    try:
+        if pairs.replay:
+            known = _split_pairs(old, OLD, replace(pairs, train=pairs.replay, validation=(), test=()), languages)
+        else:
+            known = _split_known_pairs(old, max(MIN_VALIDATION, *(len(part.pairs) for part in new.validation), 0))
+    except UserError as error:
+        if pairs.replay:
+            raise
+        known = Splits([], [], [])
+        warnings.append(
+            f"the model may forget: the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
+        )
+    base = f"base: {os.path.relpath(run.config, output.parent)}  # model, tokenizers, and all settings not below\n"
+    settings = [*_choose_settings(old, run, folder, new, known)]
+    if not (new.validation or known.validation):
+        raise UserError(
+            f"{pairs.train[0]}: {MIN_PAIRS} pairs are needed to validate on some; or pass old ones as --replay"
+        )
+    text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
+    folder.mkdir(exist_ok=True)
+    n_copies = 1
+    if not new.validation:
+        write_text(folder / TESTS, _render_tests(new.train[0]))
+        n_copies = _count_copies(new.train[0].pairs)
+    for part in chain(*new, *known):
+        for suffix, lines in zip(("src", "tgt"), zip(*part.pairs, strict=True), strict=True):
+            text_of_side = "".join(f"{line}\n" for line in lines)
+            write_text(folder / f"{part.file}.{suffix}", text_of_side * (n_copies if part in new.train else 1))
+    write_config(output, text)
+    return InitialConfig(text, warnings, [])
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def _split_pairs(old: Config, name: str, new: NewPairs, languages: tuple[str, str]) -> Splits:
+    """Return the pairs of files, with held-out ones unless their files are given.
+
+    None are held out from few pairs, such as corrected translations.
+    """
+
+    def load(files: Sequence[Path]) -> ParallelCorpus:
+        source = choose_source(files, new.columns, languages, new.ask).source
+        return load_corpus(source, *languages, Path(old.data.cache_dir), max_bad_rows=new.max_bad_rows)
+
+    train = load(new.train)
+    held_out: dict[str, ParallelCorpus] = {}
+    for number, (part, files) in enumerate({"test": new.test, "valid": new.validation}.items()):
+        if files:
+            held_out[part] = load(files)
+        elif len(train) >= MIN_PAIRS:
+            train, held_out[part] = split_off_validation(train, N_HELD_OUT, seed=number)
+    keys: dict[str, Any] = {"tag": new.tag} if new.tag else {}
+
+    def make(part: str, corpus: ParallelCorpus) -> NamedPairs:
+        return NamedPairs(name, f"{name}-{part}", [*corpus], keys)
+
+    return Splits(
+        [make("train", train)],
+        *([make(part, held_out[part])] if part in held_out else [] for part in ("valid", "test")),
+    )
+
+
+def _split_known_pairs(old: Config, n_validation: int) -> Splits:
+    """Return samples of the pairs of the run. Without test sets, a part of the validation pairs is the test set.
+
+    Raises:
+        UserError: They cannot be read.
+    """
+    data = old.data
+    train = _sample("train", load_split(old, "train"), data, data.train_sources, N_REPLAYED)
+    n_held_out = n_validation if data.test else 2 * n_validation
+    validation = _sample("valid", load_split(old, "validation"), data, data.validation_sources, n_held_out)
+    test = [
+        part._replace(name=f"{OLD}-{name}")
+        for name, source in data.test.items()
+        for part in _sample(f"test-{name}", load_split(old, name), data, [source], N_HELD_OUT)
+    ]
+    if not test:
+        test = [part._replace(file=part.file.replace("valid", "test"), pairs=part.pairs[1::2]) for part in validation]
+        validation = [part._replace(pairs=part.pairs[::2]) for part in validation]
+    return Splits(train, validation, test)
+
+
+def _sample(
+    name: str, corpus: ParallelCorpus, data: DataConfig, sources: Sequence[Source], size: int
+) -> list[NamedPairs]:
+    """Return about `size` pairs of a corpus, equally many of each source. A source of weight 0 is left out."""
+    texts = corpus.split_sources()
+    found: list[NamedPairs] = []
+    for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
+        weight = 1.0 if not isinstance(source, TrainSource) or source.weight is None else source.weight
+        if len(text) and weight:  # validation pairs that were split off need not come from every source
+            own_name = f"{OLD}-{source.name}" if isinstance(source, NamedSource) else OLD
+            src_lang, tgt_lang = source.languages(data.src_lang, data.tgt_lang)
+            languages = {"src_lang": src_lang, "tgt_lang": tgt_lang} if len(texts) > 1 else {}
+            tag = {"tag": source.tag} if source.tag else {}
+            pairs = [*text.select_evenly(size // len(texts))]
+            found.append(NamedPairs(own_name, f"{OLD}-{name}-{number}", pairs, {**languages, **tag}))
+    return found
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits) -> Iterator[Setting]:
+    """Yield the data, and the settings that differ from those of the run."""
+
+    def list_sources(parts: Sequence[NamedPairs], **weights: float) -> list[Setting]:
+        return [
+            Setting(
+                "data", "-", {"name": part.name, **_source_keys(folder, part), **weights}, f"{len(part.pairs):,} pairs"
+            )
+            for part in parts
+        ]
+
+    share = 1 / max(1, len(known.train))
+    train = [*list_sources(new.train, weight=1), *list_sources(known.train, weight=float(f"{share:.3g}"))]
+    yield Setting("data", "train", train, "half of the batches have new pairs" if known.train else "")
+    validation = list_sources([*new.validation, *known.validation])
+    yield Setting("data", "validation", validation, "held out")
+    tests = [Setting("data", part.name, _source_keys(folder, part), "") for part in (*new.test, *known.test)]
+    yield Setting("data", "test", tests, "scored at the end, and with the weights of the start")
+    n_new = len(new.train[0].pairs)
+    is_held_out = bool(new.validation)
+    n_steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_PER_ROOT * math.sqrt(n_new))))
+    peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model)
+    gate = {part.name: GATE for part in known.validation}
+    settings = [
+        Setting("data", "filters", (), "the new pairs are used as they are"),
+        Setting("data", "stages", (), ""),
+        Setting("data", "temperature", 1.0, ""),
+        Setting("batches", "tokens", TOKENS, ""),
+        Setting("batches", "accumulate", 2, "a step has new and old pairs"),
+        Setting("optimizer", "kind", "adamw", ""),
+        Setting("schedule", "kind", "wsd", "constant, then decay"),
+        Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),
+        Setting("schedule", "peak", float(f"{peak:.1g}"), "low, so that little is forgotten"),
+        Setting("schedule", "total_steps", None, ""),
+        Setting("schedule", "decay_steps", None, ""),
+        Setting("train", "init_from", str(run.path), "the weights to start from"),
+        Setting("train", "max_steps", n_steps, f"for {n_new:,} new pairs"),
+        Setting("train", "max_epochs", None, ""),
+        Setting("train", "log_every", max(1, n_steps // 20), ""),
+        Setting("validation", "every", f"{n_steps // N_VALIDATIONS} steps", ""),
+        Setting("validation", "metric", "chrf++" if is_held_out else "expect", ""),
+        Setting("validation", "patience", PATIENCE, "stop when it no longer rises"),
+        Setting("validation", "goal", None if is_held_out else 1.0, ""),
+        Setting("validation", "gate", gate, "what old pairs may lose"),
+    ]
+    yield from (each for each in settings if each.value != getattr(getattr(old, each.section), each.key))
+    if not is_held_out:
+        yield Setting("validation", "expect", str(folder / TESTS), "each pair is a behaviour test, until all pass")
+
+
+def _source_keys(folder: Path, part: NamedPairs) -> dict[str, Any]:
+    """Return the keys of a source, except its name and weight."""
+    return {"src": str(folder / f"{part.file}.src"), "tgt": str(folder / f"{part.file}.tgt"), **part.keys}
+
+
+def _render_tests(part: NamedPairs) -> str:
+    """Return a YAML file of behaviour tests: each source has one of its translations."""
+    translations: dict[str, list[str]] = {}
+    for src, tgt in part.pairs:
+        translations.setdefault(src, []).append(tgt)
+    tests = [{"source": src, "equals": found, **part.keys} for src, found in translations.items()]
+    return "expect:\n" + "".join(f"  - {render_value(test)}\n" for test in tests)
+
+
+def _count_copies(pairs: Sequence[Pair]) -> int:
+    """Return how often a few pairs occur in the training text, so that they fill a batch.
+
+    A step averages the loss over the tokens of its batches. Without copies, the pairs would have almost no weight
+    beside a full batch of replay.
+    """
+    n_units = sum(len(split_units(tgt)) for _, tgt in pairs)
+    return max(1, round(TOKENS / (TOKENS_PER_UNIT * n_units)))
+
+
+def _doubt_languages(pairs: Sequence[Pair], languages: tuple[str, str]) -> Iterator[str]:
+    """Yield a warning for each side that is certainly in another language."""
+    if len(pairs) < MIN_PAIRS:
+        return
+    for lines, language in zip(zip(*pairs[:MAX_DETECTED], strict=True), languages, strict=True):
+        if other := find_other_language(lines, language):
+            yield f"the text seems to be in {other}, and the run translates {' to '.join(languages)}"
