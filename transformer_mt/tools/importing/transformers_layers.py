@@ -33,7 +33,6 @@ def make_model_config(settings: ModelSettings, **differences: object) -> ModelCo
             "n_layers": settings.integer(f"{stack}_layers"),
             "n_heads": settings.integer(f"{stack}_attention_heads"),
             "d_ff": settings.integer(f"{stack}_ffn_dim"),
-            "layer_drop": settings.number(f"{stack}_layerdrop", 0.0),
         }
         for stack in STACKS
     }
