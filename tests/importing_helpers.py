@@ -95,9 +95,13 @@ def make_marian(
     tags: Sequence[str] = (),
     foreign: Sequence[str] = (),
     n_missing: int = 3,
+    is_published: bool = False,
     **options: Any,
 ) -> Any:
-    """Write a folder of `MarianMTModel`, and return the model. Its vocabulary lacks `n_missing` pieces of each side."""
+    """Write a folder of `MarianMTModel`, and return the model. Its vocabulary lacks `n_missing` pieces of each side.
+
+    In published models, the embedding of padding is zero.
+    """
     folder.mkdir(parents=True)
     pairs = load_pairs("train")[:2000]
     names: list[list[str]] = []
@@ -141,6 +145,8 @@ def make_marian(
     }
     model = transformers.MarianMTModel(transformers.MarianConfig(**config)).eval()
     randomise(model)
+    if is_published:
+        model.model.shared.weight.data[tgt["<pad>"]] = 0
     model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, max_length=64, forced_eos_token_id=None)
     model.save_pretrained(folder)
     separate = {} if shared else {"separate_vocabs": True, "target_vocab_file": "target_vocab.json"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ RATE = 1e-3
 @pytest.mark.slow
 def test_ten_steps_have_the_losses_of_transformers(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    rates: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     model = make_marian(Path("source"), n_missing=0, **rates).train()
     assert_succeeded(tmt("import", "source", "--output", "imported"))
     pairs = load_pairs("train")[:8]
