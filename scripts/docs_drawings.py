@@ -177,7 +177,6 @@ def draw_grouped_heads() -> Figure:
 PLACEMENTS = {
     "pre": "pre-norm: x + f(norm(x))",
     "post": "post-norm: norm(x + f(x))",
-    "sublayer": "sub-layer norm: x + norm(f(x))",
 }
 
 

@@ -89,15 +89,25 @@ def randomise(model: Any) -> None:
 
 
 def make_marian(
-    folder: Path, *, shared: bool = True, tags: Sequence[str] = (), foreign: Sequence[str] = (), **options: Any
+    folder: Path,
+    *,
+    shared: bool = True,
+    tags: Sequence[str] = (),
+    foreign: Sequence[str] = (),
+    n_missing: int = 3,
+    is_published: bool = False,
+    **options: Any,
 ) -> Any:
-    """Write a folder of `MarianMTModel`, and return the model. Some pieces are missing in `vocab.json`."""
+    """Write a folder of `MarianMTModel`, and return the model. Its vocabulary lacks `n_missing` pieces of each side.
+
+    In published models, the embedding of padding is zero.
+    """
     folder.mkdir(parents=True)
     pairs = load_pairs("train")[:2000]
     names: list[list[str]] = []
     for side, file in enumerate(("source.spm", "target.spm")):
         train_sentencepiece(folder / file, [pair[side] for pair in pairs], 200 + 30 * side)
-        names.append(list_pieces(folder / file)[: -3 - side])
+        names.append(list_pieces(folder / file)[: -n_missing or None])
     rng = random.Random(1)
 
     def write(file: str, pieces: Sequence[str], tags: Sequence[str]) -> dict[str, int]:
@@ -135,6 +145,8 @@ def make_marian(
     }
     model = transformers.MarianMTModel(transformers.MarianConfig(**config)).eval()
     randomise(model)
+    if is_published:
+        model.model.shared.weight.data[tgt["<pad>"]] = 0
     model.generation_config.update(num_beams=4, no_repeat_ngram_size=2, max_length=64, forced_eos_token_id=None)
     model.save_pretrained(folder)
     separate = {} if shared else {"separate_vocabs": True, "target_vocab_file": "target_vocab.json"}
@@ -155,8 +167,6 @@ def make_m2m100(folder: Path, kind: str, **options: Any) -> Any:
     languages = M2M_LANGUAGES[kind]
     n_tokens = 4 + len(pieces)
     if kind == "m2m":
-        pieces = pieces[:-5]
-        n_tokens = 4 + len(pieces)
         entries = ["<s>", "<pad>", "</s>", "<unk>", *pieces]
         (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(entries)}), encoding="utf-8")
         special = [f"__{code}__" for code in languages]

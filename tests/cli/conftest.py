@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.evaluation import metrics
+from transformer_mt.tools.analysis import significance
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +30,5 @@ def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the number of resamples to save time."""
-    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 200)
-    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 100)
+    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
+    monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 100)

@@ -14,8 +14,9 @@ from helpers import Tmt, assert_user_error, load_plain
 
 from transformer_mt import Translator, __version__
 from transformer_mt.decoding import engine as loading
-from transformer_mt.evaluation.metrics import Scorer, score_with_intervals
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.tools.analysis.significance import score_with_intervals
 
 FILES = ("--src", "valid.en", "--ref", "valid.de")
 HYP = ("test.de", "--ref", "train6.de")

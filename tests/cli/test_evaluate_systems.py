@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error, load_plain
 
-from transformer_mt.evaluation.metrics import NO_TER, Scorer, compare_systems
+from transformer_mt.evaluation.metrics import NO_TER, Scorer
+from transformer_mt.tools.analysis.significance import compare_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 

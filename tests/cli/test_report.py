@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_page, read_folder
 
-from transformer_mt.evaluation.metrics import Scorer, compare_systems, score_with_intervals
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis.breakdown import compare_sentences
+from transformer_mt.tools.analysis.significance import compare_systems, score_with_intervals
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 

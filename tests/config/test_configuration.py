@@ -66,7 +66,9 @@ def error_lines(path: Path, *overrides: str) -> list[str]:
         ("schedule:\n  peak: 0,008\n", "x.yaml:3: schedule.peak: must be a number with a decimal point"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: "),
         ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10"),
-        ("export: ctranslate2\nmodel:\n  norm_position: sublayer\n", "x.yaml:4: model.norm_position: "),
+        ("export: ctranslate2\nmodel:\n  qk_norm: yes\n", "x.yaml:4: model.qk_norm: "),
+        ("model:\n  norm_position: sublayer\n", "x.yaml:3: model.norm_position: was removed"),
+        ("model: {encoder: {layer_drop: 0.1}}\n", "x.yaml:2: model.encoder.layer_drop: LayerDrop was removed"),
     ],
 )
 def test_error_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:
@@ -118,14 +120,22 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions"),
         ("decoding: {alignment_layer: 4}\n", "x.yaml:2: decoding.alignment_layer"),
         (
-            "loss: {consistency: rdrop}\nmodel: {layer_drop: 0.1, dropout: {embedding: 0, residual: 0}}\n",
+            "loss: {consistency: rdrop}\nmodel: {dropout: {embedding: 0, residual: 0}}\n",
             "x.yaml:2: loss.consistency",
         ),
+        ("validation: {gate: {all: 1}}\n", "x.yaml:2: validation.gate: "),
+        ("train: {init_from: old}\nvalidation:\n  gate: {news: 1}\n", "x.yaml:4: validation.gate.news: "),
+        ("train: {init_from: old}\nvalidation:\n  gate: {all: -0.5}\n", "x.yaml:4: validation.gate.all: "),
     ],
 )
 def test_contradicting_sections_are_refused(write: Write, text: str, place: str) -> None:
     (line,) = error_lines(write("x.yaml", MINIMAL + text))
     assert line.startswith(place)
+
+
+def test_a_gate_of_a_warm_start_may_allow_no_loss(write: Write) -> None:
+    text = "train: {init_from: old}\nvalidation: {gate: {all: 0}}\n"
+    assert load(write("x.yaml", MINIMAL + text)).validation.gate == {"all": 0}
 
 
 def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,10 @@ def test_scores_and_alignments_are_those_of_the_cpu(make_translators) -> None:
     "settings",
     [
         {},
-        {"norm_position": "sublayer", "embedding_norm": True, "positions": "learned"},
+        {"norm_position": "post", "embedding_norm": True, "positions": "learned"},
         {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu", "qk_norm": True},
     ],
-    ids=["default", "sublayer norm", "rotary"],
+    ids=["default", "post-norm", "rotary"],
 )
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_decoder_steps_in_half_precision_are_near_those_of_the_cpu(

@@ -40,7 +40,6 @@ VARIANTS = {
     "rdrop": ["loss.consistency=rdrop"],
     "word dropout": ["model.dropout.word=0.1"],
     "attention dropout": ["model.dropout.attention=0.1", "model.dropout.activation=0.1"],
-    "layer drop": ["model.layer_drop=0.5"],
     "rotary": [
         "model.positions=rotary",
         "model.n_kv_heads=2",
@@ -51,7 +50,7 @@ VARIANTS = {
     "learned positions": ["model.positions=learned"],
     "output bias": ["model.output_bias=true"],
     "untied": ["model.tie_embeddings=none"],
-    "sublayer norm": ["model.embedding_norm=true", "model.norm_position=sublayer"],
+    "embedding norm": ["model.embedding_norm=true", "model.norm_position=post"],
     "narrow heads": ["model.n_heads=16"],  # which no kernel can pack
 }
 

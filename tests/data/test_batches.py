@@ -187,17 +187,15 @@ def test_a_corpus_of_one_pair_repeats_it(make_corpus: MakeCorpus) -> None:
     assert end == StreamPosition(3, 0)
 
 
-# --- rows, epoch and halving ------------------------------------------------------------------------------------------
+# --- rows and halving -------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_records_its_rows_and_epoch(corpus: EncodedCorpus) -> None:
+def test_a_batch_records_its_rows(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
     batches, _ = stream.take(StreamPosition(2, len(stream.plan) - 2), 4)
-    assert [batch.epoch for batch in batches] == [2, 2, 3, 3]
     assert all(rows(batch) == batch.rows.tolist() for batch in batches)
     moved = batches[0].to(torch.device("meta"))
-    assert (moved.rows.tolist(), moved.epoch) == (batches[0].rows.tolist(), 2)
-    assert {batch.epoch for batch in stream.shortest_first()} == {None}
+    assert moved.rows.tolist() == batches[0].rows.tolist()
 
 
 def pairs_of(batch: Batch) -> list[tuple[list[int], ...]]:
@@ -217,7 +215,7 @@ def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus) -> None:
         assert abs(len(halves[0].rows) - len(halves[1].rows)) <= 1
         assert sum(half.n_src for half in halves) == whole.n_src
         assert sum(half.n_tgt for half in halves) == whole.n_tgt
-        assert {(half.epoch, half.place) for half in halves} == {(5, whole.place)}
+        assert {half.place for half in halves} == {whole.place}
         for half in halves:
             assert (half.src != 0).any(0).all(), "no column holds only padding"
             assert (half.labels != 0).any(0).all()

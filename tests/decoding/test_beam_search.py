@@ -218,7 +218,6 @@ def scores_of(model: Transformer, source: list[int], eos: int = 2) -> Scores:
 VARIANTS: dict[str, dict[str, Any]] = {
     "pre": {},
     "post": {"norm_position": "post"},
-    "sublayer": {"norm_position": "sublayer"},
     "rotary": {"positions": "rotary"},
     "learned": {"positions": "learned", "max_positions": 12},
     "none": {"positions": "none"},

@@ -10,8 +10,9 @@ import pytest
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.evaluation import metrics as intervals
-from transformer_mt.evaluation.metrics import IntervalScore, Scorer, score_with_intervals
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.tools.analysis import significance
+from transformer_mt.tools.analysis.significance import IntervalScore, score_with_intervals
 
 Damage = Callable[[list[str], int], list[str]]
 Sacrebleu = Callable[..., list[dict[str, Any]]]
@@ -107,7 +108,7 @@ def test_large_test_sets_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> No
     """The resamples would need too much memory."""
     scorer = Scorer("zh", "zh")
     small = score_with_intervals(CHINESE, CHINESE, scorer)
-    monkeypatch.setattr(intervals, "MAX_RESAMPLED_PAIRS", len(CHINESE) - 1)
+    monkeypatch.setattr(significance, "MAX_RESAMPLED_PAIRS", len(CHINESE) - 1)
     large = score_with_intervals(CHINESE, CHINESE, scorer)
     for name, score in large.items():
         assert (score.value, score.interval) == (small[name].value, None)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.sources import load_pairs
-from transformer_mt.evaluation import metrics
-from transformer_mt.evaluation.metrics import MIN_DIFFERENT, Scorer, compare_systems
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.tools.analysis import significance
+from transformer_mt.tools.analysis.significance import MIN_DIFFERENT, compare_systems
 
 REFERENCES = [tgt for _, tgt in load_pairs("test")[:60]]
 GERMAN = Scorer("13a", "de")
@@ -33,8 +34,8 @@ def systems(damage: Damage) -> list[list[str]]:
 @pytest.fixture
 def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save time in tests that do not depend on the resolution of p-values."""
-    monkeypatch.setattr(metrics, "RANDOMISATION_TRIALS", 600)
-    monkeypatch.setattr(metrics, "BOOTSTRAP_SAMPLES", 600)
+    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 600)
+    monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 600)
 
 
 def run_sacrebleu(name: str, test: str, systems: list[list[str]], folder: Path) -> tuple[list[float], list[float]]:
@@ -102,7 +103,7 @@ def test_large_test_sets_have_scores_without_p_values(
     systems: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = compare_systems(systems[:2], REFERENCES, GERMAN)
-    monkeypatch.setattr(metrics, "MAX_RESAMPLED_PAIRS", len(REFERENCES) - 1)
+    monkeypatch.setattr(significance, "MAX_RESAMPLED_PAIRS", len(REFERENCES) - 1)
     for name, comparison in compare_systems(systems[:2], REFERENCES, GERMAN).items():
         for one, other in zip(comparison.systems, small[name].systems, strict=True):
             assert (one.score, one.difference) == (other.score, other.difference)

@@ -23,7 +23,7 @@ from transformer_mt.model.layers import (
 from transformer_mt.model.model_config import ModelConfig
 
 B, L, D = 2, 5, 16
-NORMS = pytest.mark.parametrize("norm_position", ["pre", "post", "sublayer"])
+NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
 NO_DROPOUT = dict.fromkeys(["embedding", "residual", "attention", "activation"], 0.0)
 
 
@@ -65,7 +65,6 @@ def test_layer_norm_uses_biased_variance_and_eps_under_the_root(x: Tensor, eps: 
     [
         ("pre", lambda x: x + 2 * layer_norm(x, 1e-5)),
         ("post", lambda x: layer_norm(x + 2 * x, 1e-5)),
-        ("sublayer", lambda x: x + layer_norm(2 * x, 1e-5)),
     ],
 )
 def test_residual_connections_equal_their_formulas(

@@ -13,6 +13,7 @@ from helpers import RUN_RECORD
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_files import read_yaml
 from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import EXPORT, FORMAT, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, rank_checkpoints, write_manifest
 from transformer_mt.system import files
@@ -152,6 +153,10 @@ def test_section_of_the_configuration_is_read(run: RunFolder) -> None:
 def test_keys_and_filters_that_were_removed_are_ignored_in_a_run(run: RunFolder) -> None:
     write_text(run.config, "train: {ledger: yes, max_steps: 1}\ndata: {filters: [{score: {min: 1}}, {copy: {}}]}\n")
     assert run.read_config().values == {"train": {"max_steps": "1"}, "data": {"filters": [{"copy": {}}]}}
+    write_text(run.config, "model: {layer_drop: 0.1, encoder: {layer_drop: null}, norm_position: sublayer}\n")
+    assert run.read_config().values == {"model": {"encoder": {}, "norm_position": "sublayer"}}
+    with pytest.raises(UserError, match="section model is damaged; run"):
+        run.read_section("model", ModelConfig)
     for damaged in ("train: 3\n", "data: {filters: score}\n", "data: {filters: [3, [4]]}\n"):
         write_text(run.config, damaged)
         assert run.read_config().values == read_yaml(run.config).values

@@ -159,14 +159,14 @@ def test_two_processes_give_the_weights_and_curves_of_one(alone: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("model.layer_drop=0.5", "optimizer.kind=muon", "model.tie_embeddings=none", "tokenizer.joint=false"),
+        ("model.freeze=[encoder]", "optimizer.kind=muon", "model.tie_embeddings=none", "tokenizer.joint=false"),
         ("precision=fp16",),
         ("data.modifiers={join: 0.5, insert_numbers: 0.5}", "batches.tokens=256", "train.log_every=1"),
     ],
-    ids=["LayerDrop, untied with Muon", "fp16", "modified batches that are split"],
+    ids=["frozen encoder, untied with Muon", "fp16", "modified batches that are split"],
 )
 def test_two_processes_give_the_result_of_one_in_other_trainings(tiny: Path, settings: tuple[str, ...]) -> None:
-    """LayerDrop may skip a layer on one rank, or on both. A modified batch above the token budget has several parts."""
+    """A modified batch above the token budget has several parts."""
     fixed = ("precision=fp32", "optimizer.eps=1e-3", *settings)
     name = re.sub(r"\W", "-", settings[0])
     for processes in (1, 2):
@@ -295,7 +295,7 @@ def test_death_of_rank_0_ends_the_others_with_a_message(tiny: Path) -> None:
 
 
 def test_training_is_bit_identical_after_a_process_dies_and_torchrun_restarts_all(tiny: Path) -> None:
-    settings = ("model.layer_drop=0.3", "train.save_every=1", "train.max_steps=20", "validation.every=100")
+    settings = ("train.save_every=1", "train.max_steps=20", "validation.every=100")
     train(tiny, 2, "name=undisturbed", *settings)
     job = launch(tiny, 2, "name=disturbed", *settings, restarts=1, patch=SLOW)
     kill(tiny, "disturbed", 1, signal.SIGKILL, job)

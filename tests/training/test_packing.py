@@ -146,12 +146,13 @@ def test_passes_have_no_more_positions_than_the_limit(batches: list[Batch], smal
     assert sizes_of_passes(1) == sizes, "a micro-batch is never split"
 
 
-def test_a_pass_has_pairs_of_one_source_and_one_epoch(batches: list[Batch], small_tokenizers) -> None:
+def test_a_pass_has_pairs_of_one_source(batches: list[Batch], small_tokenizers) -> None:
     first, second, third, fourth = batches
-    given = [first, replace(second, source_index=1), replace(third, epoch=1), replace(fourth, source_index=1)]
+    given = [first, replace(second, source_index=1), third, replace(fourth, source_index=1)]
     pad = small_tokenizers.tgt.pad_id
     passes = pack_passes(given, pad, pad, 10_000)
-    assert [(packed.source_index, packed.epoch) for packed in passes] == [(0, first.epoch), (1, first.epoch), (0, 1)]
+    assert [packed.source_index for packed in passes] == [0, 1]
+    assert passes[0].rows.tolist() == [*first.rows, *third.rows]
     assert passes[1].rows.tolist() == [*second.rows, *fourth.rows]
 
 

@@ -21,8 +21,10 @@ from transformer_mt.system.log import make_visible
 
 MAX_KEYS = 3  # suggested keys, if several sections have a key of this name
 REMOVED_OPTIONS = {
+    **dict.fromkeys(["--calibrate", "--confidence"], "translate --scores prints the mean log-probability per token"),
     **dict.fromkeys(
-        ["--calibrate", "--confidence", "--min-chrf"], "translate --scores prints the mean log-probability per token"
+        ["--round-trip", "--round-trip-tag", "--min-chrf"],
+        "translate --score-targets rates pairs, and column filters them",
     ),
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }

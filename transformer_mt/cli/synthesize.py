@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +12,6 @@ from transformer_mt.cli.command import (
     OptionGroup,
     flag,
     group,
-    list_given_flags,
     option,
 )
 from transformer_mt.cli.options import (
@@ -32,7 +31,6 @@ from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Translator
     from transformer_mt.flows.synthesize import SynthesisJob, SynthesisReport
 
 
@@ -67,25 +65,6 @@ class FileOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundTripOptions(OptionGroup):
-    """Check of translations by translating them back."""
-
-    TITLE: ClassVar[str] = "round trip"
-
-    round_trip: Path | None = option(
-        "translate the translations back with this run (greedy, best checkpoint), and compare with the line",
-        metavar="RUN2",
-    )
-    min_chrf: float = option(
-        "drop pairs whose translation back has a lower chrF (30); 0: only record it",
-        default=30.0,
-        metavar="X",
-        parse=number(0, 100, float),
-    )
-    round_trip_tag: str | None = option("tag for RUN2, if it was trained with tags", metavar="TAG")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Synthesize(Command):
     """Translate monolingual text, and write its lines and their translations as training pairs of a new model.
 
@@ -105,24 +84,19 @@ class Synthesize(Command):
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
     files: FileOptions = group(FileOptions)
-    back: RoundTripOptions = group(RoundTripOptions)
     search: SearchOptions = group(SearchOptions)
     sampling: SamplingOptions = group(SamplingOptions)
 
     def execute(self) -> None:
         """Write the pairs, and print their number and what was dropped."""
-        files, back, round_trip = self.files, self.back, None
-        if back.round_trip is None and (given := list_given_flags(back)):
-            raise UserError(f"synthesize: {given[0]} needs --round-trip RUN2")
+        files = self.files
         if (files.task is None) != (files.tasks is None):
             raise UserError("synthesize: --task and --tasks need each other")
         if files.task is not None and files.tasks is not None and files.task >= files.tasks:
             raise UserError(f"synthesize: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
-        from transformer_mt.flows.synthesize import RoundTrip, open_job
+        from transformer_mt.flows.synthesize import open_job
         from transformer_mt.flows.translation import load_translator
 
-        if back.round_trip is not None:
-            round_trip = RoundTrip(back.round_trip, back.round_trip_tag, back.min_chrf)
         job = open_job(
             self.run,
             self.direction,
@@ -132,14 +106,13 @@ class Synthesize(Command):
             errors=files.errors,
             task=files.task,
             tasks=files.tasks,
-            round_trip=round_trip,
             any_language=files.any_language,
         )
         overrides = collect_overrides(self.search, self.sampling, n_best=1, engine=self.engine, guard=False)
         options = self.loading.make_load_options(ensemble=self.ensemble, split="never")
         translator = load_translator(self.run, options, **overrides)
         self.sampling.check(self.search, "synthesize", translator.config.sample)
-        report = job.execute(translator, self._load_back(), resume=files.resume)
+        report = job.execute(translator, resume=files.resume)
         if files.json:
             print_json(asdict(report))
         else:
@@ -148,18 +121,6 @@ class Synthesize(Command):
             raise UserError(
                 f"{job.folder}: no pair is left of {report.lines:,} lines; candidates.jsonl has the reasons"
             )
-
-    def _load_back(self) -> Translator | None:
-        """Load the run of the round trip. The search is greedy, because a rough comparison is enough."""
-        if self.back.round_trip is None:
-            return None
-        from transformer_mt.flows.translation import load_translator
-
-        tag, batch_tokens = self.back.round_trip_tag, self.search.batch_tokens
-        options = collect_overrides(tag=tag, batch_tokens=batch_tokens, engine=self.engine)
-        options |= {"beam": 1, "n_best": 1, "sample": False, "guard": False}
-        loading = replace(self.loading, checkpoint="best").make_load_options(split="never")
-        return load_translator(self.back.round_trip, loading, **options)
 
 
 def _show(report: SynthesisReport, job: SynthesisJob) -> None:
@@ -170,8 +131,6 @@ def _show(report: SynthesisReport, job: SynthesisJob) -> None:
     rows = [(reason, f"{count:,}", DROP_REASONS[reason]) for reason, count in report.dropped.items()]
     if rows:
         print_table(("dropped", "lines", "meaning"), rows, numbers=(1,))
-    if report.mean_chrf is not None:
-        print_text(f"round trip: mean chrF {report.mean_chrf:.2f}")
     n_finished = job.count_finished_parts()
     if n_finished < len(job.folders):
         print_text(f"{n_finished:,} of {len(job.folders):,} parts are finished")

@@ -27,7 +27,6 @@ from transformer_mt.data.text_files import Errors, read_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.flows import line_io
 from transformer_mt.flows.line_io import Format, Line, OutputKind, check_output, is_complete
-from transformer_mt.flows.translation import LineTask, translate_document, translate_lines
 from transformer_mt.system.log import log, log_rank0
 
 if TYPE_CHECKING:
@@ -229,6 +228,8 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
     if args.texts:
         lines = iter([*lines])  # check their number before the model is loaded
     translator = args.load(fault_report, few_texts=is_interactive)
+    from transformer_mt.flows.translation import LineTask, translate_lines
+
     task = LineTask(
         Format(options.format, scores=options.scores, alignments=options.alignments),
         options.output,
@@ -327,6 +328,7 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
 def _translate_document(
     args: Translate, source: Path, document_format: DocumentFormat, fault_report: FaultReport
 ) -> None:
+    from transformer_mt.flows.translation import translate_document
     from transformer_mt.tools.documents.document import DocumentOptions
 
     translator = args.load(fault_report)

@@ -132,11 +132,17 @@ REMOVED = {
         ["data.filters=score", "data.filters=command"],
         "this filter was removed: write the scores into a column of a table (paste), and use column: {name, min, max}",
     ),
+    **dict.fromkeys(
+        ["model.layer_drop", "model.encoder.layer_drop", "model.decoder.layer_drop"],
+        "LayerDrop was removed, because no benefit was measured: delete this key, and raise model.dropout instead",
+    ),
+    "model.norm_position=sublayer": "was removed, because no benefit was measured: choose pre; a run that was trained "
+    "with it needs version 0.2.0",
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
-"""Keys (`section.key`) and items of lists (`section.key=item`) of version 0.2.0, with the message for their users.
+"""Keys (`section.key`), and values or items of lists (`section.key=item`) of version 0.2.0, with a message for users.
 
-In a configuration file they are errors; in the `config.yaml` of a run they are ignored.
+In a configuration file they are errors; in the `config.yaml` of a run, keys and items of lists are ignored.
 """
 
 
@@ -156,7 +162,7 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return "is required"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return f"{shown} is not allowed, {suggest(str(given), choices)}"
+        return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
     if kind == "union_tag_invalid":  # an item of a list of filters, such as data.filters
         names = [name.strip("'") for name in detail["ctx"]["expected_tags"].split(", ")]
         tag = detail["ctx"]["tag"]

@@ -62,7 +62,6 @@ class Batch:
     n_src: int  # source tokens without padding
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
-    epoch: int | None = None  # of the stream; None: the batch is neither modified nor sampled
     source_index: int = 0  # index of the source that all its pairs come from
     place: tuple[int, int] = (0, 0)  # in its step: number of the planned batch, and of the part of it
 
@@ -345,7 +344,7 @@ class BatchStream:
     def _build(self, rows: Rows, epoch: int) -> list[Batch]:
         pairs = self.reader.read(rows)
         parts = [pairs] if self.modifier is None else self.modifier(pairs, epoch)
-        return [replace(self.reader.collate(part), epoch=epoch) for part in parts]
+        return [*map(self.reader.collate, parts)]
 
     def shortest_first(self, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
         """Yield one rank's share of the corpus, unmodified and shortest pairs of each source first."""

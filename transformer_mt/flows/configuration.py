@@ -250,12 +250,6 @@ class Config(Section):
                 f"{max_positions} learned positions are too few: data.max_length allows sequences of {longest} "
                 "tokens; raise this, or lower data.max_length",
             )
-        stacks = [self.model.for_stack(stack) for stack in (self.model.encoder, self.model.decoder)]
-        if self.train.cuda_graphs and any(stack.layer_drop for stack in stacks):
-            yield (
-                ("train", "cuda_graphs"),
-                "a CUDA graph always runs all layers: set false, or set model.layer_drop to 0 in both stacks",
-            )
         if (self.decoding.alignment_layer or 1) > self.model.decoder.n_layers:
             yield (
                 ("decoding", "alignment_layer"),

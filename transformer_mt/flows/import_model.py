@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
-from transformer_mt.config.section import describe_error
 from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -23,6 +21,7 @@ from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
 from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
 from transformer_mt.tools.importing.pruning import prune
+from transformer_mt.tools.importing.source_files import validate
 from transformer_mt.tools.importing.sources import find_source, read_source
 
 MAX_TRAINING_LENGTH = 256  # data.max_length of a model that can read more
@@ -131,9 +130,4 @@ def make_config(imported: ImportedModel, output: Path, source: str) -> Config:
         "model": imported.model.model_dump(),
         "decoding": {**imported.decoding},
     }
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        first_error: Any = error.errors()[0]
-        key = ".".join(map(str, first_error["loc"]))
-        raise UserError(f"import: {key}: {describe_error(first_error, [], key)}") from None
+    return validate(Config, values, source)

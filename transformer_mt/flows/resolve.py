@@ -370,7 +370,7 @@ def find_questionable_settings(
     for key, value in configuration.flatten(config).items():
         if unused.get(key) and value != defaults[key]:
             yield key, "has no effect with the other settings of this section; remove it"
-        is_rate = ".dropout." in key or key.endswith((".layer_drop", "loss.label_smoothing"))
+        is_rate = ".dropout." in key or key == "loss.label_smoothing"
         if is_rate and isinstance(value, float) and value > MAX_USUAL_RATE:
             yield key, f"a model hardly learns with {value:g}; usual are 0 to 0.3"
 

@@ -21,15 +21,11 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import (
     EvaluationSet,
-    IntervalScore,
-    MetricComparison,
     Sample,
     Scorer,
     ScoringConfig,
     Texts,
-    compare_systems,
     resolve_bleu_tokenizer,
-    score_with_intervals,
 )
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
@@ -47,6 +43,12 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.analysis import breakdown
 from transformer_mt.tools.analysis.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
+from transformer_mt.tools.analysis.significance import (
+    IntervalScore,
+    MetricComparison,
+    compare_systems,
+    score_with_intervals,
+)
 from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
 
 

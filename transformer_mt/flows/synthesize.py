@@ -28,15 +28,6 @@ CANDIDATES, REPORT = "candidates.jsonl", "report.json"
 
 
 @dataclass(frozen=True)
-class RoundTrip:
-    """The run that translates translations back, and the lowest chrF of a kept pair."""
-
-    run: Path
-    tag: str | None
-    min_chrf: float
-
-
-@dataclass(frozen=True)
 class SynthesisReport:
     """Content of `report.json`."""
 
@@ -47,7 +38,6 @@ class SynthesisReport:
     lines: int
     pairs: int
     dropped: dict[str, int]
-    mean_chrf: float | None
     settings: dict[str, str]
 
 
@@ -61,7 +51,6 @@ class SynthesisJob:
     errors: Errors
     folders: Sequence[Path]  # one for each part
     part: int  # index of the part that this job makes
-    round_trip: RoundTrip | None
 
     @property
     def folder(self) -> Path:
@@ -72,14 +61,14 @@ class SynthesisJob:
         """Return the number of complete folders."""
         return sum((folder / CANDIDATES).exists() for folder in self.folders)
 
-    def execute(self, translator: Translator, back: Translator | None, *, resume: bool) -> SynthesisReport:
+    def execute(self, translator: Translator, *, resume: bool) -> SynthesisReport:
         """Write the pairs. Raises `UserError` if none is left, after the files were written."""
-        start, end, max_tokens, settings = 0, None, *_describe_models(self, translator, back)
+        start, end, max_tokens, settings = 0, None, *_describe_model(self, translator)
         if len(self.folders) > 1:
             n_lines = sum(1 for _ in self._read_lines())
             start, end = find_part(n_lines, self.part, len(self.folders))
             settings["part"] = f"lines {start + 1} to {end} of {n_lines}"
-        maker = CandidateMaker(translator, max_tokens, back, self.round_trip.min_chrf if self.round_trip else 0.0)
+        maker = CandidateMaker(translator, max_tokens)
         self.folder.mkdir(exist_ok=True, parents=True)
         found: list[SynthesisReport] = []
 
@@ -115,7 +104,6 @@ def open_job(
     errors: Errors,
     task: int | None,
     tasks: int | None,
-    round_trip: RoundTrip | None,
     any_language: bool,
 ) -> SynthesisJob:
     """Return a job for all pairs, or for part `task` of `tasks`, after checks that need no model.
@@ -129,14 +117,11 @@ def open_job(
     folders = [output] if tasks is None else [output / f"{part:05d}-of-{tasks:05d}" for part in range(tasks)]
     _check_output(output, folders, task or 0)
     folder = RunFolder.open(run)
-    languages = synthetic_data.read_languages(folder, tag, "--tag")
+    languages = synthetic_data.read_languages(folder, tag)
     direction = Direction(kind, *languages)
     for path in mono:
         synthetic_data.check_text(path, run, languages, errors, any_language=any_language)
-    if round_trip is not None:
-        found = synthetic_data.read_languages(RunFolder.open(round_trip.run), round_trip.tag, "--round-trip-tag")
-        synthetic_data.check_round_trip(round_trip.run, found, direction)
-    return SynthesisJob(folder, direction, mono, errors, folders, task or 0, round_trip)
+    return SynthesisJob(folder, direction, mono, errors, folders, task or 0)
 
 
 def _check_output(output: Path, folders: Sequence[Path], part: int) -> None:
@@ -155,7 +140,7 @@ def _check_output(output: Path, folders: Sequence[Path], part: int) -> None:
         raise UserError(f"{folder}: exists, and holds other files; pass a new folder")
 
 
-def _describe_models(job: SynthesisJob, translator: Translator, back: Translator | None) -> tuple[int, dict[str, str]]:
+def _describe_model(job: SynthesisJob, translator: Translator) -> tuple[int, dict[str, str]]:
     """Return the longest source in tokens, and all settings that affect the pairs."""
     max_tokens = translator.max_segment_tokens
     settings = {
@@ -165,7 +150,4 @@ def _describe_models(job: SynthesisJob, translator: Translator, back: Translator
         "longest source": str(max_tokens),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},
     }
-    if back is not None and job.round_trip is not None:
-        settings["--round-trip"] = " ".join(back.provenance().identity.values())
-        settings |= {"--round-trip-tag": str(back.config.tag), "--min-chrf": f"{job.round_trip.min_chrf:g}"}
     return max_tokens, settings

@@ -21,15 +21,7 @@ from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention, expand_mask, padding_mask
 from transformer_mt.model.cpu_kernels import make_product, masked_score, slice_sources
-from transformer_mt.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    PostNorm,
-    PreNorm,
-    Residual,
-    SublayerNorm,
-)
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
 from transformer_mt.model.linear_and_norm import LayerNorm, linear
 from transformer_mt.model.positions import Positions, PositionTable, Rotation
 from transformer_mt.model.transformer import Stack, Transformer
@@ -313,8 +305,6 @@ def make_residual_function(residual: Residual) -> Callable[[Tensor, Function], T
         return lambda x, sublayer: x + sublayer(norm(x))
     if isinstance(residual, PostNorm):
         return lambda x, sublayer: norm(x + sublayer(x))
-    if isinstance(residual, SublayerNorm):
-        return lambda x, sublayer: x + norm(sublayer(x).to(x.dtype))
     raise NotImplementedError(type(residual).__name__)
 
 

@@ -86,17 +86,9 @@ class PostNorm(Residual):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-class SublayerNorm(Residual):
-    """x + norm(sublayer(x)) (OLMo 2, 2024). The sum is not normalised, so a final norm follows the stack."""
-
-    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        """Normalise the output of the sub-layer."""
-        return x + self.dropout(self.norm(sublayer(x)))
-
-
 def make_residual(config: ModelConfig) -> Residual:
     """Build the residual connection that `norm_position` names."""
-    return {"pre": PreNorm, "post": PostNorm, "sublayer": SublayerNorm}[config.norm_position](config)
+    return {"pre": PreNorm, "post": PostNorm}[config.norm_position](config)
 
 
 def make_final_norm(config: ModelConfig) -> nn.Module:

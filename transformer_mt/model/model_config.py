@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from transformer_mt.config.section import Section, section_error
 
 Part = Literal["embeddings", "positions", "encoder", "decoder", "output", "output_bias"]
-STACK_KEYS = ("n_heads", "n_kv_heads", "d_ff", "layer_drop")
+STACK_KEYS = ("n_heads", "n_kv_heads", "d_ff")
 
 
 class DropoutConfig(Section):
@@ -53,8 +53,6 @@ class StackConfig(Section):
     """key/value heads"""
     d_ff: int | None = Field(default=None, ge=1, le=1048576)
     """width of the feed-forward's inner layer"""
-    layer_drop: float | None = Field(default=None, ge=0, lt=1)
-    """LayerDrop: rate at which whole layers are skipped in training"""
     dropout: StackDropoutConfig = StackDropoutConfig()
     """dropout rates"""
 
@@ -80,8 +78,8 @@ class ModelConfig(Section):
     """for positions: learned: the maximum sequence length"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """layernorm, or rmsnorm (without mean and bias)"""
-    norm_position: Literal["pre", "post", "sublayer"] = "pre"
-    """pre: before each sub-layer; post: after the sum, as in the paper; sublayer: between sub-layer and sum"""
+    norm_position: Literal["pre", "post"] = "pre"
+    """pre: before each sub-layer; post: after the sum, as in the paper"""
     norm_eps: float = Field(default=1e-5, gt=0)
     """added to the variance (or mean square) in normalisation"""
     qk_norm: bool = False
@@ -108,8 +106,6 @@ class ModelConfig(Section):
     """xavier: Glorot uniform; depth_scaled: xavier divided by sqrt(depth of the layer); normal: N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()
     """dropout rates"""
-    layer_drop: float = Field(default=0.0, ge=0, lt=1)
-    """LayerDrop: rate at which whole layers are skipped in training"""
 
     @property
     def kv_heads(self) -> int:
@@ -128,7 +124,7 @@ class ModelConfig(Section):
 
     @property
     def has_dropout(self) -> bool:
-        """True if dropout makes two passes of one batch differ. LayerDrop does not: it is the same in both."""
+        """True if dropout makes two passes of one batch differ."""
         return any(rate for stack in (self.encoder, self.decoder) for _, rate in self.for_stack(stack).dropout)
 
     def for_stack(self, stack: StackConfig) -> ModelConfig:

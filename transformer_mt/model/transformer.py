@@ -79,7 +79,7 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding, self.rotary = embedding, make_rotary(config)
-        self.word_dropout, self.layer_drop = config.dropout.word, config.layer_drop
+        self.word_dropout = config.dropout.word
         self.dropout = Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList([make_layer(config) for _ in range(n_layers)])
         for depth, layer in enumerate(self.layers, start=1):
@@ -101,11 +101,9 @@ class Stack(nn.Module):
         """Return the rotation of queries and keys at these positions, if the model has rotary positions."""
         return None if self.rotary is None else self.rotary(positions, length)
 
-    def active_layers(self) -> Iterator[nn.Module]:
-        """Yield the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
+    def iterate_layers(self) -> Iterator[nn.Module]:
+        """Yield the layers, each after `before_layer`."""
         for layer in self.layers:
-            if self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop:
-                continue
             if self.before_layer is not None:
                 self.before_layer(layer)
             yield layer
@@ -120,7 +118,7 @@ class Encoder(Stack):
     def forward(self, src: Tensor, mask: Mask, packing: Packing | None = None) -> Tensor:
         """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
         x, rotation = self.embed(src, packing), self.make_rotation(packing, src.size(1))
-        for layer in self.active_layers():
+        for layer in self.iterate_layers():
             x = layer(x, mask, rotation)
         return self.norm(x)
 
@@ -138,7 +136,7 @@ class Decoder(Stack):
         """
         x, rotation = self.embed(tgt_in, packing), self.make_rotation(packing, tgt_in.size(1))
         mask = PackedMask(packing, packing, True) if packing else causal_mask(tgt_in.size(1), tgt_in.device)
-        for layer in self.active_layers():
+        for layer in self.iterate_layers():
             x = layer(x, mask, src_states, src_mask, rotation)
         return self.norm(x)
 

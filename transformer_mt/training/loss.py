@@ -262,7 +262,7 @@ def run_two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
     """Return decoder states of a batch, followed by those of the same batch with tokens cut off. [2 B, T, D].
 
     As in the authors' code, the end of the source and the start of the target are never cut off. Attention masks ignore
-    the cutoff. Both passes run as one batch, so that LayerDrop skips the same layers.
+    the cutoff. Both passes run as one batch.
     """
     is_token = batch.src != model.src_pad  # [B, S]
     is_last = is_token & ~F.pad(is_token[:, 1:], (0, 1))

@@ -111,7 +111,7 @@ def _next_power_of_two(n: int, minimum: int) -> int:
 
 
 def pack(batches: Sequence[Batch], src_pad: int, tgt_pad: int) -> PackedBatch:
-    """Pack the sentences of padded batches of one source and epoch."""
+    """Pack the sentences of padded batches of one source."""
     is_src = [batch.src != src_pad for batch in batches]
     is_tgt = [batch.labels != tgt_pad for batch in batches]
     src, tgt_in, labels = (
@@ -129,7 +129,6 @@ def pack(batches: Sequence[Batch], src_pad: int, tgt_pad: int) -> PackedBatch:
         n_src=src.numel(),
         n_tgt=labels.numel(),
         rows=np.concatenate([batch.rows for batch in batches]),
-        epoch=batches[0].epoch,
         source_index=batches[0].source_index,
         place=batches[0].place,
         packings=PackingPair(_packing(is_src), _packing(is_tgt)),
@@ -145,11 +144,11 @@ def _packing(masks: Iterable[Tensor]) -> Packing:
 def pack_passes(batches: Sequence[Batch], src_pad: int, tgt_pad: int, max_positions: int) -> list[PackedBatch]:
     """Pack consecutive micro-batches of a step, as long as their padded positions do not exceed `max_positions`.
 
-    The pairs of a packed batch come from one source of a mixture and one epoch. A micro-batch is not split.
+    The pairs of a packed batch come from one source of a mixture. A micro-batch is not split.
     """
-    groups: dict[tuple[int, int | None], list[list[Batch]]] = {}
+    groups: dict[int, list[list[Batch]]] = {}
     for batch in batches:
-        passes = groups.setdefault((batch.source_index, batch.epoch), [[]])
+        passes = groups.setdefault(batch.source_index, [[]])
         if passes[-1] and sum(other.n_padded for other in passes[-1]) + batch.n_padded > max_positions:
             passes.append([])
         passes[-1].append(batch)

@@ -135,9 +135,6 @@ class TrainStep:
         The update is skipped if the gradient is not finite or there is no label.
         """
         metrics = self.compute_gradients(step, batches)
-        for parameter in self.parameters:
-            if parameter.grad is None:  # of a layer that LayerDrop has skipped on all ranks
-                parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         divisor = metrics["n_tgt"] / self.ranks.size  # `DistributedDataParallel` has averaged over the ranks
         total_norm = get_total_norm(gradients)
@@ -255,18 +252,14 @@ class TrainStep:
 def wrap_for_ranks(batch_loss: BatchLoss, ranks: Ranks) -> DistributedDataParallel:
     """Return the module that averages gradients over the ranks in the backward pass. All ranks get rank 0's weights.
 
-    LayerDrop may skip a layer on some ranks, so `find_unused_parameters` is set, and PyTorch keeps the buckets.
-    Otherwise it rebuilds them after the first backward pass. This function runs one, so that a resumed training adds
+    PyTorch rebuilds the buckets after the first backward pass. This function runs one, so that a resumed training adds
     the gradients in the same order as an uninterrupted one.
     """
-    has_layer_drop = any(stack.layer_drop for stack in (batch_loss.model.encoder, batch_loss.model.decoder))
     # Tables of positions are equal on all ranks, but their lengths need not be. Torch 2.13 renamed the option.
     has_new_name = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
     unsynced: dict[str, Any] = {"forward_sync_buffers" if has_new_name else "broadcast_buffers": False}
     with translate_errors():
-        wrapped = DistributedDataParallel(
-            batch_loss, find_unused_parameters=has_layer_drop, gradient_as_bucket_view=True, **unsynced
-        )
+        wrapped = DistributedDataParallel(batch_loss, gradient_as_bucket_view=True, **unsynced)
         wrapped(None)["loss"].backward()
     for parameter in batch_loss.parameters():
         parameter.grad = None

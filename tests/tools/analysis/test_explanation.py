@@ -151,7 +151,9 @@ def test_the_search_path_ends_with_the_translation(translator: Translator) -> No
         position, rank = found.search_path[0]
         assert found.search[position][rank].text == best.text
         assert found.search_score == pytest.approx(best.score, abs=1e-4)
+        path = [found.search[place][at] for place, at in reversed(found.search_path)]
         assert [place for place, _ in reversed(found.search_path)] == list(range(position + 1))
+        assert [branch.ids for branch in path] == [path[-1].ids[: place + 1] for place in range(position + 1)]
         assert len(found.list_search_pieces(position, rank)) == len(found.predictions)
 
 

@@ -238,3 +238,23 @@ def test_other_commands_read_the_run(
     )
     assert_succeeded(tmt("train", "--config", "tuned.yaml"))
     assert_succeeded(tmt("translate", "runs/tuned", "--input", "pairs.en", *tag, *options))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_ctranslate2_converts_the_source_to_the_same_model(tmt: Tmt, tmp_path: Path) -> None:
+    """Compare with CTranslate2's own converter, which supports one number of heads and a zero row for the start."""
+    import ctranslate2
+
+    make_marian(tmp_path / "source", is_published=True, decoder_attention_heads=4)
+    assert_succeeded(tmt("import", tmp_path / "source", "--output", tmp_path / "run"))
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "source")).convert(str(tmp_path / "converted"))
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "source")
+    texts = [src for src, _ in load_pairs("test")[:40]]
+    tokens = [tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in texts]
+    engine = ctranslate2.Translator(str(tmp_path / "converted"), intra_threads=1)
+    theirs = engine.translate_batch(tokens, beam_size=4, max_decoding_length=30, min_decoding_length=1)
+    ours = load(tmp_path / "run").with_options({"no_repeat_ngram": 0, "max_length_offset": 30, "min_length": 1})
+    found = [[token.strip("\ufdd0\ufdd1") for token in best.tokens] for best, *_ in ours.n_best(texts)]
+    same = [one == other.hypotheses[0] for one, other in zip(found, theirs, strict=True)]
+    assert sum(same) >= 38  # the search of CTranslate2 ends by another rule at the length limit

@@ -99,6 +99,12 @@ def test_elements_in_another_order_or_nesting_are_refused(order: list[int]) -> N
         ("see {a} now", [0, "现在"], "{a}现在"),
         ("costs #{a}", ["kostet #", 0], "kostet #{a}"),
         ("<b>{a}</b> dog", ["Hund", 0, 1, 2], "Hund <b>{a}</b>"),
+        ("{n} is here.", ["Er ist da.", 0], "Er ist da. {n}"),
+        ("Here is {n}", [0, "ist da"], "{n} ist da"),
+        ("see <b>house</b> now", [0, "Haus", 1, "boot"], "<b>Haus</b>boot"),
+        ("a {n}x b", ["ein ", 0, "mal"], "ein {n}mal"),
+        ("at #{n}", ["bei # ", 0], "bei # {n}"),
+        ("a<i>{n}</i>", ["ein", 0, " ", 1, 2], "ein <i>{n}</i>"),
     ],
 )
 def test_spaces_are_outside_tags_and_between_words(source: str, parts: list[str | int], expected: str) -> None:

@@ -112,6 +112,15 @@ def test_proposals_complete_all_terms_in_the_missing_number_of_tokens(case: str)
         assert is_valid(whole, phrases, counts)
 
 
+def test_a_form_is_proposed_only_in_its_contexts() -> None:
+    """A form with a capital may also be in a name, and one without a space after a bracket: both are not tried."""
+    capital = Phrase(0, (3,), ANYWHERE, START, ends_in_word=True)
+    automaton = TermAutomaton([phrase(0, 1), capital], [1], CLASSES)
+    inside, after_stop = (automaton.successor(automaton.start, token) for token in (2, 4))
+    assert [state.proposals for state in (automaton.start, inside, after_stop)] == [[1, 3], [1], [1, 3]]
+    assert automaton.accepts([2, 3])
+
+
 # --- search -----------------------------------------------------------------------------------------------------------
 
 

@@ -105,13 +105,13 @@ def _load_sentencepiece(path: Path, where: str) -> hf.Tokenizer:
 def convert_sentencepiece(proto: Any, vocabulary: Sequence[str] = ()) -> hf.Tokenizer:
     """Convert a `ModelProto`. The ids are those of its pieces, or positions in a `vocabulary`.
 
-    A vocabulary has all pieces for text, and may have those of another language. No text encodes to the latter, except
-    that with a unigram model, a run of unknown characters which is such a piece has its id. This is how Marian looks up
-    pieces by name.
+    Text is segmented into pieces of the vocabulary, which may have those of another language, too. No text encodes to
+    the latter, except that with a unigram model, a run of unknown characters which is such a piece has its id. This is
+    how Marian looks up pieces by name.
     """
     backend = hf.Tokenizer(_model(proto, vocabulary))
-    is_unigram = proto.trainer_spec.model_type == UNIGRAM
-    unknown_runs = _mark_unknown(proto) if vocabulary and is_unigram else []
+    has_unknown = proto.trainer_spec.model_type == UNIGRAM and not proto.trainer_spec.byte_fallback
+    unknown_runs = _mark_unknown(proto) if vocabulary and has_unknown else []
     backend.normalizer = _normalizer(proto.normalizer_spec, unknown_runs)
     user_defined = sorted((piece.piece for piece in proto.pieces if piece.type == USER_DEFINED), key=len, reverse=True)
     guards = [_guard(piece.piece) for piece in proto.pieces if piece.type in (UNKNOWN, CONTROL)]
@@ -139,6 +139,8 @@ def parse_sentencepiece(path: Path, where: str) -> Any:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
         raise UserError(f"{where}: a SentencePiece model needs one more package: pip install sentencepiece") from None
+    if not path.exists():
+        raise UserError(f"{where}: no such file")
     proto, content = cast(Any, sentencepiece_model_pb2).ModelProto(), read_bytes(path, MAX_TOKENIZER_BYTES)
     try:
         proto.ParseFromString(content)
@@ -148,7 +150,14 @@ def parse_sentencepiece(path: Path, where: str) -> Any:
         raise UserError(f"{where}: is not a SentencePiece model (it holds no pieces); set it to {EXPECTED}")
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(f"{where}: is a SentencePiece model of an unsupported type; only unigram and bpe are supported")
+    if any(piece.type == UNUSED for piece in proto.pieces):  # text must be encoded as if they did not exist
+        raise UserError(f"{where}: has pieces that are marked as unused; set it to a model with its full vocabulary")
     return proto
+
+
+def mark(piece: str) -> str:
+    """Return the entry for a piece that no text encodes to, except a run of unknown characters."""
+    return f"{OPEN}{piece}{CLOSE}"
 
 
 def _guard(piece: str) -> str:
@@ -169,12 +178,12 @@ def _model(proto: Any, names: Sequence[str]) -> models.Model:
         found = {p.piece: p.score if p.type in TEXT_TYPES else lowest for p in pieces}
         if not names:
             return models.Unigram([*found.items()], unk_id=unknown, byte_fallback=fallback)
-        entries = [(name, found[name]) if name in found else (f"{OPEN}{name}{CLOSE}", lowest) for name in names]
+        entries = [(name, found[name]) if name in found else (mark(name), lowest) for name in names]
         return models.Unigram(entries, unk_id=[*names].index(pieces[unknown].piece), byte_fallback=fallback)
     order = {piece.piece: i for i, piece in enumerate(pieces)}
-    marked = (name if name in order else f"{OPEN}{name}{CLOSE}" for name in names)
-    vocabulary = {name: i for i, name in enumerate(marked)} or order
-    scores = {piece.piece: piece.score for piece in pieces if piece.type in (NORMAL, UNUSED)}
+    vocabulary = {name if name in order else mark(name): i for i, name in enumerate(names)} or order
+    usable = (piece for piece in pieces if piece.type == NORMAL and piece.piece in vocabulary)
+    scores = {piece.piece: piece.score for piece in usable}
     merges: list[tuple[float, int, int, str, str]] = []
     for piece, score in scores.items():
         for middle in range(1, len(piece)):

@@ -18,7 +18,7 @@ from transformer_mt.config.section import Section
 from transformer_mt.data.data_config import DataConfig, Source
 from transformer_mt.decoding.text_stages import Translation
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, MetricComparison, Texts, compare_systems
+from transformer_mt.evaluation.metrics import NO_TER, EvaluationSet, Texts
 from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
@@ -30,6 +30,7 @@ from transformer_mt.tools.analysis.breakdown import SentenceComparison, TextPart
 from transformer_mt.tools.analysis.changed_sets import measure_robustness
 from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
 from transformer_mt.tools.analysis.figures import translate_with_attention
+from transformer_mt.tools.analysis.significance import MetricComparison, compare_systems
 from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
 from transformer_mt.tools.pages.page_rendering import render_page
 

@@ -16,7 +16,7 @@ from transformer_mt.model.model_config import ModelConfig
 MAX_POSITIONS = 8192  # largest position table of models without learned positions
 
 
-TRAINING_KEYS = ("dropout", "layer_drop", "init", "freeze")  # without effect on a trained model
+TRAINING_KEYS = ("dropout", "init", "freeze")  # without effect on a trained model
 SIZES = ("d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "max_positions", "norm_eps")  # any value
 SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
     "positions": ("sinusoidal", "learned", "rotary", "none"),
@@ -34,7 +34,6 @@ SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
 }
 """Values of the other keys that CTranslate2 (4.8) can represent. Of a key that is not here, only the default is."""
 REASONS = {
-    "norm_position": "CTranslate2 normalises the input of a sub-layer, or the sum after it, never its output alone",
     "qk_norm": "CTranslate2 normalises the queries of cross-attention before they are split into heads, this model "
     "afterwards",
 }

@@ -89,6 +89,8 @@ class Rows(NamedTuple):
 
     def embeddings(self, matrix: Tensor) -> Tensor:
         """Reorder the rows of an embedding or output matrix; that of PAD is zero. [_, D] -> [V, D]."""
+        if (highest := int(self.numbers.max())) >= len(matrix):
+            raise UserError(f"import: the embeddings have {len(matrix):,} rows, but a symbol has the id {highest:,}")
         found = matrix[self.numbers]
         found[self.pad_id] = 0
         return found

@@ -47,8 +47,6 @@ class Vocabulary(NamedTuple):
     backend: hf.Tokenizer
     text: Sequence[int]
     """Rows of the entries for text."""
-    n_missing: int
-    """Number of further entries, which share the row of the unknown token."""
     ids: Mapping[str, int]
     """Rows of control symbols."""
     languages: Mapping[str, int]
@@ -72,7 +70,7 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
     tokenizers = TokenizerPair(both, both).with_tags([each.tag or "" for each in directions], is_needed=True)
     rows = Rows.make(
         vocabulary.text,
-        [vocabulary.ids[UNK]] * vocabulary.n_missing,
+        [],
         [pad, settings.integer("decoder_start_token_id", low=0), settings.integer("eos_token_id", low=0)],
         [vocabulary.languages[code] for code in codes],
     )
@@ -119,8 +117,6 @@ def _read_vocabulary(folder: Path) -> Vocabulary:
         path, ids, content = folder / SENTENCEPIECE, {}, None
     proto: Any = None
     if content is None:
-        if not path.exists():
-            raise UserError(f"{path}: no such file; download all files of the model into one folder")
         proto = pretrained.parse_sentencepiece(path, str(path))
     if not ids:  # fairseq has four control symbols, where SentencePiece has three
         pieces = [piece.piece for piece in proto.pieces][3:]
@@ -130,14 +126,8 @@ def _read_vocabulary(folder: Path) -> Vocabulary:
             raise UserError(f"{path}: has no entry {name}; download it again")
     languages = _read_languages(folder, ids)
     text = [name for name in sorted(ids, key=ids.__getitem__) if name not in CONTROLS and not _code(name)]
-    missing: list[str] = []
-    if content is None:
-        pieces = (piece.piece for piece in proto.pieces if piece.type in pretrained.TEXT_TYPES)
-        missing = [name for name in pieces if name not in ids]
-        backend = pretrained.convert_sentencepiece(proto, [*text, *missing])
-    else:
-        backend = _convert(path, content, text)
-    return Vocabulary(backend, [ids[name] for name in text], len(missing), ids, languages)
+    backend = pretrained.convert_sentencepiece(proto, text) if content is None else _convert(path, content, text)
+    return Vocabulary(backend, [ids[name] for name in text], ids, languages)
 
 
 def _find_ids(path: Path, content: Mapping[str, Any]) -> dict[str, int]:

@@ -60,11 +60,15 @@ def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> 
     protos = [_read_segmenter(folder / f"{side}.spm") for side in ("source", "target")]
     start = settings.integer("decoder_start_token_id", low=0)
     tags = languages.select([name[2:-2] for name in names[0] if _is_tag(name)])
+    known = {*names[0]}
+    missing = [
+        each.piece for each in protos[0].pieces if each.type in pretrained.TEXT_TYPES and each.piece not in known
+    ]
+    src = _make_vocabulary(names[0], protos[0], start if is_shared else 0, tags, missing, is_target=False)
     if is_shared:
-        src, tgt = (_make_vocabulary(names[0], proto, protos, start, tags) for proto in protos)
+        tgt = _make_vocabulary(names[0], protos[1], start, tags, missing, is_target=True)
     else:
-        src = _make_vocabulary(names[0], protos[0], protos[:1], 0, tags)
-        tgt = _make_vocabulary(names[1], protos[1], protos[1:], start, ())
+        tgt = _make_vocabulary(names[1], protos[1], start, (), is_target=True)
     tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, shares_ids=is_shared)
     tokenizers = tokenizers.with_tags(tags, is_needed=len(tags) > 1)
     directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in tags]
@@ -118,8 +122,6 @@ def _is_tag(name: str) -> bool:
 
 
 def _read_segmenter(path: Path) -> Any:
-    if not path.exists():
-        raise UserError(f"{path}: no such file; download all files of the model into one folder")
     proto = pretrained.parse_sentencepiece(path, str(path))
     if proto.trainer_spec.model_type != pretrained.UNIGRAM:
         raise UserError(f"{path}: is no unigram model, as MarianMTModel has; it belongs to another model")
@@ -127,18 +129,17 @@ def _read_segmenter(path: Path) -> Any:
 
 
 def _make_vocabulary(
-    names: Sequence[str], proto: Any, protos: Sequence[Any], start: int, tags: Sequence[str]
+    names: Sequence[str], proto: Any, start: int, tags: Sequence[str], missing: Sequence[str] = (), *, is_target: bool
 ) -> Vocabulary:
-    """Make the tokenizer of a language out of `vocab.json` and its SentencePiece model, the first of `protos`.
+    """Make the tokenizer of a language out of its SentencePiece model and `names`, the entries of a vocabulary file.
 
-    `names` lists the entries of the file, and `protos` the models that use them. Pieces of a model without an entry are
-    unknown in Marian, so they get copies of the row of the unknown token. `start` is the row of BOS.
+    Pieces of sources that are `missing` in the file are unknown in Marian, so they get copies of the row of the unknown
+    token. Targets are segmented without them, because no translation contains them. `start` is the row of BOS.
     """
     ids = {name: i for i, name in enumerate(names)}
     text = [name for name in names if name not in (EOS, PAD) and not _is_tag(name)]
-    pieces = (piece.piece for each in protos for piece in each.pieces if piece.type in pretrained.TEXT_TYPES)
-    missing = [*dict.fromkeys(piece for piece in pieces if piece not in ids)]
-    backend = pretrained.convert_sentencepiece(proto, [*text, *missing])
+    further = [pretrained.mark(name) if is_target else name for name in missing]
+    backend = pretrained.convert_sentencepiece(proto, [*text, *further])
     rows = Rows.make(
         [ids[name] for name in text],
         [ids[UNK]] * len(missing),

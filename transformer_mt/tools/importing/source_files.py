@@ -16,9 +16,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from transformer_mt.config.section import Section
+from transformer_mt.config.section import Section, describe_error, list_error_keys
 from transformer_mt.errors import UserError
-from transformer_mt.runs.records import describe_validation_error
 from transformer_mt.system.files import open_regular_file, read_bytes
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -59,6 +58,16 @@ def read_ids(path: Path) -> dict[str, int]:
     return ids
 
 
+def validate(section: type[SectionT], values: Mapping[str, object], where: object) -> SectionT:
+    """Return a section of this program. Raises `UserError` for values of the source that it cannot have."""
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        first = cast(dict[str, Any], error.errors()[0])
+        key = ".".join(map(str, (*first["loc"], *list_error_keys(first))))
+        raise UserError(f"{where}: cannot be imported: {key}: {describe_error(first, [], key)}") from None
+
+
 class ModelSettings:
     """A `config.json` whose values are checked when they are read."""
 
@@ -86,13 +95,6 @@ class ModelSettings:
             choices = ", ".join(map(json.dumps, known))
             raise UserError(f"{self.path}: {key}: {json.dumps(value)} cannot be imported; supported: {choices}")
         return known[value]
-
-    def validate(self, section: type[SectionT], values: Mapping[str, object]) -> SectionT:
-        """Return a section of this program. Raises `UserError` for values that it cannot represent."""
-        try:
-            return section.model_validate(values)
-        except ValidationError as error:
-            raise UserError(f"{self.path}: cannot be imported: {describe_validation_error(error)}") from None
 
 
 class WeightSource:

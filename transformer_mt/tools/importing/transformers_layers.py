@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.tools.importing.source_files import ModelSettings, WeightSource, read_optional_json
+from transformer_mt.tools.importing.source_files import ModelSettings, WeightSource, read_optional_json, validate
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 DECODING_KEYS = {
@@ -33,7 +33,6 @@ def make_model_config(settings: ModelSettings, **differences: object) -> ModelCo
             "n_layers": settings.integer(f"{stack}_layers"),
             "n_heads": settings.integer(f"{stack}_attention_heads"),
             "d_ff": settings.integer(f"{stack}_ffn_dim"),
-            "layer_drop": settings.number(f"{stack}_layerdrop", 0.0),
         }
         for stack in STACKS
     }
@@ -55,7 +54,7 @@ def make_model_config(settings: ModelSettings, **differences: object) -> ModelCo
         },
         **differences,
     }
-    return settings.validate(ModelConfig, values)
+    return validate(ModelConfig, values, settings.path)
 
 
 def read_decoding(folder: Path, settings: ModelSettings) -> dict[str, object]:

@@ -237,7 +237,6 @@ class _Placer:
 
 
 _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
-_UNSPACED_LETTER = re.compile(rf"[{UNSPACED}]")
 
 
 def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
@@ -260,17 +259,14 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
         is_continued = isinstance(following, str) and _WORD_START.match(following)
         return bool(_WORD_START.match(text)) and not is_continued
 
-    def needs_space_before(single: int, previous: Part | None) -> bool:
-        """Return whether a space belongs between the last part of the output and a single element."""
-        if previous is None:
-            return False
+    def needs_space_before(single: int, previous: Part) -> bool:
+        """Return whether a space belongs between the last part of the output and a single element.
+
+        If the same character precedes the element in the source, there is no space.
+        """
         source_previous = source.parts[index_of[single] - 1] if index_of[single] else " "
-        if isinstance(source_previous, int) and source_previous == previous:
-            return False  # two elements that follow each other without a space
-        last, source_last = last_character(previous), last_character(source_previous)
-        if not source_last.isspace() and source_last == last and not _UNSPACED_LETTER.match(last):
-            return False  # the same character precedes the element in the source, without a space
-        return not _NO_SPACE_AFTER.search(last)
+        last = last_character(previous)
+        return last != last_character(source_previous) and not _NO_SPACE_AFTER.search(last)
 
     output: list[Part] = []
     n_openings = 0  # opening tags at the end of the output: a space goes before them
@@ -286,10 +282,9 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
             has_space = part[-1].isspace()
             part = part.strip()
             if not part:
-                has_space = True
                 continue
         else:
-            needs_space = has_space or needs_space_before(part, output[position - 1] if position else None)
+            needs_space = has_space or (position > 0 and needs_space_before(part, output[position - 1]))
             has_space = False
         if needs_space and position:
             output.insert(position, " ")

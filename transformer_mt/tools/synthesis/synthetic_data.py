@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -21,18 +21,17 @@ from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import HINTS, compute_sentence_chrf, find_degenerate
+from transformer_mt.evaluation.metrics import HINTS, find_degenerate
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
 from transformer_mt.tools.languages.detection import find_other_language
 
 SAMPLE_LINES = 1000  # of a file, to detect its language
-TOO_LONG, ROUND_TRIP = "too_long", "round_trip"
+TOO_LONG = "too_long"
 DROP_REASONS = {
     "blank": "the line has no text",
     TOO_LONG: "the line has more tokens than the training pairs of the model: split it into sentences",
     **HINTS,
-    ROUND_TRIP: "the translation back differs too much from the line",
 }
 """Reasons to drop a line, each with its meaning or advice."""
 
@@ -68,17 +67,17 @@ class Direction:
 # --- checks before the translation ------------------------------------------------------------------------------------
 
 
-def read_languages(run: RunFolder, tag: str | None, option: str) -> tuple[str, str]:
+def read_languages(run: RunFolder, tag: str | None) -> tuple[str, str]:
     """Return the languages that a run translates from and to, with this tag or with that of its configuration.
 
     Raises:
-        UserError: The tag is unknown or missing. The message names the option that sets it.
+        UserError: The tag is unknown or missing.
     """
     data = run.read_section("data", DataConfig)
     try:
         return data.languages_of(tag or run.read_section("decoding", DecodingConfig).tag)
     except UserError as error:
-        raise UserError(f"{option}: {run.path}: {error}") from None
+        raise UserError(f"--tag: {run.path}: {error}") from None
 
 
 def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors, *, any_language: bool) -> None:
@@ -99,16 +98,6 @@ def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors
         )
 
 
-def check_round_trip(run: Path, languages: tuple[str, str], direction: Direction) -> None:
-    """Raise `UserError` unless the run of the round trip translates the translations back."""
-    needed = direction.translation_lang, direction.text_lang
-    if [*map(primary_language, languages)] != [*map(primary_language, needed)]:
-        raise UserError(
-            f"--round-trip {run}: translates {' to '.join(languages)}, and the way back is {' to '.join(needed)};\n"
-            "pass a run of that direction (for a run with tags, also --round-trip-tag)"
-        )
-
-
 # --- translation ------------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +108,6 @@ class Candidate:
     text: str
     translation: str = ""
     drop_reason: str | None = None
-    chrf: float | None = None  # of the translation back; None: there was none
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
@@ -132,8 +120,6 @@ class CandidateMaker:
 
     translator: Translator
     max_tokens: int  # of a line
-    back: Translator | None = None  # for the round trip
-    min_chrf: float = 0.0
 
     def make(self, texts: Sequence[str], first_number: int) -> list[Candidate]:
         """Translate some consecutive lines. The number of the first one, counted from 1, seeds the sampling."""
@@ -147,20 +133,7 @@ class CandidateMaker:
         for i, (best, *_) in zip(chosen, found, strict=True):
             faults = find_degenerate([texts[i]], [best.text], [best.finished]).rows
             candidates[i] = Candidate(texts[i], best.text, next(iter(faults), None))
-        if self.back is not None:
-            self._translate_back(self.back, candidates, first_number)
         return candidates
-
-    def _translate_back(self, back: Translator, candidates: list[Candidate], first_number: int) -> None:
-        """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
-        kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
-        line_numbers = [first_number + i for i in kept]
-        returned = back.translate([candidates[i].translation for i in kept], line_numbers=line_numbers)
-        scores = compute_sentence_chrf(returned, [candidates[i].text for i in kept])
-        for i, score in zip(kept, scores, strict=True):
-            chrf = round(score, 2)
-            reason = ROUND_TRIP if chrf < self.min_chrf else None
-            candidates[i] = replace(candidates[i], chrf=chrf, drop_reason=reason)
 
 
 # --- the new training text --------------------------------------------------------------------------------------------
@@ -172,12 +145,11 @@ class PairCounts(NamedTuple):
     n_lines: int
     n_pairs: int
     dropped: dict[str, int]  # by reason, in the order of DROP_REASONS
-    mean_chrf: float | None  # of the round trips, before their filter
 
 
 def write_pairs(candidates: Path, direction: Direction, folder: Path) -> PairCounts:
     """Write the good candidates as two line-aligned text files."""
-    counts, chrf_sum, n_checked = Counter[str | None](), 0.0, 0
+    counts = Counter[str | None]()
     src_path, tgt_path = direction.files(folder)
     with (
         atomic_file(src_path) as src_part,
@@ -188,14 +160,11 @@ def write_pairs(candidates: Path, direction: Direction, folder: Path) -> PairCou
         text, translation = (tgt, src) if direction.is_backtranslation else (src, tgt)
         for candidate in read_candidates(candidates):
             counts[candidate.drop_reason] += 1
-            if candidate.chrf is not None:
-                chrf_sum, n_checked = chrf_sum + candidate.chrf, n_checked + 1
             if candidate.drop_reason is None:
                 text.write(f"{candidate.text}\n".encode())
                 translation.write(f"{candidate.translation}\n".encode())
     dropped = {reason: counts[reason] for reason in DROP_REASONS if counts[reason]}
-    mean_chrf = round(chrf_sum / n_checked, 2) if n_checked else None
-    return PairCounts(counts.total(), counts[None], dropped, mean_chrf)
+    return PairCounts(counts.total(), counts[None], dropped)
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
