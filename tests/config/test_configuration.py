@@ -123,11 +123,19 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
             "loss: {consistency: rdrop}\nmodel: {dropout: {embedding: 0, residual: 0}}\n",
             "x.yaml:2: loss.consistency",
         ),
+        ("validation: {gate: {all: 1}}\n", "x.yaml:2: validation.gate: "),
+        ("train: {init_from: old}\nvalidation:\n  gate: {news: 1}\n", "x.yaml:4: validation.gate.news: "),
+        ("train: {init_from: old}\nvalidation:\n  gate: {all: -0.5}\n", "x.yaml:4: validation.gate.all: "),
     ],
 )
 def test_contradicting_sections_are_refused(write: Write, text: str, place: str) -> None:
     (line,) = error_lines(write("x.yaml", MINIMAL + text))
     assert line.startswith(place)
+
+
+def test_a_gate_of_a_warm_start_may_allow_no_loss(write: Write) -> None:
+    text = "train: {init_from: old}\nvalidation: {gate: {all: 0}}\n"
+    assert load(write("x.yaml", MINIMAL + text)).validation.gate == {"all": 0}
 
 
 def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

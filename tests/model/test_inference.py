@@ -11,7 +11,7 @@ from fake_cuda.graph import record
 from torch import Tensor
 
 from transformer_mt.model.cpu_kernels import MAX_SMALL_ROWS, make_product
-from transformer_mt.model.cuda_graphs import GraphModel
+from transformer_mt.model.cuda_graphs import GraphModel, round_to_graph_size
 from transformer_mt.model.inference import InferenceModel
 from transformer_mt.model.linear_and_norm import linear
 from transformer_mt.model.transformer import Transformer
@@ -67,6 +67,13 @@ def test_replayed_searches_equal_eager_ones(make_model: MakeModel, settings: dic
         found, wanted = (random_search(each, SRC[:n], n_beams, seed, 60) for each in (graphs, model))
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
     assert len(captured) <= (3 if n_beams == 1 else 7)
+
+
+@pytest.mark.parametrize("minimum", [1, 5, 64])
+def test_graph_sizes_are_the_next_power_of_two_or_one_and_a_half_times_one(minimum: int) -> None:
+    sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192]
+    for n in range(1, 193):
+        assert round_to_graph_size(n, minimum) == next(size for size in sizes if size >= max(n, minimum))
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ from transformer_mt.cli.table import print_text
 
 @dataclass(frozen=True, kw_only=True)
 class ImportModel(Command):
-    """Import a pretrained model as a run folder: OPUS-MT, M2M-100 or NLLB of Transformers, Argos Translate, CTranslate2.
+    """Import a pretrained model as a run folder: OPUS-MT, M2M-100, NLLB, Argos Translate, or any of CTranslate2.
 
     The model computes the same as in its toolkit, and other commands read the folder like a run: tmt translate,
     evaluate, explain, serve and export, and train.init_from to fine-tune it. Nothing in the files is executed, and a

@@ -19,7 +19,7 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.evaluation.metrics import EvaluationSet, compare_systems, markdown_table
+from transformer_mt.evaluation.metrics import EvaluationSet, markdown_table
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator, describe_system, make_evaluation_set, translate_set
@@ -58,6 +58,7 @@ from transformer_mt.system.device import (
 )
 from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
+from transformer_mt.tools.analysis.significance import compare_systems
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction

@@ -13,6 +13,7 @@ import tokenizers as hf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.tokenizers.pretrained import parse_sentencepiece
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
@@ -165,6 +166,18 @@ def test_sentencepiece_model_gives_the_same_ids_and_text(options: dict[str, Any]
     assert found.encode(texts) == [original.encode(text) for text in texts]
     assert found.decode(found.encode(texts)) == [original.decode(original.encode(text)) for text in texts]
     assert found.vocab_size == original.get_piece_size() + 3
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_sentencepiece_model_with_unused_pieces_is_refused(model_type: str, tmp_path: Path) -> None:
+    """SentencePiece does not encode text to them, which our conversion cannot express."""
+    path = make_sentencepiece(tmp_path, model_type=model_type, vocab_size=200)
+    proto: Any = parse_sentencepiece(path, "")
+    proto.ParseFromString(path.read_bytes())
+    proto.pieces[100].type = 5  # UNUSED in sentencepiece_model.proto
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(UserError, match=rf"tokenizer\.file: {path}: .*unused"):
+        load_file(path, model_type)
 
 
 def test_literal_byte_token_encodes_as_text(tmp_path: Path) -> None:

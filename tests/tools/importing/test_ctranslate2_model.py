@@ -184,6 +184,20 @@ def test_damaged_packages_are_refused(name: str, tmt: Tmt, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["package"]
 
 
+def test_a_damaged_package_file_is_refused(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with zipfile.ZipFile("new.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("en_de/model/model.bin", bytes(range(256)) * 9)
+    content = bytearray(Path("new.argosmodel").read_bytes())
+    content[60:80] = bytes(20)
+    Path("new.argosmodel").write_bytes(content)
+    assert_user_error(tmt("import", "new.argosmodel", "--output", "run"), "new.argosmodel")
+    with zipfile.ZipFile("bomb.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("en_de/model/model.bin", bytes(10**6))
+    assert_user_error(tmt("import", "bomb.argosmodel", "--output", "run"), "bomb.argosmodel")
+    assert not Path("run").exists()
+
+
 def test_unsupported_variants_are_refused_by_name(tmt: Tmt, tmp_path: Path) -> None:
     for key, part in {
         "with_relative_position": "relative_position",

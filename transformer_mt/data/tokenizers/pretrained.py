@@ -150,6 +150,8 @@ def parse_sentencepiece(path: Path, where: str) -> Any:
         raise UserError(f"{where}: is not a SentencePiece model (it holds no pieces); set it to {EXPECTED}")
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(f"{where}: is a SentencePiece model of an unsupported type; only unigram and bpe are supported")
+    if any(piece.type == UNUSED for piece in proto.pieces):  # text must be encoded as if they did not exist
+        raise UserError(f"{where}: has pieces that are marked as unused; set it to a model with its full vocabulary")
     return proto
 
 
@@ -180,7 +182,7 @@ def _model(proto: Any, names: Sequence[str]) -> models.Model:
         return models.Unigram(entries, unk_id=[*names].index(pieces[unknown].piece), byte_fallback=fallback)
     order = {piece.piece: i for i, piece in enumerate(pieces)}
     vocabulary = {name if name in order else mark(name): i for i, name in enumerate(names)} or order
-    usable = (piece for piece in pieces if piece.type in (NORMAL, UNUSED) and piece.piece in vocabulary)
+    usable = (piece for piece in pieces if piece.type == NORMAL and piece.piece in vocabulary)
     scores = {piece.piece: piece.score for piece in usable}
     merges: list[tuple[float, int, int, str, str]] = []
     for piece, score in scores.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -45,14 +45,16 @@ class MetricComparison:
     systems: list[SystemScore]
 
 
-def compare_systems(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> dict[str, MetricComparison]:
-    """Score systems by each metric, and compare every system with the first one.
+def compare_systems(
+    systems: Sequence[Texts], references: Texts, scorer: Scorer, names: Collection[str] | None = None
+) -> dict[str, MetricComparison]:
+    """Score systems by each metric, or by the metrics `names`, and compare every system with the first one.
 
     The tests are paired bootstrap resampling (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell
     2005), as `sacrebleu --paired-bs` and `--paired-ar` compute them.
     """
     references, systems = scorer.detokenize(references), [scorer.detokenize(texts) for texts in systems]
-    metrics = scorer.make_metrics()
+    metrics = {name: metric for name, metric in scorer.make_metrics().items() if names is None or name in names}
     if len(references) > MAX_RESAMPLED_PAIRS:
         return {name: _compare_scores(metric, systems, references) for name, metric in metrics.items()}
     # PairedTest also for one system: Metric.corpus_score(n_bootstrap=...) raises a TypeError if only some samples

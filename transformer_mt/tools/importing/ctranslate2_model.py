@@ -38,7 +38,7 @@ ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
 CONTROLS = ("<s>", "</s>", "<blank>", "<pad>")
 SETTINGS = ("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding")
 IGNORED = ("embeddings_merge", "alignment_layer", "alignment_heads", "with_source_bos", "with_source_eos")
-MUST_BE_OFF = ("alibi", "alibi_use_positive_positions", "scale_alibi", "with_target_bos", "multi_query_attention")
+MUST_BE_OFF = ("alibi", "alibi_use_positive_positions", "scale_alibi", "multi_query_attention")
 DEFAULT_POSITIONS = 1024  # length of a table that the file leaves to CTranslate2
 
 
@@ -50,7 +50,8 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     settings = {name: int(value) for name, value in variables.items() if value.dim() == 0 and "_scale" not in name}
     for name, value in settings.items():
         key = name.rpartition("/")[2]
-        if key not in (*SETTINGS, *IGNORED) and (value or key not in MUST_BE_OFF):
+        is_known = key in (*SETTINGS, *IGNORED) or (key == "with_target_bos" and value)
+        if not is_known and (value or key not in MUST_BE_OFF):
             raise UserError(f"{path}: {name}: {value} cannot be imported")
     source = WeightSource(path, dict(_list_tensors(variables, aliases)), [path])
     stored = read_optional_json(folder / "config.json")
@@ -63,11 +64,11 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     tie = "decoder" if output == embeddings else "none"
     if tie == "decoder" and is_shared and aliases.get(first, first) == embeddings:
         tie = "all"
-    d_model = variables[aliases.get(first, first)].size(1) if first else 0
+    d_model = variables[aliases.get(first, first)].shape[-1] if first else 0
     tables = [_read_positions(source, stack, d_model) for stack in STACKS]
     eps = stored.get("layer_norm_epsilon") or 1e-5
     config = _make_config(path, settings, variables, d_model, tie, min(map(len, tables)), eps)
-    start = str(stored.get("decoder_start_token") or stored.get("bos_token") or "<s>")
+    start = str(stored.get("decoder_start_token", "<s>"))  # null: a target prefix, which needs tags
     segmenter = package / "sentencepiece.model"
     protos = [_read_segmenter(segmenter, package / f"{side}.spm") for side in ("source", "target")]
     ids = [{name: i for i, name in enumerate(each)} for each in names]
@@ -156,7 +157,7 @@ def _make_config(
         "freeze": ("positions",),
         "norm_position": "pre" if find("pre_norm", 1) else "post",
         "norm_eps": eps,
-        "scale_embeddings": bool(find("scale_embeddings", 1)),
+        "scale_embeddings": {0: False, 1: True}.get(find("scale_embeddings", 1)),
         "tie_embeddings": tie,
         "activation": ACTIVATIONS[activation],
         "output_bias": True,
@@ -249,6 +250,8 @@ def _dequantise(tensor: Tensor, scale: Tensor | None) -> Tensor:
     """Undo the quantization to integers: int8 has a factor for each row, int16 one for all."""
     if scale is None:
         return tensor
+    if scale.dim() and scale.shape != tensor.shape[:1]:
+        raise UserError(f"import: an integer matrix {[*tensor.shape]} has {[*scale.shape]} factors; convert it again")
     return tensor.float() / (scale[:, None] if scale.dim() else scale)
 
 

@@ -32,7 +32,13 @@ def open_source(source: str) -> Generator[Path]:
     path = Path(source)
     if path.is_file() and zipfile.is_zipfile(path):
         with tempfile.TemporaryDirectory() as folder:
-            yield _unpack(path, Path(folder))
+            try:
+                unpacked = _unpack(path, Path(folder))
+            except UserError:
+                raise
+            except Exception as error:  # a crafted file can cause any exception
+                raise UserError(f"{path}: cannot be unpacked ({error}); download it again") from None
+            yield unpacked
     elif path.is_dir():
         files.refuse_special_files(path)
         yield path
@@ -57,7 +63,7 @@ def _unpack(path: Path, folder: Path) -> Path:
 
 def _download(source: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-        raise UserError(f"{source}: no such file or folder; pass a folder with {FILES}")
+        raise UserError(f"{source}: is neither a folder nor a package of Argos Translate; pass a folder with {FILES}")
     try:
         from huggingface_hub import HfApi, snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
