@@ -9,7 +9,7 @@ results.
 
 ceilings   the rate of a large matrix product and of a copy, and of the products of the base model
 memory     peak memory of a step
-train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, compiled, in CUDA graphs
+train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, compiled
 optimizers the update of the weights alone
 decode     beam search: milliseconds per position and tokens per second
 """
@@ -38,7 +38,6 @@ from transformer_mt.decoding.engine import make_inference_model, prepare_for_inf
 from transformer_mt.decoding.search import BeamState, DecoderCache, Hypothesis, MinLength, beam_candidates, beam_search
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.model.cuda_graphs import Capture, CudaCapture
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process
 from transformer_mt.training.distributed import Ranks
@@ -150,7 +149,7 @@ def lengths_of(batch: Batch, pad: int) -> tuple[list[int], list[int]]:
     return src, tgt
 
 
-def make_step(session: Session, config: Config, model: Transformer, capture: Capture | None = None) -> TrainStep:
+def make_step(session: Session, config: Config, model: Transformer) -> TrainStep:
     def split_batch(batch: Batch) -> Sequence[Batch]:
         raise RuntimeError("this batch does not fit")
 
@@ -163,7 +162,6 @@ def make_step(session: Session, config: Config, model: Transformer, capture: Cap
         machine=session.machine,
         ranks=Ranks(),
         split_batch=split_batch,
-        capture=capture,
     )
 
 
@@ -227,7 +225,7 @@ WORKLOADS = (
     Workload("quickstart", 2000, 2048, 1),
     Workload("multi30k", 6000, 4096, 1),
 )
-LAYOUTS = ("padded", "packed", "packed graphs", "packed compiled", "packed compiled graphs")
+LAYOUTS = ("padded", "packed", "packed compiled")
 
 
 def measure_training(session: Session) -> None:
@@ -246,24 +244,20 @@ def measure_steps(session: Session, workload: Workload, layout: str) -> None:
     preset, n_ids, n_tokens, n_batches = workload
     config, pad = load_preset(session, preset), n_ids - 3
     model = make_model(config, n_ids, session.device)
-    capture: Capture | None = None
-    if layout.endswith("graphs"):
-        capture = (lambda run: run) if session.is_tiny else CudaCapture(session.device)
-    step, batches = make_step(session, config, model, capture=capture), make_batches(n_tokens, n_ids, 6 * n_batches)
+    step, batches = make_step(session, config, model), make_batches(n_tokens, n_ids, 6 * n_batches)
     groups = [batches[i : i + n_batches] for i in range(0, len(batches), n_batches)]
     n_labels = statistics.mean(sum(batch.n_tgt for batch in group) for group in groups)
     lengths = [lengths_of(batch, pad) for batch in batches]
     flops = sum(model_flops(config.model, n_ids, src, tgt) for src, tgt in lengths) / len(groups)
     if layout != "padded":
-        packed = [pack(group, pad, pad) for group in groups]
-        groups = [[each.pad(pad, pad, None) if capture else each] for each in packed]
+        groups = [[pack(group, pad, pad)] for group in groups]
     if session.device.type == "cuda":
         groups = [[batch.pin_memory() for batch in group] for group in groups]
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     if "compiled" in layout:
         model.compile_layers("eager" if session.is_tiny else "inductor")
-    number = 2 * len(groups)  # a graph is captured when its size occurs again
+    number = 2 * len(groups)
     for i in range(number):
         step(i, 1e-4, groups[i % len(groups)])
     synchronise(session.device)

@@ -1,7 +1,7 @@
 """Kill trainings at random moments, resume them with the same command, and check that the results are bit-identical.
 
     python scripts/kill_drill.py N [SETTING ...] [--seed S] [--keep FOLDER]
-    python scripts/kill_drill.py 4 device=cuda precision=fp16 compile=layers train.cuda_graphs=true
+    python scripts/kill_drill.py 4 device=cuda precision=fp16 compile=layers
 
 A small model is trained with everything that a resume could forget: dropout, gradient accumulation, subword sampling,
 early stopping, EMA, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one

@@ -372,7 +372,6 @@ MAY_CHANGE_ON_RESUME = {
     *("name", "runs_dir", "device", "compile", "threads", "export"),
     *("data.cache_dir", "data.max_bad_rows"),
     *("train.max_steps", "train.max_epochs", "train.save_every", "train.log_every"),
-    "train.cuda_graphs",
     *("validation.every", "validation.patience", "validation.probes", "validation.goal"),
     *("decoding.beam", "decoding.restore_case", "decoding.n_best", "decoding.length_penalty"),
     *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kill_drill
 import pytest
 import torch
 from cuda_helpers import CPU, CUDA, IS_FAKE, compute, real_gpu_only, relative_difference
@@ -20,6 +21,7 @@ from transformer_mt.model.cuda_kernels import packed_attention
 from transformer_mt.model.packing import PackedMask, Packing
 from transformer_mt.model.positions import INITIAL_LENGTH
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.optimizers import make_optimizers
@@ -166,3 +168,18 @@ def test_fp16_reaches_the_loss_of_bf16(tmp_path: Path, tmt) -> None:
         assert_succeeded(tmt("train", *settings, "device=cuda", "validation.every=200 steps", "data.test={}"))
         final[precision] = float(read_metrics(tmp_path / precision)["valid/loss"][200])
     assert final["fp16"] == pytest.approx(final["bf16"], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compilation", ["off", pytest.param("layers", marks=real_gpu_only)])
+def test_a_resumed_training_equals_an_uninterrupted_one(compilation: str, run_copy: Path, tmt) -> None:
+    """In fp16, with packed batches. It is stopped at a step with a validation, where both runs save."""
+    command = ("train", "--config", "tiny.yaml", "device=cuda", "precision=fp16", "batches.accumulate=2")
+    sizes = (f"compile={compilation}", "model.d_model=32", "model.dropout.attention=0.1", "model.dropout.word=0.1")
+    for name, steps in (("whole", 12), ("resumed", 8), ("resumed", 12)):
+        done = tmt(*command, *sizes, f"name={name}", f"train.max_steps={steps}")
+        assert_succeeded(done)
+    whole, resumed = (
+        kill_drill.checkpoint(RunFolder(run_copy.parent / name).find_checkpoint("12")) for name in ("whole", "resumed")
+    )
+    assert list(kill_drill.differences(resumed, whole)) == []

@@ -16,7 +16,6 @@ from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.packing import PackedMask, Packing
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training import packed_batches
 from transformer_mt.training.packed_batches import (
     PackedBatch,
     pack,
@@ -102,27 +101,6 @@ def test_halves_of_a_packed_batch_add_up_to_it(batches, make_matching_model) -> 
         assert isinstance(pair, PackedBatch)
         pair = pair.halve(0, 0)[0]
     assert pair.src.tolist() == [batches[0].src[0][: pair.n_src].tolist()]
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["positions"])
-def test_padding_up_to_few_sizes_changes_neither_loss_nor_gradients(
-    variant: dict[str, Any], batches, make_matching_model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_batches, "MIN_TOKEN_STEP", 512)
-    model = make_matching_model(**variant)
-    packed = pack_all(model, batches)
-    padded, other = (each.pad(model.src_pad, model.tgt_pad, 30) for each in (packed, pack_all(model, batches[:3])))
-    assert padded.src.shape == other.src.shape != packed.src.shape
-    assert (padded.n_tgt, padded.n_padded) == (packed.n_tgt, packed.n_padded)
-    for packing in padded.packings:
-        assert packing.offsets.diff().max() <= packing.longest == 30
-        assert packing.offsets.shape == other.packings.src.offsets.shape
-    src_lengths, tgt_lengths = (packing.offsets.diff() for packing in padded.packings)
-    assert torch.equal(src_lengths == 0, tgt_lengths == 0), "the kernel fails for a sentence on one side only"
-    assert_same(compute(model, padded), compute(model, packed))
-    for half, expected in zip(padded.halve(0, 0), packed.halve(0, 0), strict=True):
-        assert torch.equal(half.labels, expected.labels)
-        assert_same(compute(model, half), compute(model, expected))
 
 
 def test_mask_shows_only_the_own_sentence_and_if_causal_only_the_past() -> None:

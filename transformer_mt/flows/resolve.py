@@ -116,16 +116,10 @@ def _resolve_machine_settings(config: Config) -> Config:
 
 
 def _check_machine(config: Config, device: torch.device) -> None:
-    """Raise `UserError` for settings that this device, or a training of several processes, does not allow."""
+    """Raise `UserError` for settings that this device does not allow."""
     if config.compile == "layers" and device.type != "cuda":
         # on a CPU, compiled layers took 1.6 times as long in bf16, and compiled attention fails for new lengths
         raise UserError(f"compile: layers: works on CUDA only, and the device is {device}; set compile: auto or off")
-    is_packed = can_pack(config.model, config.loss.consistency, device)
-    if config.train.cuda_graphs and not (is_packed and launcher.world_size() == 1):
-        raise UserError(
-            "train.cuda_graphs: needs a GPU, one process, loss.consistency: none, and heads whose width is a multiple "
-            "of 8; set it to false"
-        )
 
 
 def _refuse_exported(run: RunFolder) -> None:
@@ -153,8 +147,6 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         log_rank0(
             "device, threads or compile changed: results may differ in the last bits from those of an uninterrupted run"
         )
-    if "train.cuda_graphs" in free:
-        log_rank0("train.cuda_graphs changed: batches have other padding, so that dropout draws other random numbers")
 
 
 def _resume_command(run: RunFolder, settings: Config) -> str:
@@ -266,13 +258,12 @@ def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool
 def resolve_packing(config: Config, machine: Machine, largest: MemoryPrediction) -> Config:
     """Resolve `batches.packed_positions: auto`, if batches are packed on this device.
 
-    `largest` is the memory that the largest batch needs. CUDA graphs keep as much again for themselves.
+    `largest` is the memory that the largest batch needs.
     """
     is_packed = can_pack(config.model, config.loss.consistency, machine.device)
     if config.batches.packed_positions != "auto" or not is_packed:
         return config
     memory_bytes = read_gpu_bytes(machine.device) or largest.available  # of the whole GPU, whatever else uses it now
-    memory_bytes //= 1 + config.train.cuda_graphs
     n_positions = max(1, min(MAX_PASS_POSITIONS, largest.max_positions(memory_bytes)))
     return config.model_copy(update={"batches": config.batches.model_copy(update={"packed_positions": n_positions})})
 

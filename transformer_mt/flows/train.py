@@ -34,7 +34,6 @@ from transformer_mt.flows.resolve import (
 from transformer_mt.flows.run_overview import format_next_commands, write_readme
 from transformer_mt.flows.translation import LoadOptions, load_translator
 from transformer_mt.flows.warm_start import WarmStart, find_warm_start
-from transformer_mt.model.cuda_graphs import CudaCapture
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import describe_disk_shortage, find_resume_checkpoint
 from transformer_mt.runs.folder import (
@@ -354,18 +353,11 @@ def make_trainer(
 
 
 def prepare_batches(parts: TrainingParts, batches: list[Batch]) -> list[Batch]:
-    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU.
-
-    CUDA graphs need batches of few sizes.
-    """
+    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
     config, model = parts.config, parts.model
     if can_pack(config.model, config.loss.consistency, parts.machine.device):
         assert config.batches.packed_positions != "auto"
-        packed = pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)
-        batches = [*packed]
-        if config.train.cuda_graphs:
-            longest = config.model.max_sequence_length
-            batches = [batch.pad(model.src_pad, model.tgt_pad, longest) for batch in packed]
+        batches = [*pack_passes(batches, model.src_pad, model.tgt_pad, config.batches.packed_positions)]
     return [batch.pin_memory() for batch in batches] if parts.machine.device.type == "cuda" else batches
 
 
@@ -388,7 +380,6 @@ def make_train_step(
         ranks=ranks,
         split_batch=split_batch,
         source_names=source_names,
-        capture=CudaCapture(machine.device) if config.train.cuda_graphs else None,
     )
 
 

@@ -10,7 +10,7 @@ sentences: positions, which count from the start of a sentence, and attention, w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,11 +30,6 @@ class Packing(NamedTuple):
         offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         positions = torch.arange(int(offsets[-1])) - offsets[:-1].repeat_interleave(counts)
         return cls(offsets.int(), positions, max(lengths))
-
-    def append(self, lengths: Sequence[int], longest: int) -> Packing:
-        """Append sentences of at most `longest` tokens. Kernels then reserve space for sentences of that length."""
-        own = cast("list[int]", self.offsets.diff().tolist())
-        return Packing.from_lengths([*own, *lengths])._replace(longest=longest)
 
     def sentence_indices(self) -> Tensor:
         """Return the index of the sentence of each token. [N]."""

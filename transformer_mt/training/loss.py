@@ -32,16 +32,14 @@ TINY = torch.finfo(torch.float32).tiny
 
 def compute_losses(model: Transformer, batch: Batch, config: LossConfig) -> dict[str, Tensor]:
     """Run the model with teacher forcing. Return sums over the labels of a batch, see `loss`."""
-    n_labels: int | None = batch.n_tgt
     if config.consistency != "none":
         hidden = run_two_passes(model, batch, config.cutoff if config.consistency == "simcut" else 0.0)  # [2 B, T, D]
     elif isinstance(batch, PackedBatch):
         hidden = model(batch.src, batch.tgt_in, batch.packings)  # [1, T, D]
-        n_labels = None if batch.is_padded else n_labels
     else:
         hidden = model(batch.src, batch.tgt_in)  # [B, T, D]
     output = model.output
-    return loss(hidden, output.weight, batch.labels, model.tgt_pad, config, n_labels, output.bias)
+    return loss(hidden, output.weight, batch.labels, model.tgt_pad, config, batch.n_tgt, output.bias)
 
 
 def loss(
@@ -50,29 +48,26 @@ def loss(
     labels: Tensor,
     pad_id: int,
     config: LossConfig,
-    n_labels: int | None,
+    n_labels: int,
     bias: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Compute sums over the labels: `loss`, which has a gradient, `nll` in nats, and `consistency` if configured.
 
     hidden [B, T, D], or the states of two passes [2 B, T, D]; weight [V, D] and bias [V] of the output projection;
     labels [B, T]. Padding is ignored. The caller counts `n_labels`, the labels that are not padding, to avoid a
-    synchronisation. With None, the logits of padding are computed too, so that the shapes do not depend on the labels,
-    as CUDA graphs need. `nll` is that of the first pass.
+    synchronisation. `nll` is that of the first pass.
     """
     has_two_passes = config.consistency != "none"
     states = hidden.reshape(2, -1, hidden.size(-1)).transpose(0, 1) if has_two_passes else hidden.flatten(0, 1)
     labels = labels.flatten()  # [B * T], of states [B * T, D] or [B * T, 2, D]
-    if n_labels is None:
-        states = states.masked_fill((labels == pad_id)[:, None], 0.0)  # then padding adds no gradient
-    elif has_two_passes or len(labels) > n_labels:  # a packed batch has no padding
+    if has_two_passes or len(labels) > n_labels:  # a packed batch has no padding
         indices = non_pad_indices(labels, pad_id, n_labels)
         states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, ...], [N]
     if bias is not None:
-        states, weight = append_bias(states, weight, bias, labels != pad_id)
-    dtype, is_padded, needs_grad = compute_dtype(states), n_labels is None, torch.is_grad_enabled()
+        states, weight = append_bias(states, weight, bias)
+    dtype, needs_grad = compute_dtype(states), torch.is_grad_enabled()
     with torch.autocast(states.device.type, enabled=False):
-        sums = cast(Tensor, _ChunkedLoss.apply(states, weight, labels, pad_id, config, is_padded, dtype, needs_grad))
+        sums = cast(Tensor, _ChunkedLoss.apply(states, weight, labels, pad_id, config, dtype, needs_grad))
         # the term -e / K * sum(logits) of each pass: logits are linear in states and weight, and so is their sum
         is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
         logit_sum = states.sum(0) @ (is_class @ weight)  # [] or [2]
@@ -83,15 +78,14 @@ def loss(
     return losses | ({"consistency": sums[2].detach()} if has_two_passes else {})
 
 
-def append_bias(states: Tensor, weight: Tensor, bias: Tensor, is_label: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn a bias into columns of the weight, for states that end with ones; those of padding stay zero.
+def append_bias(states: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn a bias into columns of the weight, for states that end with ones.
 
     There are several columns because products with a matrix of odd width are slow on CUDA. Only the first is not zero.
-    [N, ..., D], [V, D], [V], [N] -> [N, ..., D + 8], [V, D + 8]
+    [N, ..., D], [V, D], [V] -> [N, ..., D + 8], [V, D + 8]
     """
-    ones = is_label.to(states.dtype).view(-1, *[1] * (states.dim() - 1)).expand(*states.shape[:-1], BIAS_COLUMNS)
-    columns = F.pad(bias[:, None], (0, BIAS_COLUMNS - 1))
-    return torch.cat([states, ones], dim=-1), torch.cat([weight, columns], dim=-1)
+    ones = states.new_ones(*states.shape[:-1], BIAS_COLUMNS)
+    return torch.cat([states, ones], dim=-1), torch.cat([weight, F.pad(bias[:, None], (0, BIAS_COLUMNS - 1))], dim=-1)
 
 
 def perplexity(nll: float) -> float:
@@ -115,7 +109,7 @@ class _ChunkedLoss(torch.autograd.Function):
     """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight.
 
     [N, D] or [N, 2, D], [V, D], [N] -> [sums], of which only the first has a gradient. Products with the weight have
-    the type `dtype`. Labels may be padding if `is_padded`.
+    the type `dtype`.
     """
 
     @staticmethod
@@ -126,7 +120,6 @@ class _ChunkedLoss(torch.autograd.Function):
         labels: Tensor,
         pad_id: int,
         config: LossConfig,
-        is_padded: bool,
         dtype: torch.dtype,
         needs_grad: bool,
     ) -> Tensor:
@@ -151,9 +144,7 @@ class _ChunkedLoss(torch.autograd.Function):
             logits[..., pad_id] = UNUSED_LOGIT
             logits = logits[: len(chunk_labels)]
             if n_passes == 1:
-                chunk_sums, gradient = cross_entropy(
-                    logits, chunk_labels, config.label_smoothing, pad_id if is_padded else None
-                )
+                chunk_sums, gradient = cross_entropy(logits, chunk_labels, config.label_smoothing)
             else:
                 chunk_sums, gradient = two_pass_loss(logits, chunk_labels, config)
             sums.append(chunk_sums)
@@ -176,7 +167,7 @@ class _ChunkedLoss(torch.autograd.Function):
         weight_scale = multiply(scale, 1 / (ctx.logit_factor * ctx.state_factor), scale.dtype)
         of_states = grad_states[: ctx.n_labels].float() * states_scale
         of_weight = None if grad_weight is None else grad_weight * weight_scale
-        return of_states, of_weight, None, None, None, None, None, None
+        return of_states, of_weight, None, None, None, None, None
 
 
 def multiply(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
@@ -193,9 +184,7 @@ def pad_vocabulary(weight: Tensor) -> Tensor:
 # --- cross-entropy ----------------------------------------------------------------------------------------------------
 
 
-def cross_entropy(
-    logits: Tensor, labels: Tensor, smoothing: float, ignored_id: int | None = None
-) -> tuple[Tensor, Tensor]:
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2], [n, V].
 
     log_norm is logsumexp(logits). The first sum is the smoothed loss without the term -e / K * sum(logits), which
@@ -212,9 +201,6 @@ def cross_entropy(
     label_probabilities = probabilities[label_entries]
     nll = -label_probabilities.clamp(min=TINY).log()
     probabilities[label_entries] = label_probabilities - (1 - smoothing)
-    if ignored_id is not None:
-        is_label = labels != ignored_id
-        nll, label_logits = nll * is_label, label_logits * is_label
     # nll is log_norm - logits[label]
     return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()]), probabilities
 

@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
@@ -22,9 +21,6 @@ from transformer_mt.model.packing import Packing, PackingPair
 MAX_PASS_POSITIONS = 1 << 17
 """Maximum source and target positions of a pass over several batches. A GPU is not faster with more."""
 
-MIN_TOKEN_STEP, MIN_SENTENCES, MIN_LONGEST = 1024, 256, 64
-"""Minimum sizes of `PackedBatch.pad`. Smaller ones would save little time, and need more CUDA graphs."""
-
 
 @dataclass(frozen=True)
 class PackedBatch(Batch):
@@ -32,7 +28,6 @@ class PackedBatch(Batch):
 
     packings: PackingPair = field(kw_only=True)
     n_positions_before_packing: int = field(kw_only=True)  # source and target, with padding
-    is_padded: bool = field(default=False, kw_only=True)  # ends with the padding of `pad`
 
     @property
     def n_padded(self) -> int:
@@ -47,35 +42,6 @@ class PackedBatch(Batch):
             tgt_in=function(self.tgt_in),
             labels=function(self.labels),
             packings=PackingPair(*(packing.map_tensors(function) for packing in self.packings)),
-        )
-
-    def pad(self, src_pad: int, tgt_pad: int, max_length: int | None) -> PackedBatch:
-        """Append pairs of padding tokens of at most `max_length`, so that the batches of a training have few sizes.
-
-        The number of tokens is rounded up by at most a sixteenth, or `MIN_TOKEN_STEP`. The number of sentences and the
-        greatest length are rounded up to a power of two. A pair is empty, or has tokens on both sides, because the
-        attention kernel fails for a sentence without keys or queries.
-        """
-        longest = _next_power_of_two(max(packing.longest for packing in self.packings), MIN_LONGEST)
-        longest = min(longest, max_length or longest)
-        n_tokens = self.n_src, self.n_tgt
-        step = max(MIN_TOKEN_STEP, (1 << max(n_tokens).bit_length()) // 32)
-        least = -(-step // (longest - 1))  # so much padding on both sides is enough for a token in each pair
-        n_added = [least + -(n + least) % step for n in n_tokens]
-        n_pairs = -(-max(n_added) // longest)
-        n_sentences = len(self.packings.src.offsets) - 1 + n_pairs
-        n_empty = _next_power_of_two(n_sentences, MIN_SENTENCES) - n_sentences
-        src, tgt = (
-            packing.append([(n + i) // n_pairs for i in range(n_pairs)] + n_empty * [0], longest)
-            for packing, n in zip(self.packings, n_added, strict=True)
-        )
-        return replace(
-            self,
-            src=F.pad(self.src, (0, n_added[0]), value=src_pad),
-            tgt_in=F.pad(self.tgt_in, (0, n_added[1]), value=tgt_pad),
-            labels=F.pad(self.labels, (0, n_added[1]), value=tgt_pad),
-            packings=PackingPair(src, tgt),
-            is_padded=True,
         )
 
     def halve(self, src_pad: int, tgt_pad: int) -> list[Batch]:
@@ -99,15 +65,10 @@ class PackedBatch(Batch):
             n_tgt=n_tgt,
             rows=self.rows[first:end],
             packings=PackingPair(*map(Packing.from_lengths, lengths)),
-            is_padded=False,
             n_positions_before_packing=round(
                 self.n_positions_before_packing * (n_src + n_tgt) / (self.n_src + self.n_tgt)
             ),
         )
-
-
-def _next_power_of_two(n: int, minimum: int) -> int:
-    return max(minimum, 1 << (n - 1).bit_length())
 
 
 def pack(batches: Sequence[Batch], src_pad: int, tgt_pad: int) -> PackedBatch:

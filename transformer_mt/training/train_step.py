@@ -15,14 +15,12 @@ from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
-from transformer_mt.model.cuda_graphs import Capture
 from transformer_mt.model.cuda_kernels import WeightCast
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks, translate_errors
 from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.optimizers import check_tensor, list_trained_parameters
-from transformer_mt.training.pass_graphs import PassGraphs
 from transformer_mt.training.training_config import LossConfig
 
 StepMetrics = dict[str, Tensor]
@@ -110,13 +108,11 @@ class TrainStep:
         ranks: Ranks,
         split_batch: Callable[[Batch], Sequence[Batch]],
         source_names: Sequence[str] = (),
-        capture: Capture | None = None,
     ) -> None:
         """Create the step.
 
         `split_batch` divides a batch in two, or raises an error if it has a single pair. `source_names` are those of
-        the sources of a mixture, whose losses are summed separately. With `capture`, passes over padded batches are
-        captured and replayed, which needs a single process.
+        the sources of a mixture, whose losses are summed separately.
         """
         self.model, self.optimizers, self.parameters = model, optimizers, list_trained_parameters(model)
         self.clip_norm, self.seed, self.machine, self.ranks = clip_norm, seed, machine, ranks
@@ -124,10 +120,6 @@ class TrainStep:
         self.batch_loss = BatchLoss(model, loss, machine)
         self.loss_scale = LossScale(machine.device) if machine.precision == "fp16" else None
         self.parallel_loss = wrap_for_ranks(self.batch_loss, ranks) if ranks.size > 1 else None
-        self.graphs: PassGraphs | None = None
-        if capture is not None:
-            scale = None if self.loss_scale is None else self.loss_scale.value
-            self.graphs = PassGraphs(self.batch_loss, scale, machine.device, capture)
 
     def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics:
         """Update the weights with this rank's micro-batches, on the mean loss per label over all ranks.
@@ -198,7 +190,7 @@ class TrainStep:
 
         Returning or raising frees the autograd graph of the batch.
         """
-        losses = self.add_gradients(batch, is_last=is_last) if self.graphs is None else self.graphs(batch)
+        losses = self.add_gradients(batch, is_last=is_last)
         metrics: dict[str, Tensor | int] = {name: value.detach() for name, value in losses.items()}
         if batch is not None:
             metrics |= {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "n_padded": batch.n_padded}

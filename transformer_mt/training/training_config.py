@@ -53,8 +53,6 @@ class TrainConfig(Section):
     """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
     """steps between log lines and points of the curves"""
-    cuda_graphs: Annotated[bool, MAY_CHANGE] = False
-    """on one GPU: replay forward and backward passes as CUDA graphs; meant for small models and batches"""
 
     def last_step(self, steps_per_epoch: float) -> int | None:
         """Return the step at which a limit ends the training, or None without a limit."""
