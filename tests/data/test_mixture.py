@@ -16,7 +16,7 @@ import torch
 from transformer_mt.data.batch_plan import BatchPlan, Mixture, StreamPosition, make_mixture
 from transformer_mt.data.batches import Batch, BatchReader, BatchStream
 from transformer_mt.data.corpus import Shard
-from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource
+from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource, find_unreachable_stage
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
@@ -235,6 +235,29 @@ def test_wrong_mixtures_are_refused_with_file_line_and_key(data: str, message: s
         configuration.load(path)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("ends", "max_steps", "unreachable"),
+    [
+        (["40%"], None, 0),
+        ([5, "40%"], None, 1),
+        (["40%", None], 90, None),
+        ([89, None], 90, None),
+        ([90, None], 90, 1),
+        ([5, 6], None, None),
+        ([5, 5, 6], None, 1),
+        ([5, 7, 6], 90, 2),
+        (["50%", "49%"], 90, 1),
+        ([None], None, None),
+    ],
+)
+def test_first_stage_that_never_starts_is_found(
+    ends: list[object], max_steps: int | None, unreachable: int | None
+) -> None:
+    stages = [MixtureStage.model_validate({"until": end, "weights": {"a": 1}}) for end in ends]
+    found = find_unreachable_stage(stages, max_steps)
+    assert (None if found is None else found[0]) == unreachable
 
 
 def test_a_stage_without_an_end_lasts_to_the_end_of_the_training() -> None:

@@ -14,7 +14,7 @@ from transformer_mt.cli.table import print_text
 
 @dataclass(frozen=True, kw_only=True)
 class ImportModel(Command):
-    """Import a pretrained model of Transformers as a run folder: OPUS-MT, M2M-100 or NLLB.
+    """Import a pretrained model as a run folder: OPUS-MT, M2M-100, NLLB, Argos Translate, or any of CTranslate2.
 
     The model computes the same as in its toolkit, and other commands read the folder like a run: tmt translate,
     evaluate, explain, serve and export, and train.init_from to fine-tune it. Nothing in the files is executed, and a
@@ -24,7 +24,8 @@ class ImportModel(Command):
     EXAMPLE: ClassVar[str] = "tmt import downloads/opus-mt-en-de --output runs/opus-en-de"
 
     source: str = positional(
-        "a folder with the files of the model, or its name on the Hugging Face hub", metavar="SOURCE"
+        "a folder with the files of the model, a package of Argos Translate, or a name on the Hugging Face hub",
+        metavar="SOURCE",
     )
     output: Path = option("a new folder", metavar="RUN", is_required=True)
     src_lang: str | None = option(

@@ -109,16 +109,17 @@ def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag
         src=collate_sources(src, tokenizers, src_tag),
         tgt_in=_pad(tgt, tokenizer.pad_id, first=[tokenizer.bos_id, *tgt_tag]),
         labels=_pad(tgt, tokenizer.pad_id, first=tgt_tag, last=tokenizer.eos_id),
-        n_src=sum(map(len, src)) + len(src) * (1 + tokenizers.source_bos + len(src_tag)),
+        n_src=sum(map(len, src)) + len(src) * (tokenizers.source_eos + tokenizers.source_bos + len(src_tag)),
         n_tgt=sum(map(len, tgt)) + len(tgt) * (1 + len(tgt_tag)),
     )
 
 
 def collate_sources(sentences: Sentences, tokenizers: TokenizerPair, tag_ids: Sequence[int] = ()) -> torch.Tensor:
-    """Return the encoder's input [B, S]: right-padded source + EOS, after BOS if the tokenizers set it, and the tag."""
+    """Return the encoder's input [B, S]: BOS if the tokenizers set it, the tag, the source, and EOS, right-padded."""
     tokenizer = tokenizers.src
     first = [tokenizer.bos_id] if tokenizers.source_bos else []
-    return _pad(sentences, tokenizer.pad_id, first=[*first, *tag_ids], last=tokenizer.eos_id)
+    last = tokenizer.eos_id if tokenizers.source_eos else None
+    return _pad(sentences, tokenizer.pad_id, first=[*first, *tag_ids], last=last)
 
 
 def _pad(sentences: Sentences, pad_id: int, first: Sequence[int] = (), last: int | None = None) -> torch.Tensor:

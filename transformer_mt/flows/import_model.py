@@ -22,7 +22,7 @@ from transformer_mt.system import files
 from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
 from transformer_mt.tools.importing.pruning import prune
 from transformer_mt.tools.importing.source_files import validate
-from transformer_mt.tools.importing.sources import find_source, read_source
+from transformer_mt.tools.importing.sources import open_source, read_source
 
 MAX_TRAINING_LENGTH = 256  # data.max_length of a model that can read more
 
@@ -43,10 +43,9 @@ def import_model(
     anything is written, if the source cannot be imported exactly.
     """
     texts = [line for path in corpus for line in read_lines(path)]
-    folder = find_source(source)
-    files.refuse_special_files(folder)
     kept = [code for code in (languages or "").split(",") if code]
-    imported = read_source(folder, Languages(src_lang, tgt_lang, kept))
+    with open_source(source) as folder:
+        imported = read_source(folder, Languages(src_lang, tgt_lang, kept))
     n_parameters = check_weights(imported)
     lines: list[str] = []
     if texts:

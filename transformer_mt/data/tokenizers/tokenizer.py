@@ -315,6 +315,7 @@ class TokenizerPair:
     needs_tag: bool = False  # every training pair had a tag
     tags: tuple[str, ...] = ()  # of the training pairs; the tokenizers have the symbols of each side
     shares_ids: bool = False  # both tokenizers have the same ids for the same symbols, and segment differently
+    source_eos: bool = True  # the encoder input ends with EOS; imported models may have been trained without it
 
     @property
     def joint(self) -> bool:
@@ -324,7 +325,7 @@ class TokenizerPair:
     @property
     def n_source_controls(self) -> int:
         """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and a tag."""
-        return 1 + self.source_bos + any(split_tag(tag)[0] for tag in self.tags)
+        return self.source_eos + self.source_bos + any(split_tag(tag)[0] for tag in self.tags)
 
     @property
     def n_target_tags(self) -> int:
@@ -346,6 +347,8 @@ class TokenizerPair:
         controls: dict[str, Any] = {"source_bos": self.source_bos}
         if self.shares_ids:
             controls["shares_ids"] = True
+        if not self.source_eos:
+            controls["source_eos"] = False
         if self.tags:
             controls |= {"tags": [*self.tags], "needs_tag": self.needs_tag}
         return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
@@ -371,6 +374,7 @@ class TokenizerPair:
             check_content(content["tgt"])
             tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])))
         pair = cls(src, tgt, content["source_bos"], shares_ids=content.get("shares_ids", False))
+        pair = replace(pair, source_eos=content.get("source_eos", True))
         if pair.shares_ids and tgt.vocab_size != src.vocab_size:
             raise ValueError(f"{src.vocab_size:,} and {tgt.vocab_size:,} ids are not shared")
         return pair.with_tags(content.get("tags", ()), is_needed=content.get("needs_tag", False))

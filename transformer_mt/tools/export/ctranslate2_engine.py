@@ -58,6 +58,7 @@ class ExportMetadata(BaseModel):
     quantization: str
     data: TrainingDataMetadata
     source_bos: bool
+    source_eos: bool = True
     joint: bool
     tags: tuple[str, ...]
     needs_tag: bool
@@ -339,7 +340,9 @@ def load_exported(
         src, tgt = map(Tokenizer, backends)
         config = metadata.decoding.with_options(decoding)
         check_search(config)
-        tokenizers = TokenizerPair(src, tgt, metadata.source_bos, shares_ids=metadata.joint)
+        tokenizers = TokenizerPair(
+            src, tgt, metadata.source_bos, shares_ids=metadata.joint, source_eos=metadata.source_eos
+        )
         tokenizers = tokenizers.with_tags(metadata.tags, is_needed=metadata.needs_tag)
         engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads)
     except UserError:

@@ -96,6 +96,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
                 "src_langs": sorted(src_langs) if len(src_langs) > 1 else [],
             },
             "source_bos": tokenizers.source_bos,
+            "source_eos": tokenizers.source_eos,
             "joint": tokenizers.joint,
             "tags": [*tokenizers.tags],
             "needs_tag": tokenizers.needs_tag,
@@ -203,7 +204,8 @@ def compare(
 def save_model(translator: Translator, n_positions: int, quantization: str, folder: Path) -> None:
     """Convert the model, and write it into a folder. Position tables have `n_positions` rows."""
     spec = make_spec(translator.model, translator.tokenizers, n_positions)
-    spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizers.source_bos, True
+    spec.config.add_source_bos = translator.tokenizers.source_bos
+    spec.config.add_source_eos = translator.tokenizers.source_eos
     spec.validate()
     spec.optimize(None if quantization == "float32" else quantization)
     spec.save(str(folder))

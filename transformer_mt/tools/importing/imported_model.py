@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from transformer_mt.data.data_config import check_language
-from transformer_mt.data.tokenizers.tokenizer import TokenizerKind, TokenizerPair
+from transformer_mt.data.tokenizers import pretrained
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerKind, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 
@@ -42,6 +43,13 @@ class Languages(NamedTuple):
                 raise UserError(f"import: the model does not know the language {code}; it has {listed or 'no codes'}")
         kept = [code for code in known if code in self.kept or not self.kept]
         return [*dict.fromkeys([*(code for code in first if code is not None), *kept])]
+
+    def check(self, where: object, src: object, tgt: object) -> tuple[str, str]:
+        """Return both codes. Raises `UserError` if the source does not name one, or it is no language."""
+        for option, code in {"--src-lang": src, "--tgt-lang": tgt}.items():
+            if not is_language(str(code)):
+                raise UserError(f"{where}: does not name its languages ({code}); pass {option}, such as en")
+        return str(src), str(tgt)
 
 
 class Direction(NamedTuple):
@@ -98,3 +106,40 @@ class Rows(NamedTuple):
     def bias(self, bias: Tensor) -> Tensor:
         """Reorder an output bias, and exclude unused symbols. [_] -> [V]."""
         return bias[self.numbers].masked_fill_(self.is_unused, UNUSED_LOGIT)
+
+
+class Vocabulary(NamedTuple):
+    """A tokenizer, and where its symbols come from."""
+
+    tokenizer: Tokenizer
+    rows: Rows
+
+
+def find_missing(names: Sequence[str], proto: Any) -> list[str]:
+    """Return the pieces for text of a SentencePiece model that a list of names lacks."""
+    known = {*names}
+    return [each.piece for each in proto.pieces if each.type in pretrained.TEXT_TYPES and each.piece not in known]
+
+
+def make_vocabulary(
+    names: Sequence[str],
+    proto: Any,
+    rows: Sequence[int],
+    missing: Sequence[str] = (),
+    tag_rows: Sequence[int] = (),
+    *,
+    controls: Sequence[str],
+    is_target: bool,
+) -> Vocabulary:
+    """Make a tokenizer whose pieces are looked up by name: `names` lists those of the rows of the source's matrices.
+
+    Pieces of sources that are `missing` are unknown there, so they get copies of the row of the unknown token. Targets
+    are segmented without them, because no translation contains them. `rows` are those of PAD, BOS and EOS; `controls`
+    are no text.
+    """
+    ids = {name: i for i, name in enumerate(names)}
+    text = [name for name in names if name not in controls]
+    further = [pretrained.mark(name) if is_target else name for name in missing]
+    tokenizer = Tokenizer(pretrained.convert_sentencepiece(proto, [*text, *further]))
+    unknown = [ids["<unk>"]] * len(missing)
+    return Vocabulary(tokenizer, Rows.make([ids[name] for name in text], unknown, rows, tag_rows))

@@ -5,7 +5,6 @@ One vocabulary serves all languages. The code of its language is the first token
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple, cast
 
 import tokenizers as hf
 import torch
-from torch import Tensor
 
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
@@ -28,6 +26,7 @@ from transformer_mt.tools.importing.source_files import (
 )
 from transformer_mt.tools.importing.transformers_layers import (
     STACKS,
+    half_sinusoids,
     make_model_config,
     read_decoding,
     read_layers,
@@ -81,7 +80,7 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
     weights["output.bias"] = rows.bias(torch.zeros(size))
     for stack in STACKS:
         weights |= dict(read_norm(source, f"model.{stack}.layer_norm", f"{stack}.norm", config))
-        weights[f"{stack}.embedding.positions.table"] = _positions(pad + 1, config.max_positions, config.d_model)
+        weights[f"{stack}.embedding.positions.table"] = half_sinusoids(pad + 1, config.max_positions, config.d_model)
     source.discard(
         r"model\.(en|de)coder\.embed_positions\.weights?", "final_logits_bias"
     )  # constants of older versions
@@ -93,14 +92,6 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
     return ImportedModel(
         config, weights, tokenizers, kind, directions, "M2M100ForConditionalGeneration", source.sha256(), decoding
     )
-
-
-def _positions(first: int, length: int, d_model: int) -> Tensor:
-    """Return sines and then cosines of pos / 10000^(i / (D / 2 - 1)), for positions from `first`. fp32 [length, D]."""
-    n = d_model // 2
-    frequencies = torch.exp(torch.arange(n) * -(math.log(10000) / (n - 1)))
-    angles = torch.arange(first, first + length)[:, None] * frequencies  # [length, D // 2]
-    return torch.cat([angles.sin(), angles.cos(), torch.zeros(length, d_model % 2)], dim=1)
 
 
 # --- vocabulary -------------------------------------------------------------------------------------------------------

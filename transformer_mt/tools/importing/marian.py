@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from transformer_mt.data.tokenizers import pretrained
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows, is_language
+from transformer_mt.tools.importing.imported_model import (
+    Direction,
+    ImportedModel,
+    Languages,
+    Rows,
+    find_missing,
+    is_language,
+    make_vocabulary,
+)
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     WeightSource,
@@ -27,7 +35,7 @@ from transformer_mt.tools.importing.source_files import (
 )
 from transformer_mt.tools.importing.transformers_layers import STACKS, make_model_config, read_decoding, read_layers
 
-EOS, PAD, UNK = "</s>", "<pad>", "<unk>"
+EOS, PAD, UNK, TAG = "</s>", "<pad>", "<unk>", ">>{}<<"
 UNSUPPORTED = {  # keys of config.json that early versions wrote, and their only values that `MarianMTModel` follows
     "normalize_before": False,
     "normalize_embedding": False,
@@ -37,16 +45,11 @@ UNSUPPORTED = {  # keys of config.json that early versions wrote, and their only
 POSITIONS = tuple(f"model.{stack}.embed_positions.weight" for stack in STACKS)
 
 
-class Vocabulary(NamedTuple):
-    """A segmenter with the ids of its language, and where each of them comes from."""
-
-    tokenizer: Tokenizer
-    rows: Rows
-
-
 def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> ImportedModel:
     """Read a folder of Transformers. Raises `UserError` if a file is missing, damaged or not supported."""
-    src_lang, tgt_lang = _find_languages(folder, languages)
+    recorded = read_optional_json(folder / "tokenizer_config.json")
+    pair = languages.src or recorded.get("source_lang"), languages.tgt or recorded.get("target_lang")
+    src_lang, tgt_lang = languages.check(folder, *pair)
     for key, value in UNSUPPORTED.items():
         settings.choose(key, {value: value}, default=value)
     is_shared = settings.choose("share_encoder_decoder_embeddings", {True: True, False: False}, True)
@@ -60,15 +63,14 @@ def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> 
     protos = [_read_segmenter(folder / f"{side}.spm") for side in ("source", "target")]
     start = settings.integer("decoder_start_token_id", low=0)
     tags = languages.select([name[2:-2] for name in names[0] if _is_tag(name)])
-    known = {*names[0]}
-    missing = [
-        each.piece for each in protos[0].pieces if each.type in pretrained.TEXT_TYPES and each.piece not in known
-    ]
-    src = _make_vocabulary(names[0], protos[0], start if is_shared else 0, tags, missing, is_target=False)
-    if is_shared:
-        tgt = _make_vocabulary(names[0], protos[1], start, tags, missing, is_target=True)
-    else:
-        tgt = _make_vocabulary(names[1], protos[1], start, (), is_target=True)
+    ids = [{name: i for i, name in enumerate(each)} for each in names]
+    rows = [[each[PAD], start, each[EOS]] for each in ids]
+    rows[0][1] = start if is_shared else ids[0][PAD]  # no source has BOS
+    controls, tag_rows = (PAD, EOS, *map(TAG.format, tags)), [ids[0][TAG.format(tag)] for tag in tags]
+    missing = find_missing(names[0], protos[0])
+    src = make_vocabulary(names[0], protos[0], rows[0], missing, tag_rows, controls=controls, is_target=False)
+    further = (missing, tag_rows) if is_shared else ((), ())
+    tgt = make_vocabulary(names[-1], protos[1], rows[-1], *further, controls=controls, is_target=True)
     tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, shares_ids=is_shared)
     tokenizers = tokenizers.with_tags(tags, is_needed=len(tags) > 1)
     directions = [Direction(src_lang, tag if is_language(tag) else tgt_lang, tag) for tag in tags]
@@ -91,16 +93,6 @@ def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> 
         source.sha256(),
         read_decoding(folder, settings),
     )
-
-
-def _find_languages(folder: Path, given: Languages) -> tuple[str, str]:
-    """Return the languages: the given ones, or those of `tokenizer_config.json`."""
-    recorded = read_optional_json(folder / "tokenizer_config.json")
-    src, tgt = given.src or recorded.get("source_lang"), given.tgt or recorded.get("target_lang")
-    for option, code in {"--src-lang": src, "--tgt-lang": tgt}.items():
-        if not is_language(str(code)):
-            raise UserError(f"{folder}: does not name its languages ({code}); pass {option}, such as en")
-    return str(src), str(tgt)
 
 
 # --- vocabulary -------------------------------------------------------------------------------------------------------
@@ -126,27 +118,6 @@ def _read_segmenter(path: Path) -> Any:
     if proto.trainer_spec.model_type != pretrained.UNIGRAM:
         raise UserError(f"{path}: is no unigram model, as MarianMTModel has; it belongs to another model")
     return proto
-
-
-def _make_vocabulary(
-    names: Sequence[str], proto: Any, start: int, tags: Sequence[str], missing: Sequence[str] = (), *, is_target: bool
-) -> Vocabulary:
-    """Make the tokenizer of a language out of its SentencePiece model and `names`, the entries of a vocabulary file.
-
-    Pieces of sources that are `missing` in the file are unknown in Marian, so they get copies of the row of the unknown
-    token. Targets are segmented without them, because no translation contains them. `start` is the row of BOS.
-    """
-    ids = {name: i for i, name in enumerate(names)}
-    text = [name for name in names if name not in (EOS, PAD) and not _is_tag(name)]
-    further = [pretrained.mark(name) if is_target else name for name in missing]
-    backend = pretrained.convert_sentencepiece(proto, [*text, *further])
-    rows = Rows.make(
-        [ids[name] for name in text],
-        [ids[UNK]] * len(missing),
-        [ids[PAD], start, ids[EOS]],
-        [ids[f">>{tag}<<"] for tag in tags],
-    )
-    return Vocabulary(Tokenizer(backend), rows)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers as hf
 import torch
 
-from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer
 from transformer_mt.tools.importing.imported_model import ImportedModel
 
 MATRICES = {"src": ("encoder.embedding.tokens.weight",), "tgt": ("decoder.embedding.tokens.weight", "output.weight")}
@@ -29,7 +29,7 @@ def prune(imported: ImportedModel, texts: Sequence[str]) -> ImportedModel:
         src = tgt = Tokenizer(_keep(pair.src, sorted(kept["src"])))
     else:
         src, tgt = (Tokenizer(_keep(sides[side], sorted(kept[side]))) for side in sides)
-    pruned = TokenizerPair(src, tgt, pair.source_bos, shares_ids=pair.shares_ids)
+    pruned = replace(pair, src=src, tgt=tgt)
     weights = dict(imported.weights)
     for side, names in {"src": MATRICES["src"], "tgt": (*MATRICES["tgt"], "output.bias")}.items():
         tokenizer = sides[side]

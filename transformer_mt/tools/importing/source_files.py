@@ -107,6 +107,10 @@ class WeightSource:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
+    def shape(self, name: str) -> torch.Size:
+        """Return the shape of a tensor."""
+        return self._tensors[name]().shape
+
     def take(self, name: str, *shape: int) -> Tensor:
         """Return a tensor in fp32. Raises `UserError` if it is missing, of another shape or type, or not finite."""
         if name not in self._tensors:

@@ -3,28 +3,67 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from transformer_mt.errors import UserError
+from transformer_mt.system import files
+from transformer_mt.tools.importing.ctranslate2_model import read_ctranslate2
 from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
 from transformer_mt.tools.importing.m2m100 import read_m2m100
 from transformer_mt.tools.importing.marian import read_marian
 from transformer_mt.tools.importing.source_files import ModelSettings
 
 FILES = "config.json, the weights (model.safetensors or pytorch_model.bin), and the files of its tokenizer"
+MAX_UNPACKED = 20  # size of the files of a package in relation to the package
 HUB_PATTERNS = ("*.json", "*.spm", "*.model")
 
 
-def find_source(source: str) -> Path:
-    """Return the path of a source; a name on the Hugging Face hub is downloaded.
+@contextmanager
+def open_source(source: str) -> Generator[Path]:
+    """Yield the folder of a source. An Argos package is unpacked, and a name on the Hugging Face hub is downloaded.
 
-    Raises `UserError` if there is no such path, or the hub cannot be reached.
+    Raises `UserError` if there is no such source, or the hub cannot be reached.
     """
     path = Path(source)
-    if path.exists():
-        return path
+    if path.is_file() and zipfile.is_zipfile(path):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                unpacked = _unpack(path, Path(folder))
+            except UserError:
+                raise
+            except Exception as error:  # a crafted file can cause any exception
+                raise UserError(f"{path}: cannot be unpacked ({error}); download it again") from None
+            yield unpacked
+    elif path.is_dir():
+        files.refuse_special_files(path)
+        yield path
+    else:
+        yield _download(source)
+
+
+def _unpack(path: Path, folder: Path) -> Path:
+    """Write the files of a package that describe its model into a folder. They are few, and found by their names."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED * path.stat().st_size:
+            raise UserError(f"{path}: its files are much larger than the package; it is damaged")
+        for entry in archive.infolist():
+            parts = Path(entry.filename).parts
+            if parts[-2:-1] == ("model",) or parts[-1:] in (("sentencepiece.model",), ("metadata.json",)):
+                target = folder.joinpath(*(["model"] if parts[-2:-1] == ("model",) else []), parts[-1])
+                target.parent.mkdir(exist_ok=True)
+                with archive.open(entry) as packed, target.open("wb") as file:
+                    shutil.copyfileobj(packed, file)
+    return folder
+
+
+def _download(source: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-        raise UserError(f"{source}: no such file or folder; pass a folder with {FILES}")
+        raise UserError(f"{source}: is neither a folder nor a package of Argos Translate; pass a folder with {FILES}")
     try:
         from huggingface_hub import HfApi, snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
@@ -48,6 +87,8 @@ def find_source(source: str) -> Path:
 
 def read_source(path: Path, languages: Languages) -> ImportedModel:
     """Read a model. The languages replace those that the source names. Raises `UserError` if it is not supported."""
+    if any((path / name).exists() for name in ("model.bin", "model/model.bin")):
+        return read_ctranslate2(path, languages)
     if (path / "adapter_config.json").exists():
         raise UserError(f"{path}: holds an adapter, not a model; merge it into its model, and pass the result")
     if not (path / "config.json").exists():

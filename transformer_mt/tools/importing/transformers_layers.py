@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,3 +103,11 @@ def _read_attention(source: WeightSource, theirs: str, ours: str, d_model: int) 
         fused = [source.take(f"{theirs}.{part}_proj.{kind}", *shape) for part in "qkv"]
         yield f"{ours}.queries_keys_values.{kind}", torch.cat(fused)
         yield f"{ours}.output.{kind}", source.take(f"{theirs}.out_proj.{kind}", *shape)
+
+
+def half_sinusoids(first: int, length: int, d_model: int) -> Tensor:
+    """Return sines and then cosines of pos / 10000^(i / (D / 2 - 1)), for positions from `first`. fp32 [length, D]."""
+    n = d_model // 2
+    frequencies = torch.exp(torch.arange(n) * -(math.log(10000) / max(1, n - 1)))
+    angles = torch.arange(first, first + length)[:, None] * frequencies  # [length, D // 2]
+    return torch.cat([angles.sin(), angles.cos(), torch.zeros(length, d_model % 2)], dim=1)

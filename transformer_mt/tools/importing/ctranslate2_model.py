@@ -1,0 +1,293 @@
+"""Import of models for CTranslate2, as its converters write them, and of packages of Argos Translate with such a model.
+
+So models of OpenNMT-py, OpenNMT-tf, eole and fairseq can be read after their conversion. Only `model.bin` and JSON are
+read, here; quantised weights become fp32 again.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer_mt.data.tokenizers import pretrained
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, find_kind
+from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.system.files import read_bytes
+from transformer_mt.tools.importing.imported_model import (
+    Direction,
+    ImportedModel,
+    Languages,
+    find_missing,
+    make_vocabulary,
+)
+from transformer_mt.tools.importing.source_files import WeightSource, read_optional_json, validate
+from transformer_mt.tools.importing.transformers_layers import STACKS, half_sinusoids
+
+MAX_MODEL_BYTES = 16 << 30
+VERSIONS = (4, 5, 6)  # of the binary format
+DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
+ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
+CONTROLS = ("<s>", "</s>", "<blank>", "<pad>")
+SETTINGS = ("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding")
+IGNORED = ("embeddings_merge", "alignment_layer", "alignment_heads", "with_source_bos", "with_source_eos")
+MUST_BE_OFF = ("alibi", "alibi_use_positive_positions", "scale_alibi", "multi_query_attention")
+DEFAULT_POSITIONS = 1024  # length of a table that the file leaves to CTranslate2
+
+
+def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
+    """Read a folder of CTranslate2 or Argos Translate. Raises `UserError` if it is damaged or not supported."""
+    folder = package / "model" if (package / "model").is_dir() else package
+    path = folder / "model.bin"
+    variables, aliases = _read_variables(path)
+    settings = {name: int(value) for name, value in variables.items() if value.dim() == 0 and "_scale" not in name}
+    for name, value in settings.items():
+        key = name.rpartition("/")[2]
+        is_known = key in (*SETTINGS, *IGNORED) or (key == "with_target_bos" and value)
+        if not is_known and (value or key not in MUST_BE_OFF):
+            raise UserError(f"{path}: {name}: {value} cannot be imported")
+    source = WeightSource(path, dict(_list_tensors(variables, aliases)), [path])
+    stored = read_optional_json(folder / "config.json")
+    names = [_read_vocabulary(folder, side) for side in ("source", "target")]
+    is_shared = names[0] == names[1]
+    output, embeddings = (
+        aliases.get(name, name) for name in ("decoder/projection/weight", "decoder/embeddings/weight")
+    )
+    first = next((name for name in ("encoder/embeddings_0/weight", "encoder/embeddings/weight") if name in source), "")
+    tie = "decoder" if output == embeddings else "none"
+    if tie == "decoder" and is_shared and aliases.get(first, first) == embeddings:
+        tie = "all"
+    d_model = variables[aliases.get(first, first)].shape[-1] if first else 0
+    tables = [_read_positions(source, stack, d_model) for stack in STACKS]
+    eps = stored.get("layer_norm_epsilon") or 1e-5
+    config = _make_config(path, settings, variables, d_model, tie, min(map(len, tables)), eps)
+    start = str(stored.get("decoder_start_token", "<s>"))  # null: a target prefix, which needs tags
+    segmenter = package / "sentencepiece.model"
+    protos = [_read_segmenter(segmenter, package / f"{side}.spm") for side in ("source", "target")]
+    ids = [{name: i for i, name in enumerate(each)} for each in names]
+    for side in ids:
+        if missing_entry := next((name for name in ("<unk>", "</s>", start) if name not in side), None):
+            raise UserError(f"{folder}: the vocabulary has no entry {missing_entry}, which the model needs")
+    missing = find_missing(names[0], protos[0])
+    src, tgt = (
+        make_vocabulary(
+            names[i],
+            protos[i],
+            [0, ids[i][start], ids[i]["</s>"]],
+            missing if is_shared or i == 0 else (),
+            controls=CONTROLS,
+            is_target=i == 1,
+        )
+        for i in (0, 1)
+    )
+    add = {key: bool(stored.get(f"add_source_{key}", settings.get(f"with_source_{key}", 0))) for key in ("bos", "eos")}
+    tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, add["bos"], shares_ids=is_shared, source_eos=add["eos"])
+    sizes = [*map(len, names)]
+    weights = dict(_read_layers(source, config))
+    matrix = tgt.rows.embeddings(source.take("decoder/embeddings/weight", sizes[1], d_model))
+    if settings.get("decoder/start_from_zero_embedding"):
+        matrix[tgt.rows.pad_id + 1] = 0  # of BOS
+    weights["decoder.embedding.tokens.weight"] = matrix
+    if tie == "none":
+        weights["output.weight"] = tgt.rows.embeddings(source.take("decoder/projection/weight", sizes[1], d_model))
+    if tie != "all":
+        weights["encoder.embedding.tokens.weight"] = src.rows.embeddings(source.take(first, sizes[0], d_model))
+    source.discard("decoder/projection/weight", first)
+    has_bias = "decoder/projection/bias" in source
+    bias = source.take("decoder/projection/bias", sizes[1]) if has_bias else torch.zeros(sizes[1])
+    weights["output.bias"] = tgt.rows.bias(bias)
+    for stack, table in zip(STACKS, tables, strict=True):
+        weights[f"{stack}.embedding.positions.table"] = table[: config.max_positions].clone()
+    source.check_all_taken()
+    metadata = read_optional_json(package / "metadata.json")
+    pair = [languages.src or metadata.get("from_code"), languages.tgt or metadata.get("to_code")]
+    directions = [Direction(*languages.check(package, *pair))]
+    kind: Any = find_kind(src.tokenizer.backend)
+    return ImportedModel(config, weights, tokenizers, kind, directions, "CTranslate2", source.sha256())
+
+
+def _make_config(
+    path: Path,
+    settings: Mapping[str, int],
+    variables: Mapping[str, Tensor],
+    d_model: int,
+    tie: str,
+    n_positions: int,
+    eps: float,
+) -> ModelConfig:
+    """Derive section `model` from the settings and shapes of the file."""
+
+    def count(stack: str) -> int:
+        layers = {
+            name.split("/")[1] for name in variables if name.startswith(f"{stack}/layer_") and name.count("/") > 2
+        }
+        return len(layers)
+
+    def find(key: str, default: int) -> int:
+        values = {settings.get(f"{stack}/{key}", default) for stack in STACKS}
+        if len(values) > 1:
+            raise UserError(f"{path}: {key} differs between encoder and decoder, which cannot be imported")
+        return values.pop()
+
+    activation = find("activation", 0)
+    if activation not in ACTIVATIONS or not d_model:
+        raise UserError(f"{path}: is no Transformer for translation with a known activation ({activation})")
+    inner = {stack: variables.get(f"{stack}/layer_0/ffn/linear_0/weight", torch.empty(0)).size(0) for stack in STACKS}
+    values = {
+        "d_model": d_model,
+        "d_ff": inner["encoder"],
+        "n_heads": settings.get("encoder/num_heads", 8),
+        **{
+            stack: {
+                "n_layers": count(stack),
+                "n_heads": settings.get(f"{stack}/num_heads", 8),
+                "d_ff": inner[stack],
+            }
+            for stack in STACKS
+        },
+        "positions": "learned",
+        "max_positions": n_positions,
+        "freeze": ("positions",),
+        "norm_position": "pre" if find("pre_norm", 1) else "post",
+        "norm_eps": eps,
+        "scale_embeddings": {0: False, 1: True}.get(find("scale_embeddings", 1)),
+        "tie_embeddings": tie,
+        "activation": ACTIVATIONS[activation],
+        "output_bias": True,
+    }
+    return validate(ModelConfig, values, path)
+
+
+def _read_layers(source: WeightSource, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of all layers by the names of `Transformer`."""
+    width = config.d_model
+    for stack in STACKS:
+        stack_config = config.for_stack(getattr(config, stack))
+        for i in range(getattr(config, stack).n_layers):
+            theirs, ours = f"{stack}/layer_{i}", f"{stack}.layers.{i}"
+            for kind, shape in (("weight", (width,)), ("bias", ())):
+                parts = [source.take(f"{theirs}/self_attention/linear_0/{kind}", 3 * width, *shape)]
+                yield f"{ours}.self_attention.queries_keys_values.{kind}", parts[0]
+                out = source.take(f"{theirs}/self_attention/linear_1/{kind}", width, *shape)
+                yield f"{ours}.self_attention.output.{kind}", out
+                if stack == "decoder":
+                    parts = [
+                        source.take(f"{theirs}/attention/linear_{n}/{kind}", (n + 1) * width, *shape) for n in (0, 1)
+                    ]
+                    yield f"{ours}.cross_attention.queries_keys_values.{kind}", torch.cat(parts)
+                    out = source.take(f"{theirs}/attention/linear_2/{kind}", width, *shape)
+                    yield f"{ours}.cross_attention.output.{kind}", out
+            for name, part, rows, columns in (
+                ("inner", "linear_0", stack_config.d_ff, width),
+                ("outer", "linear_1", width, stack_config.d_ff),
+            ):
+                yield f"{ours}.feed_forward.{name}.weight", source.take(f"{theirs}/ffn/{part}/weight", rows, columns)
+                yield f"{ours}.feed_forward.{name}.bias", source.take(f"{theirs}/ffn/{part}/bias", rows)
+            sublayers = ("self_attention", "attention", "ffn") if stack == "decoder" else ("self_attention", "ffn")
+            for number, sublayer in enumerate(sublayers):
+                yield from _read_norm(
+                    source, f"{theirs}/{sublayer}/layer_norm", f"{ours}.residuals.{number}.norm", width
+                )
+        if config.norm_position == "pre":
+            yield from _read_norm(source, f"{stack}/layer_norm", f"{stack}.norm", width)
+
+
+def _read_norm(source: WeightSource, theirs: str, ours: str, width: int) -> Iterator[tuple[str, Tensor]]:
+    for kind, name in (("weight", "gamma"), ("bias", "beta")):
+        yield f"{ours}.{kind}", source.take(f"{theirs}/{name}", width)
+
+
+def _read_positions(source: WeightSource, stack: str, d_model: int) -> Tensor:
+    """Return the table of a stack: that of the file, or the default of CTranslate2."""
+    name = f"{stack}/position_encodings/encodings"
+    if name not in source:
+        return half_sinusoids(1, DEFAULT_POSITIONS, d_model)
+    return source.take(name, *source.shape(name))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _read_segmenter(*paths: Path) -> Any:
+    path = next((path for path in paths if path.exists()), paths[0])
+    return pretrained.parse_sentencepiece(path, str(path))
+
+
+def _read_vocabulary(folder: Path, side: str) -> list[str]:
+    for path in (folder / f"{name}_vocabulary.{end}" for name in (side, "shared") for end in ("json", "txt")):
+        if path.exists():
+            text = read_bytes(path, pretrained.MAX_TOKENIZER_BYTES).decode(errors="replace")
+            try:
+                found: Any = json.loads(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
+            except ValueError:
+                raise UserError(f"{path}: cannot be read as JSON") from None
+            names: list[str] = [*map(str, found)] if isinstance(found, list) else []  # pyright: ignore[reportUnknownArgumentType]
+            if names and len({*names}) == len(names):
+                return names
+            raise UserError(f"{path}: is no list of different entries")
+    raise UserError(f"{folder}: has neither {side}_vocabulary nor shared_vocabulary (.json or .txt)")
+
+
+def _list_tensors(
+    variables: Mapping[str, Tensor], aliases: Mapping[str, str]
+) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """Yield the name of each weight, and a function that returns it in floating point."""
+    for name in (*variables, *aliases):
+        tensor = variables[aliases.get(name, name)]
+        if tensor.dim() and not name.endswith("_scale"):
+            scale = variables.get(aliases.get(f"{name}_scale", f"{aliases.get(name, name)}_scale"))
+            yield name, partial(_dequantise, tensor, scale)
+
+
+def _dequantise(tensor: Tensor, scale: Tensor | None) -> Tensor:
+    """Undo the quantization to integers: int8 has a factor for each row, int16 one for all."""
+    if scale is None:
+        return tensor
+    if scale.dim() and scale.shape != tensor.shape[:1]:
+        raise UserError(f"import: an integer matrix {[*tensor.shape]} has {[*scale.shape]} factors; convert it again")
+    return tensor.float() / (scale[:, None] if scale.dim() else scale)
+
+
+def _read_variables(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the variables of a `model.bin`, and the aliases of some. Raises `UserError` for any other file."""
+    data = bytearray(read_bytes(path, MAX_MODEL_BYTES))
+    at = 0
+
+    def number(form: str) -> int:
+        nonlocal at
+        (value,) = struct.unpack_from(f"<{form}", data, at)
+        at += struct.calcsize(f"<{form}")
+        return value
+
+    def string() -> str:
+        nonlocal at
+        size = number("H")
+        at += size
+        return data[at - size : at - 1].decode()
+
+    try:
+        version, _ = number("I"), string()
+        if version not in VERSIONS:
+            raise ValueError(f"version {version} of the format")
+        number("I")  # revision of the specification
+        variables: dict[str, Tensor] = {}
+        for _ in range(number("I")):
+            name = string()
+            shape = [number("I") for _ in range(number("B"))]
+            dtype, n_bytes = DTYPES[number("B")], number("I")
+            values = torch.frombuffer(data, dtype=dtype, count=n_bytes // dtype.itemsize, offset=at)
+            variables[name] = values.reshape(shape)
+            at += n_bytes
+        aliases = {string(): string() for _ in range(number("I"))}
+        if missing := [target for target in aliases.values() if target not in variables]:
+            raise ValueError(f"an alias of {missing[0]}")
+    except (ValueError, IndexError, struct.error, RuntimeError) as error:
+        raise UserError(f"{path}: is no model of CTranslate2 that can be read ({error})") from None
+    return variables, aliases
