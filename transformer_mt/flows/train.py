@@ -452,17 +452,15 @@ def score_test_sets(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric.
 
-    Like the validations, the test uses PyTorch, unless `decoding.engine` names another engine. After a warm start, log
-    the scores before and after the training.
+    After a warm start, log the scores before and after the training.
     """
     if not test_sets:
         return {}
     batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
-    engine = "torch" if config.decoding.engine == "auto" else config.decoding.engine
 
     def load(path: Path, step: int) -> Translator:
         options = LoadOptions(str(step), config.device, machine.threads)
-        return load_translator(path, options, batch_tokens=batch_tokens, n_best=1, engine=engine)
+        return load_translator(path, options, batch_tokens=batch_tokens, n_best=1)
 
     translator = load(run.path, step)
     sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
