@@ -1,10 +1,10 @@
 """Train a small MarianMTModel with Transformers itself, and save it as OPUS-MT models are saved.
 
     python scripts/train_marian.py --src train.en --tgt train.de --output marian --steps 3000
-    python scripts/train_marian.py --src new.en --tgt new.de --init-from marian --output tuned --steps 300 --peak 1e-4
+    python scripts/train_marian.py --src new.en --tgt new.de --init-from marian --output tuned --steps 300 --warmup 20
 
-It gives `tmt import` a model that translates, on a machine without a network, and it is the other side of the
-comparison of fine-tunings in docs/pretrained.md. It needs `transformers` and `sentencepiece` (extra dev).
+It gives `tmt import` a model that translates, on a machine without a network. With --init-from it fine-tunes a model,
+to compare with `tmt`. It needs `transformers` and `sentencepiece` (extra dev).
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def make_model(src: list[str], tgt: list[str], args: argparse.Namespace) -> tupl
     entries = dict.fromkeys(["</s>", "<unk>", *pieces[0], *pieces[1], "<pad>"])
     (args.output / "vocab.json").write_text(json.dumps({entry: i for i, entry in enumerate(entries)}), encoding="utf-8")
     files = {name: str(args.output / name) for name in ("source.spm", "target.spm", "vocab.json")}
-    tokenizer = transformers.MarianTokenizer(*files.values(), source_lang="en", target_lang="de")
+    tokenizer = transformers.MarianTokenizer(
+        *files.values(), source_lang=args.src.suffix[1:], target_lang=args.tgt.suffix[1:]
+    )
     pad = len(entries) - 1
     ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad, "forced_eos_token_id": None}
     heads = {"encoder_attention_heads": args.heads, "decoder_attention_heads": args.heads}

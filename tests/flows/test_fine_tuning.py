@@ -271,3 +271,24 @@ def test_a_language_is_added_and_the_old_one_translates_as_before(
     assert_succeeded(tmt("train", "--config", "both.yaml", "schedule.peak=0.005"))
     scores = RunFolder(Path("runs/both")).read_metadata()["test"]
     assert scores["new"]["bleu"]["value"] > 60 and scores["old"]["bleu"]["value"] > 60
+
+
+@pytest.mark.parametrize("n_pairs", [100, 105, 99])
+def test_a_hundred_pairs_are_divided_and_fewer_are_behaviour_tests(n_pairs: int, brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs()[:n_pairs])
+    assert_succeeded(tmt("init", table, "--from", brief_run, "--tag", "2no", "--out", "tuned.yaml"))
+    config = yaml.safe_load(Path("tuned.yaml").read_text(encoding="utf-8"))
+    names = [source["name"] for source in config["data"]["validation"]]
+    assert ("new" in names) == (n_pairs >= 100) == ("new" in config["data"]["test"])
+    assert ("expect" in config["validation"]) == (n_pairs < 100)
+    assert {source["tag"]: source.get("tgt_lang", "de") for source in config["data"]["train"]} == {
+        "2no": "no",
+        "2de": "de",
+    }
+
+
+def test_a_vocabulary_that_cannot_grow_leaves_nothing(brief_run: str, tmt: Tmt) -> None:
+    table = write_pairs(*list_new_pairs())
+    command = ("init", table, "--from", brief_run, "--tag", "2de", "--extend-vocabulary", "50", "--out", "tuned.yaml")
+    assert_user_error(tmt(*command), "kind word")
+    assert not [*Path().glob("tuned*")]

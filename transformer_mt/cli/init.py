@@ -55,7 +55,7 @@ class Init(Command):
     out: Path = option(
         "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"
     )
-    force: bool = flag("replace an existing file")
+    force: bool = flag("replace an existing file, and with --from its folder of text")
     src_lang: str | None = option("source language, such as en (default: detected)", metavar="L", parse=language)
     tgt_lang: str | None = option("target language (default: detected)", metavar="L", parse=language)
     columns: tuple[str, str] | None = option(
@@ -89,9 +89,10 @@ class Init(Command):
     )
 
     start: Path | None = option("run to fine-tune on the pairs", metavar="RUN", flag="--from")
-    tag: str | None = option("with --from: tag of the new pairs, if the run has tags", metavar="TAG")
+    tag: str | None = option("with --from: tag of the new pairs (new ones need --extend-vocabulary)", metavar="TAG")
     replay: tuple[Path, ...] = option(
-        "with --from: source and target file of old pairs, or one table (default: 20,000 training pairs of the run)",
+        "with --from: source and target file of old pairs in the direction of --tag, or one table (default: 20,000 "
+        "training pairs of the run)",
         metavar=("SRC", "TGT"),
         default=(),
         takes_list=True,

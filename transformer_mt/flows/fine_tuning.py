@@ -37,7 +37,7 @@ N_HELD_OUT = 1000  # the most pairs of a validation or test set
 MIN_VALIDATION = 200  # old validation pairs, if there are fewer new ones; else equally many, for one score of both
 MIN_PAIRS = 100  # new pairs from which some are held out
 GATE = 1.0  # BLEU that the old validation pairs may lose
-TOKENS = 2048  # of a batch; a step has two batches, so that most have new and old pairs
+TOKENS = 2048  # of a batch; a step has two batches, each of new or of old pairs
 STEPS_PER_ROOT = 10  # steps for the square root of the number of new pairs
 MIN_STEPS, MAX_STEPS = 200, 10_000
 PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls with the square root of the width
@@ -45,7 +45,7 @@ WARMUP_STEPS = 20
 N_VALIDATIONS = 10
 TESTS = "new-tests.yaml"
 START = "start"  # run folder with the extended vocabulary
-TOKENS_PER_UNIT = 1.5  # about the tokens of a word
+TOKENS_PER_UNIT = 1.5  # estimated tokens of a word
 PATIENCE = 5
 MAX_DETECTED = 1000  # pairs in which the languages are detected
 NEW, OLD = "new", "old"
@@ -53,7 +53,7 @@ NEW, OLD = "new", "old"
 
 @dataclass(frozen=True)
 class NewPairs:
-    """The new pairs of a fine-tuning, and how their files are read. Files are two text files or one table."""
+    """The new pairs of a fine-tuning, and how their files are read: two text files or one table each."""
 
     train: Sequence[Path]
     validation: Sequence[Path] = ()
@@ -68,8 +68,8 @@ class NewPairs:
     ask: Ask | None = None
 
 
-class NamedPairs(NamedTuple):
-    """Pairs for a source of the new configuration."""
+class SourcePairs(NamedTuple):
+    """Pairs of one source of the new configuration: its name, files and further keys."""
 
     name: str  # of the source
     file: str  # name of its text files, without .src and .tgt
@@ -80,9 +80,9 @@ class NamedPairs(NamedTuple):
 class Splits(NamedTuple):
     """Training, validation and test pairs."""
 
-    train: list[NamedPairs]
-    validation: list[NamedPairs]
-    test: list[NamedPairs]
+    train: list[SourcePairs]
+    validation: list[SourcePairs]
+    test: list[SourcePairs]
 
 
 def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, force: bool = False) -> InitialConfig:
@@ -105,11 +105,12 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     except UserError as error:
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _split_pairs(old, NEW, pairs, direction)
-    warnings = [*_doubt_languages(new.train[0].pairs, direction)]
+    warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
     try:
         if pairs.replay:
             old_files = replace(pairs, train=pairs.replay, validation=(), test=())
-            known = _split_pairs(old, OLD, old_files, Direction(old.data.src_lang, old.data.tgt_lang, old.decoding.tag))
+            tag = old.decoding.tag
+            known = _split_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
         else:
             known = _split_known_pairs(old, max(MIN_VALIDATION, *(len(part.pairs) for part in new.validation), 0))
     except UserError as error:
@@ -124,13 +125,14 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     settings = [*_choose_settings(old, start, folder, new, known)]
     if not (new.validation or known.validation):
         raise UserError(
-            f"{pairs.train[0]}: {MIN_PAIRS} pairs are needed to validate on some; or pass old ones as --replay"
+            f"{pairs.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
+            f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
     text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
-    folder.mkdir(exist_ok=True)
     if pairs.extend_vocabulary is not None:
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
         _write_start(run, start, [*new.train, *known.train], direction, new_source, pairs.extend_vocabulary)
+    folder.mkdir(exist_ok=True)
     n_copies = 1
     if not new.validation:
         write_text(folder / TESTS, _render_tests(new.train[0]))
@@ -169,8 +171,9 @@ def _find_direction(old: Config, pairs: NewPairs) -> Direction:
 def _extend_direction(old: Config, pairs: NewPairs) -> Direction:
     """Return the direction of pairs that may have a new language. A new target language gets a tag of its name."""
     data = old.data
-    src, tgt = pairs.src_lang or data.src_lang, pairs.tgt_lang or data.tgt_lang
     tag = pairs.tag
+    languages = data.languages_of(tag) if tag in data.tags else (data.src_lang, data.tgt_lang)
+    src, tgt = pairs.src_lang or languages[0], pairs.tgt_lang or languages[1]
     if tag is None and tgt not in _list_languages(old)[1]:
         tag = tgt
     if any(":" in known for known in data.tags) and (tag is None or ":" not in tag):
@@ -189,7 +192,7 @@ def _list_languages(old: Config) -> tuple[set[str], set[str]]:
 def _write_start(
     run: RunFolder,
     start: RunFolder,
-    parts: Sequence[NamedPairs],
+    parts: Sequence[SourcePairs],
     direction: Direction,
     new_source: Mapping[str, Any],
     size: int,
@@ -210,6 +213,7 @@ def _write_start(
     learned = [texts if new or not any(is_new) else [] for texts, new in zip(new_texts, is_new, strict=True)]
     extended = extend_vocabulary(tokenizers, learned, old_texts, size, direction.tag)
     what = f"{run.path}, step {checkpoint.step:,}, with an extended vocabulary"
+    start.path.parent.mkdir(exist_ok=True)
     if start.path.exists():
         start.move_aside()
     steps = [checkpoint.step]
@@ -226,7 +230,7 @@ def _write_start(
 def _add_source(old: Config, new: Mapping[str, Any]) -> Config:
     """Return the configuration with one more source, from which commands know the languages of its tag."""
     sources = old.data.train_sources
-    keys = [{"name": OLD, **source.model_dump(exclude_defaults=True)} for source in sources]
+    keys = [{**each.model_dump(exclude_defaults=True), "name": _name_old_source(each)} for each in sources]
     weight = {"weight": 1} if "weight" in keys[0] else {}
     train = tuple(TrainSource.model_validate(each) for each in (*keys, {**new, **weight}))
     return old.model_copy(update={"data": old.data.model_copy(update={"train": train})})
@@ -247,16 +251,17 @@ def _split_pairs(old: Config, name: str, new: NewPairs, direction: Direction) ->
 
     train = load(new.train)
     held_out: dict[str, ParallelCorpus] = {}
+    is_divided = len(train) >= MIN_PAIRS
     for number, (part, files) in enumerate({"test": new.test, "valid": new.validation}.items()):
         if files:
             held_out[part] = load(files)
-        elif len(train) >= MIN_PAIRS:
+        elif is_divided:
             train, held_out[part] = split_off_validation(train, N_HELD_OUT, seed=number)
     defaults = Direction(old.data.src_lang, old.data.tgt_lang, None)
     keys = {key: value for key, value in direction._asdict().items() if value != getattr(defaults, key)}
 
-    def make(part: str, corpus: ParallelCorpus) -> NamedPairs:
-        return NamedPairs(name, f"{name}-{part}", [*corpus], keys)
+    def make(part: str, corpus: ParallelCorpus) -> SourcePairs:
+        return SourcePairs(name, f"{name}-{part}", [*corpus], keys)
 
     return Splits(
         [make("train", train)],
@@ -287,20 +292,24 @@ def _split_known_pairs(old: Config, n_validation: int) -> Splits:
 
 def _sample(
     name: str, corpus: ParallelCorpus, data: DataConfig, sources: Sequence[Source], size: int
-) -> list[NamedPairs]:
+) -> list[SourcePairs]:
     """Return about `size` pairs of a corpus, equally many of each source. A source of weight 0 is left out."""
     texts = corpus.split_sources()
-    found: list[NamedPairs] = []
+    found: list[SourcePairs] = []
     for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
         weight = 1.0 if not isinstance(source, TrainSource) or source.weight is None else source.weight
         if len(text) and weight:  # validation pairs that were split off need not come from every source
-            own_name = f"{OLD}-{source.name}" if isinstance(source, NamedSource) else OLD
+            own_name = _name_old_source(source)
             src_lang, tgt_lang = source.languages(data.src_lang, data.tgt_lang)
             languages = {"src_lang": src_lang, "tgt_lang": tgt_lang} if len(texts) > 1 else {}
             tag = {"tag": source.tag} if source.tag else {}
             pairs = [*text.select_evenly(size // len(texts))]
-            found.append(NamedPairs(own_name, f"{OLD}-{name}-{number}", pairs, {**languages, **tag}))
+            found.append(SourcePairs(own_name, f"{OLD}-{name}-{number}", pairs, {**languages, **tag}))
     return found
+
+
+def _name_old_source(source: Source) -> str:
+    return f"{OLD}-{source.name}" if isinstance(source, NamedSource) else OLD
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -309,7 +318,7 @@ def _sample(
 def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits) -> Iterator[Setting]:
     """Yield the data, and the settings that differ from those of the run."""
 
-    def list_sources(parts: Sequence[NamedPairs], **weights: float) -> list[Setting]:
+    def list_sources(parts: Sequence[SourcePairs], **weights: float) -> list[Setting]:
         return [
             Setting(
                 "data", "-", {"name": part.name, **_source_keys(folder, part), **weights}, f"{len(part.pairs):,} pairs"
@@ -319,7 +328,7 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
 
     share = 1 / max(1, len(known.train))
     train = [*list_sources(new.train, weight=1), *list_sources(known.train, weight=float(f"{share:.3g}"))]
-    yield Setting("data", "train", train, "half of the batches have new pairs" if known.train else "")
+    yield Setting("data", "train", train, "half of the batches are new pairs" if known.train else "")
     validation = list_sources([*new.validation, *known.validation])
     yield Setting("data", "validation", validation, "held out")
     tests = [Setting("data", part.name, _source_keys(folder, part), "") for part in (*new.test, *known.test)]
@@ -334,7 +343,7 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
         Setting("data", "stages", (), ""),
         Setting("data", "temperature", 1.0, ""),
         Setting("batches", "tokens", TOKENS, ""),
-        Setting("batches", "accumulate", 2, "a step has new and old pairs"),
+        Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
         Setting("optimizer", "kind", "adamw", ""),
         Setting("schedule", "kind", "wsd", "constant, then decay"),
         Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),
@@ -347,7 +356,7 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
         Setting("train", "log_every", max(1, n_steps // 20), ""),
         Setting("validation", "every", f"{n_steps // N_VALIDATIONS} steps", ""),
         Setting("validation", "metric", "chrf++" if is_held_out else "expect", ""),
-        Setting("validation", "patience", PATIENCE, "stop when it no longer rises"),
+        Setting("validation", "patience", PATIENCE, "validations without improvement before it stops"),
         Setting("validation", "goal", None if is_held_out else 1.0, ""),
         Setting("validation", "gate", gate, "what old pairs may lose"),
     ]
@@ -356,12 +365,12 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
         yield Setting("validation", "expect", str(folder / TESTS), "each pair is a behaviour test, until all pass")
 
 
-def _source_keys(folder: Path, part: NamedPairs) -> dict[str, Any]:
+def _source_keys(folder: Path, part: SourcePairs) -> dict[str, Any]:
     """Return the keys of a source, except its name and weight."""
     return {"src": str(folder / f"{part.file}.src"), "tgt": str(folder / f"{part.file}.tgt"), **part.keys}
 
 
-def _render_tests(part: NamedPairs) -> str:
+def _render_tests(part: SourcePairs) -> str:
     """Return a YAML file of behaviour tests: each source has one of its translations."""
     translations: dict[str, list[str]] = {}
     for src, tgt in part.pairs:
@@ -380,7 +389,7 @@ def _count_copies(pairs: Sequence[Pair]) -> int:
     return max(1, round(TOKENS / (TOKENS_PER_UNIT * n_units)))
 
 
-def _doubt_languages(pairs: Sequence[Pair], direction: Direction) -> Iterator[str]:
+def _warn_about_languages(pairs: Sequence[Pair], direction: Direction) -> Iterator[str]:
     """Yield a warning for each side that is certainly in another language."""
     if len(pairs) < MIN_PAIRS:
         return

@@ -107,7 +107,7 @@ def convert_sentencepiece(proto: Any, vocabulary: Sequence[str] = ()) -> hf.Toke
 
     Text is segmented into pieces of the vocabulary, which may have those of another language, too. No text encodes to
     the latter, except that with a unigram model, a run of unknown characters which is such a piece has its id. This is
-    how Marian looks up pieces by name.
+    how Marian looks up pieces by name. The unknown token decodes to nothing, as in Transformers.
     """
     backend = hf.Tokenizer(_model(proto, vocabulary))
     has_unknown = proto.trainer_spec.model_type == UNIGRAM and not proto.trainer_spec.byte_fallback
@@ -122,7 +122,7 @@ def convert_sentencepiece(proto: Any, vocabulary: Sequence[str] = ()) -> hf.Toke
     unknown = next((piece.piece for piece in proto.pieces if piece.type == UNKNOWN), "<unk>")
     backend.decoder = decoders.Sequence(
         [
-            decoders.Replace(unknown, proto.trainer_spec.unk_surface),
+            decoders.Replace(unknown, "" if vocabulary else proto.trainer_spec.unk_surface),
             *([decoders.Replace(hf.Regex(f"[{OPEN}{CLOSE}]"), "")] if vocabulary else []),
             decoders.Replace("▁", " "),
             decoders.ByteFallback(),

@@ -1,12 +1,13 @@
 """Import of models for CTranslate2, as its converters write them, and of packages of Argos Translate with such a model.
 
-So models of OpenNMT-py, OpenNMT-tf, eole and fairseq can be read after their conversion. Only `model.bin` and JSON are
-read, here; quantised weights become fp32 again.
+Models of OpenNMT-py, OpenNMT-tf, eole and fairseq can be imported after their conversion. No code of CTranslate2 runs;
+quantised weights become fp32 again.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -36,6 +37,7 @@ VERSIONS = (4, 5, 6)  # of the binary format
 DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
 CONTROLS = ("<s>", "</s>", "<blank>", "<pad>")
+LANGUAGE_TOKEN = re.compile(r">>\w+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}")
 SETTINGS = ("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding")
 IGNORED = ("embeddings_merge", "alignment_layer", "alignment_heads", "with_source_bos", "with_source_eos")
 MUST_BE_OFF = ("alibi", "alibi_use_positive_positions", "scale_alibi", "multi_query_attention")
@@ -56,6 +58,13 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     source = WeightSource(path, dict(_list_tensors(variables, aliases)), [path])
     stored = read_optional_json(folder / "config.json")
     names = [_read_vocabulary(folder, side) for side in ("source", "target")]
+    if tokens := [name for name in names[0] if LANGUAGE_TOKEN.fullmatch(name)]:
+        raise UserError(
+            f"{folder}: has language tokens, such as {tokens[0]}, and does not say how they are used; import the "
+            "original model of Transformers"
+        )
+    if languages.kept:
+        raise UserError(f"--languages: {folder}: has no language tokens; leave it out (--corpus prunes the vocabulary)")
     is_shared = names[0] == names[1]
     output, embeddings = (
         aliases.get(name, name) for name in ("decoder/projection/weight", "decoder/embeddings/weight")
@@ -74,7 +83,9 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     ids = [{name: i for i, name in enumerate(each)} for each in names]
     for side in ids:
         if missing_entry := next((name for name in ("<unk>", "</s>", start) if name not in side), None):
-            raise UserError(f"{folder}: the vocabulary has no entry {missing_entry}, which the model needs")
+            raise UserError(
+                f"{folder}: the vocabulary has no entry {missing_entry} (decoder_start_token is {start})"
+            )
     missing = find_missing(names[0], protos[0])
     src, tgt = (
         make_vocabulary(

@@ -114,10 +114,10 @@ class WeightSource:
     def take(self, name: str, *shape: int) -> Tensor:
         """Return a tensor in fp32. Raises `UserError` if it is missing, of another shape or type, or not finite."""
         if name not in self._tensors:
-            raise UserError(f"{self.where}: has no tensor {name}; config.json belongs to another model")
+            raise UserError(f"{self.where}: has no tensor {name}, which a model with these settings has")
         tensor = self._tensors.pop(name)()
         if tensor.shape != torch.Size(shape):
-            raise UserError(f"{self.where}: {name}: has the shape {[*tensor.shape]}, config.json says {[*shape]}")
+            raise UserError(f"{self.where}: {name}: has the shape {[*tensor.shape]}; the settings say {[*shape]}")
         if tensor.dtype not in FLOATS:
             raise UserError(
                 f"{self.where}: {name}: has the type {tensor.dtype}; only floating-point weights are imported"
@@ -142,10 +142,10 @@ class WeightSource:
         if self._tensors:
             names = sorted(self._tensors)
             listed = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-            raise UserError(f"{self.where}: has tensors that config.json does not explain: {listed}")
+            raise UserError(f"{self.where}: has tensors that a model with these settings does not use: {listed}")
 
     def sha256(self) -> str:
-        """Return the hash of the file with the weights, or one of the hashes of several files."""
+        """Return the hash of the file with the weights, or the hashes of several files, joined by commas."""
         hashes: list[str] = []
         for path in self.files:
             with open_regular_file(path) as file:

@@ -1,8 +1,8 @@
 """Extension of a trained vocabulary by pieces of new text, and of the weights by rows for them.
 
-Old pieces keep their ids, and old text keeps its segmentation: a new piece that a sample of it would use is left out.
-Only characters that the old vocabulary lacks are kept in any case. A new row is the mean of the rows of the pieces into
-which the old tokenizer splits the new one.
+Old pieces keep their ids, and old text keeps its segmentation: a new piece is left out if a sample of old text would
+use it. New characters are kept in any case. A new row is the mean of the rows of the pieces into which the old
+tokenizer splits the new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Origins = list[list[int]]
 class NewPieces:
     """Pieces to add to one vocabulary, in their order."""
 
-    scores: dict[str, float] = field(default_factory=dict[str, float])  # by piece; bpe has none, so 0
+    scores: dict[str, float] = field(default_factory=dict[str, float])  # log-probability of each piece; 0 in BPE
     merges: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # of bpe
 
     def without(self, dropped: set[str]) -> NewPieces:
@@ -84,10 +84,10 @@ def extend_vocabulary(
     size: int,
     tag: str | None = None,
 ) -> ExtendedVocabulary:
-    """Add up to `size` pieces of the new text to the vocabulary of each side, and the symbols of a tag.
+    """Return tokenizers with up to `size` pieces of new text more for each side, and the symbols of a tag.
 
-    Texts are those of source and target. A side without new text segments as before. Raises `UserError` for
-    a kind of vocabulary that cannot be extended.
+    `new_texts` and `old_texts` have lines of source and target. A side without new text segments as before. Raises
+    `UserError` for a kind of vocabulary that cannot be extended.
     """
     backends = pair.src.backend, pair.tgt.backend
     for backend in backends:
@@ -164,7 +164,7 @@ def find_pieces(
 def append_pieces(backend: hf.Tokenizer, pieces: NewPieces, shared: Mapping[str, None] | None = None) -> hf.Tokenizer:
     """Return the tokenizer with more pieces, whose ids follow the old ones.
 
-    `shared` are the pieces of two tokenizers that share ids. Those of the other one are never used for text.
+    `shared` lists the new pieces of two tokenizers that share ids. Those of the other one have ids, but match no text.
     """
     content: dict[str, Any] = json.loads(backend.to_str())
     model = content["model"]
