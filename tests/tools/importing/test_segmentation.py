@@ -46,7 +46,8 @@ def test_a_vocabulary_in_another_order_has_the_same_pieces(name: str, kind: str,
         assert [names[i] for i in ids] == expected, text
     sentences = texts[:600]
     decoded = tokenizer.decode(tokenizer.encode(sentences))
-    assert [text.strip() for text in decoded] == [theirs.decode(ids).strip() for ids in theirs.encode(sentences)]
+    known = [[i for i in ids if not theirs.is_unknown(i)] for ids in theirs.encode(sentences)]
+    assert [text.strip() for text in decoded] == [theirs.decode(ids).strip() for ids in known]
 
 
 def test_pieces_that_a_vocabulary_lacks_are_not_used(tmp_path: Path) -> None:
