@@ -14,7 +14,7 @@ from transformer_mt.cli.table import print_text
 
 @dataclass(frozen=True, kw_only=True)
 class ImportModel(Command):
-    """Import a pretrained model as a run folder: OPUS-MT, M2M-100, NLLB, Argos Translate, or any of CTranslate2.
+    """Import a pretrained model as a run folder: OPUS-MT, M2M-100, NLLB, Argos Translate, or a CTranslate2 conversion.
 
     The model computes the same as in its toolkit, and other commands read the folder like a run: tmt translate,
     evaluate, explain, serve and export, and train.init_from to fine-tune it. Nothing in the files is executed, and a
@@ -29,9 +29,11 @@ class ImportModel(Command):
     )
     output: Path = option("a new folder", metavar="RUN", is_required=True)
     src_lang: str | None = option(
-        "source language, if the files do not name it; or the default of many", metavar="CODE"
+        "source language, if the files do not name it; of a multilingual model, the default", metavar="CODE"
     )
-    tgt_lang: str | None = option("target language, likewise", metavar="CODE")
+    tgt_lang: str | None = option(
+        "target language, if the files do not name it; of a multilingual model, the default", metavar="CODE"
+    )
     languages: str | None = option(
         "keep only these languages of a multilingual model, separated by commas, such as eng_Latn,deu_Latn",
         metavar="CODES",

@@ -56,8 +56,10 @@ class Init(Command):
         "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"
     )
     force: bool = flag("replace an existing file, and with --from its folder of text")
-    src_lang: str | None = option("source language, such as en (default: detected)", metavar="L", parse=language)
-    tgt_lang: str | None = option("target language (default: detected)", metavar="L", parse=language)
+    src_lang: str | None = option(
+        "source language, such as en (default: detected; with --from: that of the run)", metavar="L", parse=language
+    )
+    tgt_lang: str | None = option("target language (default: as for --src-lang)", metavar="L", parse=language)
     columns: tuple[str, str] | None = option(
         "both columns of a table: names, or numbers from 1 if it has no header (default: the only two, those named as "
         "--src-lang and --tgt-lang, or those that are detected in two languages)",
@@ -136,12 +138,12 @@ class Init(Command):
                 raise UserError(f"{name}: takes one table or two text files, not {len(given)}; put other files first")
         if self.src is None:
             raise UserError("pass two text files, a file of pairs, or --opus and --corpora; see tmt init --help")
+        if self.columns and self.tgt is not None and 1 not in map(len, lists.values()):
+            raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         files = [self.src] if self.tgt is None else [self.src, self.tgt]
         ask = input if sys.stdin.isatty() and sys.stdout.isatty() else None
         if self.start is not None:
             return self._fine_tune(self.start, files, ask)
-        if self.columns and self.tgt is not None and 1 not in (len(self.validation), len(self.test)):
-            raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         return write_initial_config(
             files,
             self.out,
@@ -164,13 +166,13 @@ class Init(Command):
             self.validation,
             self.test,
             self.replay,
-            self.src_lang,
-            self.tgt_lang,
-            self.tag,
-            self.columns,
-            self.max_bad_rows,
-            self.extend_vocabulary,
-            ask,
+            src_lang=self.src_lang,
+            tgt_lang=self.tgt_lang,
+            tag=self.tag,
+            columns=self.columns,
+            max_bad_rows=self.max_bad_rows,
+            extend_vocabulary=self.extend_vocabulary,
+            ask=ask,
         )
         return write_fine_tuning_config(RunFolder.open(run), pairs, self.out, force=self.force)
 

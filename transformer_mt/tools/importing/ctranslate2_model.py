@@ -83,9 +83,7 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     ids = [{name: i for i, name in enumerate(each)} for each in names]
     for side in ids:
         if missing_entry := next((name for name in ("<unk>", "</s>", start) if name not in side), None):
-            raise UserError(
-                f"{folder}: the vocabulary has no entry {missing_entry} (decoder_start_token is {start})"
-            )
+            raise UserError(f"{folder}: the vocabulary has no entry {missing_entry} (decoder_start_token is {start})")
     missing = find_missing(names[0], protos[0])
     src, tgt = (
         make_vocabulary(

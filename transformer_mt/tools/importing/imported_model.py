@@ -109,7 +109,7 @@ class Rows(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """A tokenizer, and where its symbols come from."""
+    """A tokenizer, and the rows of its symbols in the source."""
 
     tokenizer: Tokenizer
     rows: Rows
@@ -124,22 +124,21 @@ def find_missing(names: Sequence[str], proto: Any) -> list[str]:
 def make_vocabulary(
     names: Sequence[str],
     proto: Any,
-    rows: Sequence[int],
+    control_rows: Sequence[int],
     missing: Sequence[str] = (),
     tag_rows: Sequence[int] = (),
     *,
     controls: Sequence[str],
     is_target: bool,
 ) -> Vocabulary:
-    """Make a tokenizer whose pieces are looked up by name: `names` lists those of the rows of the source's matrices.
+    """Make a tokenizer of `names`, the entries of the rows of the source's matrices.
 
-    Pieces of sources that are `missing` are unknown there, so they get copies of the row of the unknown token. Targets
-    are segmented without them, because no translation contains them. `rows` are those of PAD, BOS and EOS; `controls`
-    are no text.
+    Source pieces in `missing` get copies of the row of the unknown token, and targets are segmented without them.
+    `control_rows` are the rows of PAD, BOS and EOS; `controls` are entries that are no text.
     """
     ids = {name: i for i, name in enumerate(names)}
     text = [name for name in names if name not in controls]
     further = [pretrained.mark(name) if is_target else name for name in missing]
     tokenizer = Tokenizer(pretrained.convert_sentencepiece(proto, [*text, *further]))
     unknown = [ids["<unk>"]] * len(missing)
-    return Vocabulary(tokenizer, Rows.make([ids[name] for name in text], unknown, rows, tag_rows))
+    return Vocabulary(tokenizer, Rows.make([ids[name] for name in text], unknown, control_rows, tag_rows))

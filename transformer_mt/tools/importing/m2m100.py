@@ -58,7 +58,10 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
     settings.choose("tie_word_embeddings", {True: True}, True)
     recorded = read_optional_json(folder / "tokenizer_config.json")
     if recorded.get("legacy_behaviour"):
-        raise UserError(f"{folder / 'tokenizer_config.json'}: legacy_behaviour: true puts languages after the source")
+        raise UserError(
+            f"{folder / 'tokenizer_config.json'}: legacy_behaviour: true puts languages after the source; "
+            "set it to false for a model that was trained with languages before it"
+        )
     vocabulary = _read_vocabulary(folder)
     size, pad = settings.integer("vocab_size"), settings.integer("pad_token_id", low=0)
     if (highest := max(*vocabulary.text, *vocabulary.languages.values())) >= size:

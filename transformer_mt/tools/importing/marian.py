@@ -36,7 +36,7 @@ from transformer_mt.tools.importing.source_files import (
 from transformer_mt.tools.importing.transformers_layers import STACKS, make_model_config, read_decoding, read_layers
 
 EOS, PAD, UNK, TAG = "</s>", "<pad>", "<unk>", ">>{}<<"
-UNSUPPORTED = {  # keys of config.json that early versions wrote, and their only values that `MarianMTModel` follows
+REQUIRED_VALUES = {  # of keys that early versions wrote, the only values that `MarianMTModel` implements
     "normalize_before": False,
     "normalize_embedding": False,
     "add_final_layer_norm": False,
@@ -50,7 +50,7 @@ def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> 
     recorded = read_optional_json(folder / "tokenizer_config.json")
     pair = languages.src or recorded.get("source_lang"), languages.tgt or recorded.get("target_lang")
     src_lang, tgt_lang = languages.check(folder, *pair)
-    for key, value in UNSUPPORTED.items():
+    for key, value in REQUIRED_VALUES.items():
         settings.choose(key, {value: value}, default=value)
     is_shared = settings.choose("share_encoder_decoder_embeddings", {True: True, False: False}, True)
     is_tied = settings.choose("tie_word_embeddings", {True: True, False: False}, True)

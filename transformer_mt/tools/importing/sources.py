@@ -19,7 +19,7 @@ from transformer_mt.tools.importing.marian import read_marian
 from transformer_mt.tools.importing.source_files import ModelSettings
 
 FILES = "config.json, the weights (model.safetensors or pytorch_model.bin), and the files of its tokenizer"
-MAX_UNPACKED = 20  # size of the files of a package in relation to the package
+MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size
 HUB_PATTERNS = ("*.json", "*.spm", "*.model")
 
 
@@ -27,7 +27,7 @@ HUB_PATTERNS = ("*.json", "*.spm", "*.model")
 def open_source(source: str) -> Generator[Path]:
     """Yield the folder of a source. An Argos package is unpacked, and a name on the Hugging Face hub is downloaded.
 
-    Raises `UserError` if there is no such source, or the hub cannot be reached.
+    Raises `UserError` if there is no such source, or it cannot be downloaded.
     """
     path = Path(source)
     if path.is_file() and zipfile.is_zipfile(path):
@@ -47,9 +47,9 @@ def open_source(source: str) -> Generator[Path]:
 
 
 def _unpack(path: Path, folder: Path) -> Path:
-    """Write the files of a package that describe its model into a folder. They are few, and found by their names."""
+    """Extract the model of a package, its SentencePiece file and its metadata, which are found by their names."""
     with zipfile.ZipFile(path) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED * path.stat().st_size:
+        if sum(entry.file_size for entry in archive.infolist()) > MAX_EXPANSION * path.stat().st_size:
             raise UserError(f"{path}: its files are much larger than the package; it is damaged")
         for entry in archive.infolist():
             parts = Path(entry.filename).parts
@@ -80,7 +80,7 @@ def _download(source: str) -> Path:
     except Exception as error:  # the hub client's errors have no common base class
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{source}: no such folder, and the hub cannot be reached ({reason});\ndownload {FILES} from "
+            f"{source}: no such folder, and it cannot be downloaded ({reason});\ndownload {FILES} from "
             f"https://huggingface.co/{source} into a folder, and pass the folder"
         ) from None
 

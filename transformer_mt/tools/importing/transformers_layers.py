@@ -1,4 +1,4 @@
-"""What `MarianMTModel` and `M2M100ForConditionalGeneration` have in common: settings and layers.
+"""Settings and layers that `MarianMTModel` and `M2M100ForConditionalGeneration` share.
 
 `D` model width, `F` inner width of the feed-forward.
 """
