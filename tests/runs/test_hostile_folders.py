@@ -104,12 +104,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "config --tokens": ("config", "RUN", "--tokens", "one"),
     "config --vocabulary": ("config", "RUN/config.yaml", "--vocabulary"),
     "config": ("config", "RUN/config.yaml"),
-    "correct": ("correct", "RUN", "--pairs", "pairs.tsv", "--steps", "2"),
     "evaluate": ("evaluate", "RUN"),
     "evaluate several": ("evaluate", "RUN", "test.de", "--src", "test.en", "--ref", "test.de"),
     "explain": ("explain", "RUN", "one", "--attention", "attention.png"),
     "export ctranslate2": ("export", "RUN", "--to", "ctranslate2", "--output", "exported"),
     "export weights": ("export", "RUN", "--to", "weights", "--output", "exported"),
+    "init --from": ("init", "pairs.tsv", "--from", "RUN", "--out", "tuned.yaml"),
     "plan": ("plan", "RUN/config.yaml"),
     "report": ("report", "RUN"),
     "runs": ("runs", "hostile"),
@@ -118,7 +118,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "translate": ("translate", "RUN", "one"),
     "warm start": ("train", "--config", "tiny.yaml", "name=warm", "train.init_from=RUN"),
 }
-OUTPUTS = ("exported", "repaired", "back", "attention.png", "runs")
+OUTPUTS = ("exported", "repaired", "back", "attention.png", "runs", "tuned.yaml", "tuned-data")
 FAST = ("check --show-removed", "translate")
 
 
