@@ -88,6 +88,18 @@ def randomise(model: Any) -> None:
             model.final_logits_bias[0, model.config.pad_token_id] = -1000  # as published models exclude padding
 
 
+SHAPE: dict[str, Any] = {  # no two numbers of the stacks are equal
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 28,
+    "max_position_embeddings": 64,
+}
+
+
 def make_marian(
     folder: Path,
     *,
@@ -126,14 +138,7 @@ def make_marian(
     config = {
         "vocab_size": len(src),
         "decoder_vocab_size": len(tgt),
-        "d_model": 24,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 40,
-        "decoder_ffn_dim": 28,
-        "max_position_embeddings": 64,
+        **SHAPE,
         "activation_function": "swish",
         "scale_embedding": True,
         "pad_token_id": tgt["<pad>"],
@@ -176,14 +181,7 @@ def make_m2m100(folder: Path, kind: str, **options: Any) -> Any:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     config = {
         "vocab_size": n_tokens + len(languages) + 5,  # further rows, as in published models
-        "d_model": 24,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 40,
-        "decoder_ffn_dim": 28,
-        "max_position_embeddings": 64,
+        **SHAPE,
         **options,
     }
     model = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**config)).eval()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,20 +49,12 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     folder = package / "model" if (package / "model").is_dir() else package
     path = folder / "model.bin"
     variables, aliases = _read_variables(path)
-    settings = {name: int(value) for name, value in variables.items() if value.dim() == 0 and "_scale" not in name}
-    for name, value in settings.items():
-        key = name.rpartition("/")[2]
-        is_known = key in (*SETTINGS, *IGNORED) or (key == "with_target_bos" and value)
-        if not is_known and (value or key not in MUST_BE_OFF):
-            raise UserError(f"{path}: {name}: {value} cannot be imported")
+    settings = _read_settings(path, variables)
     source = WeightSource(path, dict(_list_tensors(variables, aliases)), [path])
     stored = read_optional_json(folder / "config.json")
+    start = str(stored.get("decoder_start_token", "<s>"))  # null: a target prefix, which needs tags
     names = [_read_vocabulary(folder, side) for side in ("source", "target")]
-    if tokens := [name for name in names[0] if LANGUAGE_TOKEN.fullmatch(name)]:
-        raise UserError(
-            f"{folder}: has language tokens, such as {tokens[0]}, and does not say how they are used; import the "
-            "original model of Transformers"
-        )
+    _check_vocabularies(folder, names, start)
     if languages.kept:
         raise UserError(f"--languages: {folder}: has no language tokens; leave it out (--corpus prunes the vocabulary)")
     is_shared = names[0] == names[1]
@@ -77,13 +69,9 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     tables = [_read_positions(source, stack, d_model) for stack in STACKS]
     eps = stored.get("layer_norm_epsilon") or 1e-5
     config = _make_config(path, settings, variables, d_model, tie, min(map(len, tables)), eps)
-    start = str(stored.get("decoder_start_token", "<s>"))  # null: a target prefix, which needs tags
     segmenter = package / "sentencepiece.model"
     protos = [_read_segmenter(segmenter, package / f"{side}.spm") for side in ("source", "target")]
     ids = [{name: i for i, name in enumerate(each)} for each in names]
-    for side in ids:
-        if missing_entry := next((name for name in ("<unk>", "</s>", start) if name not in side), None):
-            raise UserError(f"{folder}: the vocabulary has no entry {missing_entry} (decoder_start_token is {start})")
     missing = find_missing(names[0], protos[0])
     src, tgt = (
         make_vocabulary(
@@ -120,6 +108,29 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     directions = [Direction(*languages.check(package, *pair))]
     kind: Any = find_kind(src.tokenizer.backend)
     return ImportedModel(config, weights, tokenizers, kind, directions, "CTranslate2", source.sha256())
+
+
+def _read_settings(path: Path, variables: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the settings in the file, which are numbers. Raises `UserError` for one that cannot be imported."""
+    settings = {name: int(value) for name, value in variables.items() if value.dim() == 0 and "_scale" not in name}
+    for name, value in settings.items():
+        key = name.rpartition("/")[2]
+        is_known = key in (*SETTINGS, *IGNORED) or (key == "with_target_bos" and value)
+        if not is_known and (value or key not in MUST_BE_OFF):
+            raise UserError(f"{path}: {name}: {value} cannot be imported")
+    return settings
+
+
+def _check_vocabularies(folder: Path, names: Sequence[Sequence[str]], start: str) -> None:
+    """Raise `UserError` if a vocabulary lacks a control symbol, or has language tokens."""
+    if token := next(filter(LANGUAGE_TOKEN.fullmatch, names[0]), None):
+        raise UserError(
+            f"{folder}: has language tokens, such as {token}, and does not say how they are used; import the "
+            "original model of Transformers"
+        )
+    for side in names:
+        if missing := {"<unk>", "</s>", start} - {*side}:
+            raise UserError(f"{folder}: the vocabulary has no entry {min(missing)} (decoder_start_token is {start})")
 
 
 def _make_config(

@@ -46,8 +46,6 @@ class Vocabulary(NamedTuple):
     backend: hf.Tokenizer
     text: Sequence[int]
     """Rows of the entries for text."""
-    ids: Mapping[str, int]
-    """Rows of control symbols."""
     languages: Mapping[str, int]
     """Rows of the codes."""
 
@@ -121,7 +119,7 @@ def _read_vocabulary(folder: Path) -> Vocabulary:
     languages = _read_languages(folder, ids)
     text = [name for name in sorted(ids, key=ids.__getitem__) if name not in CONTROLS and not _code(name)]
     backend = pretrained.convert_sentencepiece(proto, text) if content is None else _convert(path, content, text)
-    return Vocabulary(backend, [ids[name] for name in text], ids, languages)
+    return Vocabulary(backend, [ids[name] for name in text], languages)
 
 
 def _find_ids(path: Path, content: Mapping[str, Any]) -> dict[str, int]:
