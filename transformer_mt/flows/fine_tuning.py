@@ -28,6 +28,7 @@ from transformer_mt.runs.checkpoints import load_weights_of
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
+from transformer_mt.tools.importing.imported_model import Direction
 from transformer_mt.tools.languages.detection import find_other_language
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
@@ -106,20 +107,17 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _split_pairs(old, NEW, pairs, direction)
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
-    try:
-        if pairs.replay:
-            old_files = replace(pairs, train=pairs.replay, validation=(), test=())
-            tag = old.decoding.tag
-            known = _split_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
-        else:
+    if pairs.replay:
+        old_files = replace(pairs, train=pairs.replay, validation=(), test=())
+        tag = old.decoding.tag
+        known = _split_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
+    else:
+        try:
             known = _split_known_pairs(old, max(MIN_VALIDATION, *(len(part.pairs) for part in new.validation), 0))
-    except UserError as error:
-        if pairs.replay:
-            raise
-        known = Splits([], [], [])
-        warnings.append(
-            f"the model may forget: the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
-        )
+        except UserError as error:
+            known = Splits([], [], [])
+            reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
+            warnings.append(f"the model may forget: {reason}")
     start = RunFolder(folder / START) if is_extended else run
     base = f"base: {os.path.relpath(run.config, output.parent)}  # model, tokenizers, and all settings not below\n"
     settings = [*_choose_settings(old, start, folder, new, known)]
@@ -133,27 +131,24 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
         _write_start(run, start, [*new.train, *known.train], direction, new_source, pairs.extend_vocabulary)
     folder.mkdir(exist_ok=True)
+    _write_pairs(folder, new, known)
+    write_config(output, text)
+    return InitialConfig(text, warnings, [])
+
+
+def _write_pairs(folder: Path, new: Splits, known: Splits) -> None:
+    """Write the text files. Few new pairs become behaviour tests, and are repeated in the training text."""
     n_copies = 1
     if not new.validation:
         write_text(folder / TESTS, _render_tests(new.train[0]))
         n_copies = _count_copies(new.train[0].pairs)
     for part in chain(*new, *known):
         for suffix, lines in zip(("src", "tgt"), zip(*part.pairs, strict=True), strict=True):
-            text_of_side = "".join(f"{line}\n" for line in lines)
-            write_text(folder / f"{part.file}.{suffix}", text_of_side * (n_copies if part in new.train else 1))
-    write_config(output, text)
-    return InitialConfig(text, warnings, [])
+            text = "".join(f"{line}\n" for line in lines)
+            write_text(folder / f"{part.file}.{suffix}", text * (n_copies if part in new.train else 1))
 
 
 # --- languages and vocabulary -----------------------------------------------------------------------------------------
-
-
-class Direction(NamedTuple):
-    """Languages and tag of the new pairs."""
-
-    src_lang: str
-    tgt_lang: str
-    tag: str | None
 
 
 def _find_direction(old: Config, pairs: NewPairs) -> Direction:

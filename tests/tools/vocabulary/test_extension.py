@@ -103,7 +103,12 @@ def test_two_imported_segmenters_of_shared_ids_are_extended(tmp_path: Path) -> N
     src, tgt = (Tokenizer(convert_sentencepiece(parse_sentencepiece(file, ""), names)) for file in files)
     pair = TokenizerPair(src, tgt, shares_ids=True)
     reversed_words = [" ".join(word[::-1] for word in text.split()) for text in TGT]
-    extended = extend_vocabulary(pair, ([], reversed_words), (SRC, TGT), 100).tokenizers
+    unknown = 50 * ["Привет 日本 ок", "x Привет y"]
+    found = extend_vocabulary(pair, ([], reversed_words + unknown), (SRC, TGT), 100)
+    extended = found.tokenizers
+    assert all(found.src_origins) and all(found.tgt_origins), "each new row has old ones to start from"
+    pieces = extended.tgt.tokens(range(pair.tgt.pad_id, extended.tgt.pad_id))
+    assert not [piece for piece in pieces if {*piece} - {*"▁", *"".join(names)}], "new characters stay unknown"
     assert extended.shares_ids and extended.src.vocab_size == extended.tgt.vocab_size > pair.src.vocab_size
     assert extended.src.encode(SRC) == pair.src.encode(SRC) and extended.tgt.encode(TGT) == pair.tgt.encode(TGT)
     assert count_tokens(extended.tgt, reversed_words) < 0.8 * count_tokens(pair.tgt, reversed_words)

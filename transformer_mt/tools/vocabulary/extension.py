@@ -208,11 +208,16 @@ def _learn_unigram(
     trainer = trainers.UnigramTrainer(vocab_size=2 * size + len({*"".join(normalized)}), show_progress=False)
     learner.train_from_iterator(chain(normalized, doubled), trainer)
     learned: list[tuple[str, float]] = json.loads(learner.to_str())["model"]["vocab"]
-    known, unknown = backend.get_vocab(), {*BYTE_TOKENS, UNK}
+    known = backend.get_vocab()
+    unknown = {known[name] for name in (*BYTE_TOKENS, UNK) if name in known}
     seen = "\n".join(words)
-    found = [(piece, score) for piece, score in learned if piece not in known and (len(piece) == 1 or piece in seen)]
+    found = [
+        (piece, score)
+        for piece, score in learned
+        if piece not in known and (len(piece) == 1 or piece in seen) and not {OPEN, CLOSE} & {*piece}
+    ]
     if known_characters:
-        found = [each for each in found if not unknown & {token.value for token in backend.model.tokenize(each[0])}]
+        found = [each for each in found if not unknown & {token.id for token in backend.model.tokenize(each[0])}]
     return sorted(found, key=lambda entry: (-entry[1], entry[0]))[:size]
 
 
