@@ -217,7 +217,7 @@ def test_few_pairs_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt) -
     assert tmt("translate", "runs/tuned", stdin=b"red red red red\n").stdout == "rot\n"
 
 
-def test_the_configuration_of_a_run_with_tags_names_that_of_the_new_pairs(brief_run: str, tmt: Tmt) -> None:
+def test_configuration_sets_the_tag_of_the_new_pairs(brief_run: str, tmt: Tmt) -> None:
     table = write_pairs(*list_new_pairs())
     assert_user_error(tmt("init", table, "--from", brief_run, "--out", "tuned.yaml"), "--from: runs/old: ", "2de, 2no")
     command = ("init", table, "--from", brief_run, "--out", "tuned.yaml", "--tag")
@@ -287,7 +287,7 @@ def test_a_hundred_pairs_are_divided_and_fewer_are_behaviour_tests(n_pairs: int,
     }
 
 
-def test_a_vocabulary_that_cannot_grow_leaves_nothing(brief_run: str, tmt: Tmt) -> None:
+def test_nothing_is_written_if_the_vocabulary_cannot_be_extended(brief_run: str, tmt: Tmt) -> None:
     table = write_pairs(*list_new_pairs())
     command = ("init", table, "--from", brief_run, "--tag", "2de", "--extend-vocabulary", "50", "--out", "tuned.yaml")
     assert_user_error(tmt(*command), "kind word")

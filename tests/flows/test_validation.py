@@ -108,7 +108,7 @@ def test_scores_are_of_free_running_greedy_translations(make_validator: Callable
     assert not result.draw()
 
 
-def test_the_metric_may_be_chrf_with_words(make_validator: Callable[..., Validator]) -> None:
+def test_validation_scores_chrf_plus_plus_if_it_is_the_metric(make_validator: Callable[..., Validator]) -> None:
     """It is computed only if it is the metric."""
     assert "chrf++" not in make_validator(0)().scores
     assert "chrf++" in make_validator(0, "validation.metric=chrf++")().scores

@@ -306,6 +306,3 @@ class BatchPlan:
         ends: list[int] = np.cumsum([*map(len, self.sources)]).tolist()
         source = bisect_right(ends, number)
         return next(self.sources[source].shortest_first(number - ends[source] + len(self.sources[source])))
-
-
-# --- text to translate ------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     validation and test pairs of the run.
 
     Raises:
-        UserError: The pairs cannot be read or do not fit the run, or the output exists. Nothing is written then.
+        UserError: The pairs cannot be read or do not fit the run, or the output exists. A failed check writes nothing.
     """
     check_output(output, force)
     folder = output.with_name(f"{output.stem}-data")
@@ -113,7 +113,7 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
         known = _split_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
     else:
         try:
-            known = _split_known_pairs(old, max(MIN_VALIDATION, *(len(part.pairs) for part in new.validation), 0))
+            known = _split_known_pairs(old, max([MIN_VALIDATION, *(len(part.pairs) for part in new.validation)]))
         except UserError as error:
             known = Splits([], [], [])
             reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"

@@ -477,7 +477,7 @@ def score_test_sets(
         try:
             starting = load(Path(start["path"]), start["step"])
         except UserError as error:
-            log_rank0(f"the weights of the start are not scored: {error}")
+            log_rank0(f"the scores before the training are missing: {error}")
         else:
             before = [translate_set(starting, each) for each in sets]
             log_rank0(f"before and after, with 95 % intervals:\n{compare_with_start(sets, before, translations)}")
@@ -493,7 +493,7 @@ def compare_with_start(
         compared = compare_systems(systems, test_set.references, test_set.scorer, ("BLEU", "chrF++"))
         for metric, comparison in compared.items():
             cells = (
-                "{:.2f} ({:.2f} to {:.2f})".format(each.score, *each.interval or (each.score, each.score))
+                f"{each.score:.2f}" + (" ({:.2f} to {:.2f})".format(*each.interval) if each.interval else "")
                 for each in comparison.systems
             )
             new = comparison.systems[1]

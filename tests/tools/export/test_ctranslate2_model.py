@@ -119,7 +119,7 @@ def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTran
 
 
 @pytest.mark.parametrize("scale_embeddings", [True, False])
-def test_the_shape_of_opus_mt_trains_and_decodes_alike_in_all_paths(
+def test_the_shape_of_opus_mt_trains_and_decodes_equally_in_all_paths(
     scale_embeddings: bool, make_translator: MakeTranslator, tmp_path: Path
 ) -> None:
     """Post-norm, SiLU, frozen positions and a bias of the output projection: forward pass, search, CTranslate2."""

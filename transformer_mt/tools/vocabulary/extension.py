@@ -1,8 +1,8 @@
 """Extension of a trained vocabulary by pieces of new text, and of the weights by rows for them.
 
-Old pieces keep their ids, and old text keeps its segmentation: a new piece is left out if a sample of old text would
-use it. New characters are kept in any case. A new row is the mean of the rows of the pieces into which the old
-tokenizer splits the new one.
+Old pieces keep their ids, and a sample of old text keeps its segmentation: new pieces that it would use are left out.
+New characters are kept in any case. A new row is the mean of the rows of the pieces into which the old tokenizer splits
+the new one.
 """
 
 from __future__ import annotations
