@@ -24,7 +24,7 @@ from transformer_mt.config.section import (
 )
 from transformer_mt.config.yaml_files import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage, is_known_tag
+from transformer_mt.data.data_config import DataConfig, Source, is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
@@ -257,16 +257,13 @@ class Config(Section):
             )
 
     def _find_data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield modifiers, stages and filters of the training pairs that have no effect or are impossible."""
+        """Yield modifiers and filters of the training pairs that have no effect or are impossible."""
         if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
                 ("data", "modifiers"),
                 f"need a vocabulary that spells every word: set tokenizer.kind to bpe, byte_bpe, unigram or char, not "
                 f"{self.tokenizer.kind}",
             )
-        if unreachable := find_unreachable_stage(self.data.stages, self.train.max_steps):
-            number, message = unreachable
-            yield ("data", "stages", number), message
         for index, filter_ in enumerate(self.data.filters):
             if filter_.kind == "overlap" and not (self.data.validation or self.data.test):
                 yield (

@@ -173,7 +173,6 @@ class RunRecord(Record):
     job: str | None = None
     sizes: dict[str, Count] = {}
     lengths: TrainingLengths | None = None
-    initial_max_steps: Count | None = None
     exported: _Exported = _Exported(what="")
     failed: str = ""
     diverged: bool = False
