@@ -149,15 +149,15 @@ def test_a_symbol_precedes_each_target_and_is_a_label(
     tgt = small_tokenizers.tgt if is_joint else Tokenizer(small_tokenizers.tgt.backend)
     pair = TokenizerPair(small_tokenizers.src, tgt).with_tags(["en:de", ":fr", "de:en"], is_needed=True)
     assert pair.to_dict() == TokenizerPair.from_dict(pair.to_dict()).to_dict()
-    assert (pair.src.tags, pair.tgt.tags) == (
+    assert (pair.src.tag_symbols, pair.tgt.tag_symbols) == (
         (("en", "de", "fr"),) * 2 if is_joint else (("en", "de"), ("de", "fr", "en"))
     )
     stream, tgt = make_stream(corpus, pair, [":fr", "en:de", "de:en"]), pair.tgt
     for batch in stream.shortest_first():
         src_tag, tgt_tag = [(None, "fr"), ("en", "de"), ("de", "en")][batch.source_index]
         for i, (src_ids, tgt_ids) in enumerate(zip(*stream.reader.read(batch.rows)[:2], strict=True)):
-            first = [] if src_tag is None else [pair.src.tag_id(src_tag)]
-            target = [tgt.tag_id(tgt_tag), *tgt_ids]
+            first = [] if src_tag is None else [pair.src.tag_symbol_id(src_tag)]
+            target = [tgt.tag_symbol_id(tgt_tag), *tgt_ids]
             expected = {"src": [*first, *src_ids, pair.src.eos_id], "tgt_in": [tgt.bos_id, *target]}
             for name, ids in {**expected, "labels": [*target, tgt.eos_id]}.items():
                 found = getattr(batch, name)[i].tolist()
@@ -175,7 +175,7 @@ def test_a_combination_of_symbols_has_their_languages() -> None:
     data = DataConfig(src_lang="en", tgt_lang="de", train=tuple(sources))
     assert data.languages_of("x:y") == ("en", "de") and data.languages_of("z:x") == ("fr", "en")
     assert data.languages_of("z:y") == ("fr", "de") and data.source_languages_of("z:y") == ("fr",)
-    with pytest.raises(UserError, match="unknown tag y:x; the model knows: x:y, z:x"):
+    with pytest.raises(UserError, match=r"unknown tag y:x.*x:y, z:x"):
         data.languages_of("y:x")
 
 
@@ -183,7 +183,7 @@ def test_no_text_encodes_to_a_tag(small_tokenizers: TokenizerPair) -> None:
     tagged = small_tokenizers.with_tags(["2de"], is_needed=True)
     (ids,) = tagged.src.encode(["<2de> 2de ⟨2de⟩"])
     assert max(ids) < tagged.src.pad_id
-    assert tagged.src.tokens([tagged.src.tag_id("2de")]) == ["<2de>"]
+    assert tagged.src.tokens([tagged.src.tag_symbol_id("2de")]) == ["<2de>"]
     assert TokenizerPair.from_dict(tagged.to_dict()).to_dict() == tagged.to_dict()
     assert TokenizerPair.from_dict(tagged.to_dict()).needs_tag
     assert "tags" not in small_tokenizers.to_dict()

@@ -25,10 +25,11 @@ SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 
 
 class Problem(NamedTuple):
-    """Decoder states, output weights, and labels, a third of which are padding."""
+    """Decoder states, output weights and bias, and labels, a third of which are padding."""
 
     states: Tensor
     weight: Tensor
+    bias: Tensor | None
     labels: Tensor
 
 
@@ -36,12 +37,13 @@ def make_problem(pad: int) -> Problem:
     labels = torch.randint(0, V, (B, T))
     labels[:, -2:] = pad
     labels[:, 0] = torch.tensor([1, 12, V - 2])  # ids below and above each pad id
-    return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), labels)
+    return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), None, labels)
 
 
-def oracle(problem: Problem, pad: int, smoothing: float, bias: Tensor | None = None) -> Tensor:
+def oracle(problem: Problem, pad: int, smoothing: float) -> Tensor:
     """Compute `F.cross_entropy` in double precision, on logits without the column of the pad symbol."""
-    logits = F.linear(problem.states.double(), problem.weight.double(), None if bias is None else bias.double())
+    bias = None if problem.bias is None else problem.bias.double()
+    logits = F.linear(problem.states.double(), problem.weight.double(), bias)
     real = problem.labels != pad
     logits = torch.cat([logits[..., :pad], logits[..., pad + 1 :]], dim=-1)[real]
     labels = problem.labels[real]
@@ -178,14 +180,15 @@ def test_batch_of_padding_has_loss_0(cross_entropy: CrossEntropy) -> None:
 @pytest.mark.parametrize("is_counted", [True, False], ids=["labels counted", "with padding"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_output_bias_is_added_to_the_logits(pad: int, smoothing: float, is_counted: bool, dtype: torch.dtype) -> None:
-    problem, bias = make_problem(pad), torch.randn(V, requires_grad=True)
+    bias = torch.randn(V, requires_grad=True)
+    problem = make_problem(pad)._replace(bias=bias)
     n_labels = int((problem.labels != pad).sum()) if is_counted else None
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        losses = loss(*problem, pad, LossConfig(label_smoothing=smoothing), n_labels, bias)
-    expected = oracle(problem, pad, smoothing, bias)
+        losses = loss(*problem, pad, LossConfig(label_smoothing=smoothing), n_labels)
+    expected = oracle(problem, pad, smoothing)
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
     assert losses["loss"].item() == pytest.approx(expected.item(), rel=tolerance)
-    assert losses["nll"].item() == pytest.approx(oracle(problem, pad, 0.0, bias).item(), rel=tolerance)
+    assert losses["nll"].item() == pytest.approx(oracle(problem, pad, 0.0).item(), rel=tolerance)
     inputs = (problem.states, problem.weight, bias)
     found, wanted = (torch.autograd.grad(value, inputs) for value in (losses["loss"], expected))
     assert found[2][pad] == 0 and wanted[2].abs().max() > 0.1
@@ -197,7 +200,7 @@ def test_perfect_logits_have_loss_0() -> None:
     """Trap 22: no softmax is applied before the cross-entropy."""
     labels = torch.arange(1, V)[None]
     logits = 50 * F.one_hot(labels, V).float()
-    losses = loss(logits, torch.eye(V), labels, 0, LossConfig(label_smoothing=0.0), V - 1)
+    losses = loss(logits, torch.eye(V), None, labels, 0, LossConfig(label_smoothing=0.0), V - 1)
     assert losses["loss"] < 1e-4 and losses["nll"] < 1e-4
 
 

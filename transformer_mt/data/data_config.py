@@ -115,6 +115,14 @@ def is_known_tag(tag: str, tags: Sequence[str]) -> bool:
     return all(symbol in {split_tag(each)[side] for each in tags} for side, symbol in enumerate(split_tag(tag)))
 
 
+def tag_error(tag: str | None, tags: Sequence[str]) -> UserError:
+    """Return the error for a tag that is not among those of a model, or for None: a tag that it needs is missing."""
+    known = f"one of {', '.join(tags)}" if tags else "none, because the model was trained without tags"
+    if tag is None:
+        return UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), {known}")
+    return UserError(f"unknown tag {tag}: pass {known}")
+
+
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "subset": ("dataset",),
     "revision": ("dataset",),
@@ -387,11 +395,8 @@ class DataConfig(Section):
         The languages of a combination that no source has are those of its symbols. Raises `UserError` if no source has
         the tag, or a tag is needed.
         """
-        known = ", ".join(self.tags)
-        if tag is None and self.needs_tag:
-            raise UserError(f"the model needs a tag before each source sentence: pass one of {known}")
-        if tag is not None and not is_known_tag(tag, self.tags):
-            raise UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
+        if self.needs_tag if tag is None else not is_known_tag(tag, self.tags):
+            raise tag_error(tag, self.tags)
         src, tgt = (self._sources_with(tag, side)[0].languages(self.src_lang, self.tgt_lang)[side] for side in (0, 1))
         return src, tgt
 

@@ -27,6 +27,7 @@ from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import PERCENT_METRICS
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
@@ -331,7 +332,7 @@ def find_questionable_settings(
         ),
         (end < train.log_every, "train.log_every", f"{ends}, before the first entry; lower it"),
         (
-            validation.goal is not None and validation.metric in ("bleu", "chrf", "chrf++") and validation.goal > 100,
+            validation.goal is not None and validation.metric in PERCENT_METRICS and validation.goal > 100,
             "validation.goal",
             f"{validation.metric} is at most 100; lower it",
         ),
