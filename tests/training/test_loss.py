@@ -115,7 +115,7 @@ def test_half_precision_is_close_to_fp32(pad: int, smoothing: float, dtype: torc
 def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> None:
     """A sum over 4,096 labels is larger than the largest number of fp16, and a probability smaller than the least."""
     states, labels = torch.full((1, 4096, D), 30.0, requires_grad=True), torch.full((1, 4096), 3)
-    problem = Problem(states, torch.zeros(V, D, requires_grad=True), labels)
+    problem = Problem(states, torch.zeros(V, D, requires_grad=True), None, labels)
     problem.weight.data[5] = -14.4 / (30 * D)
     with torch.autocast("cpu", torch.float16):
         loss, _ = chunked(problem, 0, 0.0)
@@ -129,7 +129,7 @@ def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> Non
 def test_vocabulary_sizes(vocab: int, precision: str) -> None:
     """Smaller than a vector register, and larger than the block of a kernel."""
     labels = torch.randint(1, vocab, (2, 9))
-    problem = Problem(torch.randn(2, 9, D, requires_grad=True), torch.randn(vocab, D, requires_grad=True), labels)
+    problem = Problem(torch.randn(2, 9, D, requires_grad=True), torch.randn(vocab, D, requires_grad=True), None, labels)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         loss, nll = chunked(problem, 0, 0.1)
     expected, tolerance = oracle(problem, 0, 0.1), 1e-5 if precision == "fp32" else 0.02
@@ -141,7 +141,9 @@ def test_vocabulary_sizes(vocab: int, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_label_of_probability_0_has_a_finite_loss_and_a_gradient(precision: str) -> None:
-    problem = Problem(torch.zeros(1, 1, V, requires_grad=True), torch.eye(V, requires_grad=True), torch.tensor([[3]]))
+    problem = Problem(
+        torch.zeros(1, 1, V, requires_grad=True), torch.eye(V, requires_grad=True), None, torch.tensor([[3]])
+    )
     problem.states.data[..., 5] = 1000.0
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         loss, nll = chunked(problem, 0, 0.0)
@@ -237,5 +239,5 @@ def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int
     batch = ragged(8, pads)
     batch.labels[0, 0], batch.src[0, 0] = pads
     loss = compute_losses(model, batch, LossConfig())["loss"]
-    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
+    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, None, batch.labels)
     assert_near(loss, oracle(problem, pads[1], 0.1))
