@@ -175,7 +175,7 @@ def test_a_combination_of_symbols_has_their_languages() -> None:
     data = DataConfig(src_lang="en", tgt_lang="de", train=tuple(sources))
     assert data.languages_of("x:y") == ("en", "de") and data.languages_of("z:x") == ("fr", "en")
     assert data.languages_of("z:y") == ("fr", "de") and data.source_languages_of("z:y") == ("fr",)
-    with pytest.raises(UserError, match=r"unknown tag y:x.*x:y, z:x"):
+    with pytest.raises(UserError, match="unknown tag y:x; the model knows: x:y, z:x"):
         data.languages_of("y:x")
 
 

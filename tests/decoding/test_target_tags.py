@@ -148,7 +148,7 @@ def test_alignments_terms_and_samples_ignore_the_symbol(
 def test_unknown_symbols_and_missing_tags_are_refused(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
     translator = make_translator(make_model, small_tokenizers)
     for tag in ("fr:en", "de:cs", "de", ":de", "en"):
-        with pytest.raises(UserError, match=f"unknown tag {tag}: choose from en:de, en:fr, de:en"):
+        with pytest.raises(UserError, match=f"unknown tag {tag}; .*en:de, en:fr, de:en"):
             translator.translate(["x"], tags=[tag])
     with pytest.raises(UserError, match="needs a tag"):
         translator.translate(["x"])

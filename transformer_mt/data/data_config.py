@@ -117,10 +117,10 @@ def is_known_tag(tag: str, tags: Sequence[str]) -> bool:
 
 def tag_error(tag: str | None, tags: Sequence[str]) -> UserError:
     """Return the error for a tag that is not among those of a model, or for None: a tag that it needs is missing."""
-    known = f"one of {', '.join(tags)}" if tags else "none, because the model was trained without tags"
+    known = ", ".join(tags)
     if tag is None:
-        return UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), {known}")
-    return UserError(f"unknown tag {tag}: pass {known}")
+        return UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
+    return UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
 
 
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
