@@ -22,7 +22,16 @@ from transformer_mt.config.section import (
     describe_error,
     list_error_keys,
 )
-from transformer_mt.config.yaml_files import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
+from transformer_mt.config.yaml_files import (
+    MAX_DEPTH,
+    KeyPath,
+    Location,
+    Tree,
+    Value,
+    read_inherited,
+    read_value,
+    read_yaml,
+)
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.data_config import DataConfig, Source, is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
@@ -328,7 +337,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(
             f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
         )
-    return _validate(read_inherited(path, _is_merged), path, overrides)
+    return _validate(read_inherited(path, _read_file, _is_merged), path, overrides)
+
+
+def _read_file(path: Path) -> Tree:
+    """Read one file. In the `config.yaml` of a run, keys that were removed since then are ignored."""
+    run = RunFolder(path.parent)
+    return run.read_config() if path == run.config and run.exists() else read_yaml(path)
 
 
 def load_here(path: Path, overrides: Sequence[str] = ()) -> Config:

@@ -337,7 +337,6 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
     gate = {part.name: GATE for part in known.validation}
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),
-        Setting("data", "stages", (), ""),
         Setting("data", "temperature", 1.0, ""),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
