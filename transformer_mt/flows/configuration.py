@@ -324,7 +324,9 @@ class Config(Section):
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load a YAML file with the files that it inherits from, and apply overrides (`section.key=value`).
 
-    `config.yaml` of a run means the run in this folder, which may have been renamed or moved. Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
+    `config.yaml` of a run means the run in its folder, which may have been renamed or moved.
+
+    Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
     if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
         files = f"{path} {overrides[0]}" if overrides and Path(overrides[0]).is_file() else "SRC TGT"
