@@ -64,14 +64,15 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Path, tmt: Tmt) -> None:
+def test_init_writes_a_commented_configuration_and_prints_what_is_next(corpus: Path, tmt: Tmt) -> None:
     printed = assert_succeeded(tmt("init", "a.en", "a.de"))
     config = configuration.load(corpus / "mine.yaml")
     assert (config.data.src_lang, config.data.tgt_lang) == ("en", "de")
     assert config.data.train == Source(src=("a.en",), tgt=("a.de",))
     assert config.data.validation_size == 4
     text = (corpus / "mine.yaml").read_text(encoding="utf-8")
-    assert printed.startswith(text)
+    assert text not in printed
+    assert "mine.yaml is written: en to de, 40 pairs; next:" in printed.splitlines()
     for line in text.splitlines():
         assert ": " not in line or line.startswith("#") or "  # " in line
     assert "tmt check mine.yaml" in printed.splitlines()[-3]
@@ -162,8 +163,8 @@ def test_an_open_choice_of_languages_in_tmx_is_refused(
 
 
 def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
-    done = tmt("init", "a.en", "a.de", "--validation", "copy.en", "a.de", "--test", "a.en.gz", "a.de")
-    assert "40 pairs, scored at the end" in assert_succeeded(done)
+    assert_succeeded(tmt("init", "a.en", "a.de", "--validation", "copy.en", "a.de", "--test", "a.en.gz", "a.de"))
+    assert "40 pairs, scored at the end" in (corpus / "mine.yaml").read_text(encoding="utf-8")
     data = configuration.load(corpus / "mine.yaml").data
     assert data.validation == Source(src=("copy.en",), tgt=("a.de",))
     assert data.test == {"test": Source(src=("a.en.gz",), tgt=("a.de",))}
@@ -181,7 +182,8 @@ def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
     ],
 )
 def test_a_test_set_may_be_a_table(corpus: Path, tmt: Tmt, arguments: tuple[str, ...], test: Source) -> None:
-    assert "40 pairs, scored at the end" in assert_succeeded(tmt("init", *arguments))
+    assert_succeeded(tmt("init", *arguments))
+    assert "40 pairs, scored at the end" in (corpus / "mine.yaml").read_text(encoding="utf-8")
     assert configuration.load(corpus / "mine.yaml").data.test == {"test": test}
 
 

@@ -398,6 +398,9 @@ def find_run(config: Path) -> RunFolder | None:
 def _place(tree: Tree, run: RunFolder) -> Tree:
     """Return the settings of a run with the name and place of its folder, which may have been renamed or moved."""
     here = Location(str(run.config))
+    place = Path(str(tree.values.get("runs_dir", "runs")), str(tree.values.get("name")))
+    if place.resolve() == run.path.resolve():
+        return tree
     return tree.replace(("name",), run.path.name, here).replace(("runs_dir",), str(run.path.parent), here)
 
 
