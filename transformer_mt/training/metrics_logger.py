@@ -244,13 +244,19 @@ class SilentMetricsLogger(MetricsLogger):
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of metrics.jsonl, except lines that are incomplete after a kill, or damaged."""
+    """Yield the entries of metrics.jsonl, except lines that are incomplete after a kill, damaged or of no step."""
     lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n") if path.exists() else ()
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            entry: dict[str, Any] = json.loads(line.decode(errors="replace"))
-            if isinstance(entry["step"], int):
+            entry: dict[str, Any] = json.loads(line.decode(errors="replace"), parse_int=_parse_int)
+            if isinstance(entry["step"], int) and entry["step"] >= 0:
                 yield entry
+
+
+def _parse_int(text: str) -> int | float:
+    """Return a number, as a float if it has more than 64 bits."""
+    number = int(text)
+    return number if abs(number) < 2**63 else float(text)
 
 
 def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:
