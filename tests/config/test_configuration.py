@@ -373,6 +373,7 @@ MAY_CHANGE_ON_RESUME = {
     *("data.cache_dir", "data.max_bad_rows"),
     *("train.max_steps", "train.max_epochs", "train.save_every", "train.log_every"),
     "train.cuda_graphs",
+    "train.waiting",
     *("validation.every", "validation.patience", "validation.probes", "validation.goal"),
     *("decoding.beam", "decoding.restore_case", "decoding.n_best", "decoding.length_penalty"),
     *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),

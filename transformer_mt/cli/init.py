@@ -107,7 +107,7 @@ class Init(Command):
     )
 
     def execute(self) -> None:
-        """Write the configuration, and print it."""
+        """Write the configuration, and print what to do next."""
         if self.start is None and (given := {*list_given_flags(self)} & {"--tag", "--replay", "--extend-vocabulary"}):
             raise UserError(f"{min(given)}: belongs to --from RUN; leave it out")
         if self.opus is None and self.corpora is None:
@@ -177,14 +177,12 @@ class Init(Command):
         return write_fine_tuning_config(RunFolder.open(run), pairs, self.out, force=self.force)
 
     def _print(self, config: InitialConfig) -> None:
-        print_text(config.text)
-        sys.stdout.flush()
         for warning in config.warnings:
             log(f"tmt: warning: {warning}")
         out = quote(str(self.out))
         print_text(
             *(f"advice: {advice}" for advice in config.advice),
-            f"{self.out} is written; next:",
+            f"{self.out} is written: {config.summary}; next:",
             *([f"tmt prepare {out}         # download"] if self.opus else []),
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
             f"tmt plan {out}            # hours, memory and disk",

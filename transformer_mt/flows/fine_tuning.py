@@ -133,7 +133,9 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     folder.mkdir(exist_ok=True)
     _write_pairs(folder, new, known)
     write_config(output, text)
-    return InitialConfig(text, warnings, [])
+    return InitialConfig(
+        f"{run.path}, fine-tuned on {sum(len(part.pairs) for part in new.train):,} pairs", warnings, []
+    )
 
 
 def _write_pairs(folder: Path, new: Splits, known: Splits) -> None:

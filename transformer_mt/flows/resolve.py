@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
-from shlex import join, quote
+from shlex import quote
 from typing import NamedTuple
 
 import torch
@@ -144,7 +144,7 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
         raise UserError(
             f"{run.path}: this run was created with other settings:\n{changes}\n"
-            f"resume with the settings of the run: {_resume_command(run, old)}\n"
+            f"resume with the settings of the run: tmt train --config {quote(str(run.config))}\n"
             "or choose another name (name=...), or start over with --restart (the old run is moved aside)"
         )
     for key in free:
@@ -155,14 +155,6 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         )
     if "train.cuda_graphs" in free:
         log_rank0("train.cuda_graphs changed: batches have other padding, so that dropout draws other random numbers")
-
-
-def _resume_command(run: RunFolder, settings: Config) -> str:
-    """Return the command that resumes a run with its `settings`, also if its folder was moved."""
-    overrides: list[str] = []
-    if run.path != Path(settings.runs_dir) / str(settings.name):
-        overrides = [f"runs_dir={run.path.parent}", f"name={run.path.name}"]
-    return join(["tmt", "train", "--config", str(run.config), *overrides])
 
 
 def check_data_settings(run: RunFolder, requested: Config) -> None:
