@@ -25,15 +25,13 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     detect_language,
 )
-from transformer_mt.tools.languages.scripts import (
-    CASED_SCRIPTS,
-    UNSPACED_SCRIPTS,
+from transformer_mt.tools.languages.inspection import (
     CorpusStatistics,
     SideStatistics,
     describe_gaps,
     inspect_pairs,
-    language_scripts,
 )
+from transformer_mt.tools.languages.scripts import CASED_SCRIPTS, UNSPACED_SCRIPTS, language_scripts
 from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
 from transformer_mt.tools.quality.signals import is_lower_case
 

@@ -38,7 +38,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, TypeVar, cast
 
-from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from transformer_mt import __version__
@@ -68,6 +67,8 @@ def lock_folder(folder: Path) -> Generator[None]:
 
     The operating system releases the lock when the process ends, even if it is killed.
     """
+    from filelock import FileLock, Timeout  # only here, because the import takes time
+
     lock, holder = FileLock(folder / LOCK_FILE), folder / HOLDER_FILE
     try:
         lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.02)
