@@ -1,4 +1,6 @@
-"""Benchmark training speed against a plain loop, memory over time, and translation (`decode`, see bench_decode.py).
+"""Benchmark training speed against a plain loop, and memory over time.
+
+For `decode` and `contention` see bench_decode.py and bench_contention.py.
 
     python scripts/bench.py train [--src F --tgt G] [--precision P] [--steps N] [--rounds N] [section.key=value]
     python scripts/bench.py memory [--src F --tgt G] [--precision P] [--steps N] [section.key=value]
@@ -25,6 +27,7 @@ import time
 from itertools import count
 from pathlib import Path
 
+import bench_contention
 import bench_decode
 import torch
 import yaml
@@ -62,8 +65,9 @@ MEMORY_STEPS = (100, 500, 1000, 2000, 5000)  # steps at which memory is printed
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["decode"]:
-        bench_decode.main(sys.argv[2:])
+    others = {"decode": bench_decode.main, "contention": bench_contention.main}
+    if sys.argv[1:2] and sys.argv[1] in others:
+        others[sys.argv[1]](sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "memory"])

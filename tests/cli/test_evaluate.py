@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 import sacrebleu
-from helpers import Tmt, assert_user_error, load_plain
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain
 
 from transformer_mt import Translator, __version__
 from transformer_mt.decoding import engine as loading
@@ -269,8 +269,16 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
     japanese = "犬は家の中で寝ています。\n" * 5
     for name, text in {"e": english, "g": german, "j": japanese}.items():
         Path(name).write_text(text, encoding="utf-8")
+    Path("tokens").write_text("Der Hund schläft , sagt er .\n" * 3 + "Er schläft\n" * 2, encoding="utf-8")
+    Path("gaps").write_text("Der Hund schläft.\n \n\nEr schläft.\n\n", encoding="utf-8")
     warnings = {
         ("g", "--ref", "g"): "g: all lines equal those of g",
+        ("tokens", "--ref", "g"): "tokens: has spaces before punctuation",
+        ("g", "--ref", "tokens"): "tokens: has spaces before punctuation",
+        (tiny_run, "--src", "e", "--ref", "tokens"): "tokens: has spaces before punctuation",
+        ("g", "tokens", "--ref", "g"): "tokens: has spaces before punctuation",
+        ("g", "--ref", "gaps"): "gaps:2: 3 lines are empty",
+        (tiny_run, "--src", "e", "--ref", "gaps"): "gaps:2: 3 lines are empty",
         ("e", "--ref", "j"): "--tgt-lang ja",
         (tiny_run, "--src", "g", "--ref", "e"): "exchanged",
         (tiny_run, "--src", "j", "--ref", "g"): "j: the text seems to be in ja",
@@ -278,3 +286,12 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
     for arguments, warning in warnings.items():
         assert warning in tmt("evaluate", *arguments).stderr
     assert "warning" not in tmt("evaluate", tiny_run, "--src", "e", "--ref", "g").stderr
+    moses = tmt("evaluate", "tokens", "--ref", "tokens", "--text", "moses", "--tgt-lang", "de").stderr
+    assert "has spaces before punctuation" not in moses
+
+
+def test_a_comparison_without_p_values_says_why(texts: Path, tmt: Tmt) -> None:
+    Path("a").write_text("Der Hund schläft.\n" * 9, encoding="utf-8")
+    Path("b").write_text("Der Hund schläft.\n" * 6 + "Er schläft.\n" * 3, encoding="utf-8")
+    assert "no p: fewer than 6" in assert_succeeded(tmt("evaluate", "a", "b", "--ref", "a"))
+    assert "no p: fewer than 6" not in assert_succeeded(tmt("evaluate", "a", "a", "--ref", "a"))

@@ -15,6 +15,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import load_corpus, load_pairs
+from transformer_mt.data.tables import read_table
 from transformer_mt.flows import configuration
 from transformer_mt.flows.table_columns import choose_columns
 
@@ -63,14 +64,15 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Path, tmt: Tmt) -> None:
+def test_init_writes_a_commented_configuration_and_prints_what_is_next(corpus: Path, tmt: Tmt) -> None:
     printed = assert_succeeded(tmt("init", "a.en", "a.de"))
     config = configuration.load(corpus / "mine.yaml")
     assert (config.data.src_lang, config.data.tgt_lang) == ("en", "de")
     assert config.data.train == Source(src=("a.en",), tgt=("a.de",))
     assert config.data.validation_size == 4
     text = (corpus / "mine.yaml").read_text(encoding="utf-8")
-    assert printed.startswith(text)
+    assert text not in printed
+    assert "mine.yaml is written: en to de, 40 pairs; next:" in printed.splitlines()
     for line in text.splitlines():
         assert ": " not in line or line.startswith("#") or "  # " in line
     assert "tmt check mine.yaml" in printed.splitlines()[-3]
@@ -97,9 +99,72 @@ def test_each_kind_of_file_is_read(arguments: tuple[str, ...], source: Source, c
     assert (data.train, data.src_lang, data.tgt_lang) == (source, "en", "de")
 
 
+def write_tmx(path: Path, *codes: tuple[str, ...]) -> None:
+    """Write a TMX file whose units have segments in some languages; unit N has the N-th codes, in turn."""
+    units = "".join(
+        "<tu>"
+        + "".join(
+            f"<tuv xml:lang='{code}'><seg>{de if code[:2].lower() == 'de' else en}</seg></tuv>"
+            for code in codes[number % len(codes)]
+        )
+        + "</tu>"
+        for number, (en, de) in enumerate(PAIRS)
+    )
+    path.write_text(f"<tmx><body>{units}</body></tmx>", encoding="utf-8")
+
+
+EN_DE = ("--src-lang", "en", "--tgt-lang", "de")
+
+
+@pytest.mark.parametrize(
+    ("codes", "arguments", "columns"),
+    [
+        ([("EN-US", "DE-DE"), ("en-us", "de"), ("en-US", "de-AT")], EN_DE, ("en", "de")),
+        ([("EN-US", "DE-DE"), ("en-us", "de"), ("en-US", "de-AT")], (), ("en", "de")),
+        ([("EN-US", "DE-DE"), ("en-us", "de"), ("en-US", "de-AT", "fr")], EN_DE, ("en", "de")),
+        ([("EN", "DE"), ("en", "de")], ("--columns", "en", "de"), ("en", "de")),
+        ([("EN", "DE"), ("en", "de")], ("--columns", "De", "EN"), ("de", "en")),
+        ([("eng", "deu"), ("en_GB", "de_CH")], EN_DE, ("en", "de")),
+        ([("EN-GB", "en-us", "de"), ("en-GB", "de-DE")], ("--src-lang", "en-gb", "--tgt-lang", "de"), ("en-gb", "de")),
+        ([("en-US", "de-DE", "fr", "es-419")], ("--src-lang", "EN", "--tgt-lang", "DE"), ("en", "de")),
+        ([("en", "de", "zh-CN", "zh-TW")], EN_DE, ("en", "de")),
+        ([("EN-us", "dE")], ("--tgt-lang", "de"), ("en", "de")),
+    ],
+)
+def test_codes_of_a_language_in_tmx_may_differ(
+    codes: list[tuple[str, ...]], arguments: tuple[str, ...], columns: tuple[str, str], tmp_path: Path, tmt: Tmt
+) -> None:
+    write_tmx(tmp_path / "c.tmx", *codes)
+    assert_succeeded(tmt("init", tmp_path / "c.tmx", *arguments, "--out", tmp_path / "x.yaml"))
+    config = configuration.load(tmp_path / "x.yaml")
+    (source,) = config.data.train_sources
+    found = [source.src_column or config.data.src_lang, source.tgt_column or config.data.tgt_lang]
+    assert [name.lower() for name in found] == [*columns]
+    pairs = [*read_table(tmp_path / "c.tmx", (found[0], found[1]))]
+    texts = PAIRS if columns[1] == "de" else [(de, en) for en, de in PAIRS]
+    assert [(pair.src, pair.tgt) for pair in pairs] == texts
+
+
+@pytest.mark.parametrize(
+    ("codes", "arguments"),
+    [
+        (("en", "de", "fr"), ()),
+        (("en", "zh-CN", "zh-TW"), ("--src-lang", "en", "--tgt-lang", "zh")),
+        (("en-US", "de-DE", "fr"), ("--columns", "en", "es")),
+        (("en-US", "en-GB"), ()),
+    ],
+)
+def test_an_open_choice_of_languages_in_tmx_is_refused(
+    codes: tuple[str, ...], arguments: tuple[str, ...], tmp_path: Path, tmt: Tmt
+) -> None:
+    write_tmx(tmp_path / "c.tmx", codes)
+    assert_user_error(tmt("init", tmp_path / "c.tmx", *arguments, "--out", tmp_path / "x.yaml"), "c.tmx", "column")
+    assert not (tmp_path / "x.yaml").exists()
+
+
 def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
-    done = tmt("init", "a.en", "a.de", "--validation", "copy.en", "a.de", "--test", "a.en.gz", "a.de")
-    assert "40 pairs, scored at the end" in assert_succeeded(done)
+    assert_succeeded(tmt("init", "a.en", "a.de", "--validation", "copy.en", "a.de", "--test", "a.en.gz", "a.de"))
+    assert "40 pairs, scored at the end" in (corpus / "mine.yaml").read_text(encoding="utf-8")
     data = configuration.load(corpus / "mine.yaml").data
     assert data.validation == Source(src=("copy.en",), tgt=("a.de",))
     assert data.test == {"test": Source(src=("a.en.gz",), tgt=("a.de",))}
@@ -117,7 +182,8 @@ def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
     ],
 )
 def test_a_test_set_may_be_a_table(corpus: Path, tmt: Tmt, arguments: tuple[str, ...], test: Source) -> None:
-    assert "40 pairs, scored at the end" in assert_succeeded(tmt("init", *arguments))
+    assert_succeeded(tmt("init", *arguments))
+    assert "40 pairs, scored at the end" in (corpus / "mine.yaml").read_text(encoding="utf-8")
     assert configuration.load(corpus / "mine.yaml").data.test == {"test": test}
 
 

@@ -42,6 +42,30 @@ def rows_of(page: Any) -> list[list[str]]:
     return [[text_of(cell) for cell in row if cell.tag in ("th", "td")] for row in page.iter("tr")]
 
 
+ODD_LINES = {
+    "step of more than 64 bits": '{"step": 99999999999999999999, "train/loss": 1.0}',
+    "negative step": '{"step": -5, "train/loss": 1.0}',
+    "step is a fraction": '{"step": 2.5, "train/loss": 1.0}',
+    "step is true": '{"step": true, "train/loss": 1.0}',
+    "no step": '{"train/loss": 1.0}',
+    "value of more than 64 bits": '{"step": 3, "train/loss": 1' + "0" * 400 + "}",
+    "value is text": '{"step": 3, "train/loss": "low"}',
+    "value is a list": '{"step": 3, "train/loss": [1]}',
+    "value is null": '{"step": 3, "valid/bleu": null}',
+    "not an object": "[3]",
+    "number with an exponent": '{"step": 3, "train/loss": 1e999}',
+    "not JSON": '{"step": 3, "train/lo',
+}
+
+
+@pytest.mark.parametrize("line", ODD_LINES.values(), ids=ODD_LINES)
+def test_odd_lines_of_the_curves_do_no_harm(line: str, run_copy: Path, tmt: Tmt) -> None:
+    with (run_copy / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    for command in (("report", run_copy), ("runs",), ("train", "--config", "tiny.yaml", "train.max_steps=14")):
+        assert_succeeded(tmt(*command))
+
+
 def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) -> None:
     before = read_folder(run_copy)
     page = make_page(tmt, run_copy)

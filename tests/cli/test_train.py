@@ -217,6 +217,35 @@ def test_the_suggested_command_resumes_the_run(run_copy: Path, tmt: Tmt) -> None
     assert after.replace("name: moved", "name: tiny") == before
 
 
+@pytest.mark.parametrize("place", ["runs/new", "elsewhere/deep/tiny", "runs/a new name", "top"])
+@pytest.mark.parametrize("inside", [False, True], ids=["from outside", "in the folder"])
+def test_a_renamed_or_moved_folder_is_resumed(
+    place: str, inside: bool, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is the run, whatever its configuration says."""
+    folder = Path(place).absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    run_copy.rename(folder)
+    config = f"{place}/config.yaml"
+    if inside:  # the texts are relative to the current folder, so that they are in it, too
+        for text in Path().glob("*.*"):
+            (folder / text.name).write_bytes(text.read_bytes())
+        monkeypatch.chdir(folder)
+        config = "config.yaml"
+    done = tmt("train", "--config", config)
+    assert_succeeded(done)
+    assert "resuming after step 12\n" in done.stderr
+    assert not run_copy.exists()
+
+
+def test_another_name_starts_a_new_run_with_the_settings_of_a_renamed_one(run_copy: Path, tmt: Tmt) -> None:
+    run_copy.rename(run_copy.with_name("new"))
+    done = tmt("train", "--config", "runs/new/config.yaml", "name=third")
+    assert_succeeded(done)
+    assert "resuming" not in done.stderr
+    assert RunFolder(run_copy.with_name("third")).exists()
+
+
 def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:
     Path("train.de").write_text(Path("train.de").read_text().replace("eins", "ein"))
     before = read_folder(run_copy)

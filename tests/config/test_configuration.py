@@ -204,6 +204,16 @@ def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     ]
 
 
+def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Write) -> None:
+    run = write("run/config.yaml", MINIMAL + "train: {ledger: no}\n")
+    heir = write("heir.yaml", "base: run/config.yaml\nseed: 7\n")
+    for path in (run, heir):
+        (line,) = error_lines(path)
+        assert "config.yaml:2: train.ledger: was removed" in line
+    write("run/run.json", "{}")
+    assert load(run).seed != 7 == load(heir).seed
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [
@@ -373,6 +383,7 @@ MAY_CHANGE_ON_RESUME = {
     *("data.cache_dir", "data.max_bad_rows"),
     *("train.max_steps", "train.max_epochs", "train.save_every", "train.log_every"),
     "train.cuda_graphs",
+    "train.waiting",
     *("validation.every", "validation.patience", "validation.probes", "validation.goal"),
     *("decoding.beam", "decoding.restore_case", "decoding.n_best", "decoding.length_penalty"),
     *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),

@@ -1,4 +1,4 @@
-"""Scores and confidence intervals equal those of the `sacrebleu` command (trap 36)."""
+"""Scores and widths of confidence intervals equal those of the `sacrebleu` command (trap 36)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ ASIAN_TER = ("--ter-normalized", "--ter-asian-support")
 def assert_equal(score: IntervalScore, record: dict[str, Any]) -> None:
     assert score.signature == record["signature"]
     assert score.value == pytest.approx(float(record["score"]), abs=1e-6)
-    mean, half_width = record["confidence_mean"], record["confidence_var"]
-    assert score.interval == pytest.approx((mean - half_width, mean + half_width), abs=1e-4)
+    low, high = score.interval or (0, 0)
+    assert (high - low) / 2 == pytest.approx(record["confidence_var"], abs=1e-4)
+    assert low <= record["confidence_mean"] <= high
 
 
 @pytest.mark.parametrize(
@@ -84,11 +85,26 @@ def test_interval_is_the_central_95_percent_of_the_resamples() -> None:
     edits = np.array([400.0, *[1.0] * 99])
     draws = np.random.default_rng(5).integers(n, size=(20_000, n))
     samples = np.sort(edits[draws].sum(1)) / (4 * n) * 100
-    mean, half_width = samples.mean(), (samples[-501] - samples[500]) / 2
     assert score.value == pytest.approx(edits.sum() / (4 * n) * 100)
-    low, high = score.interval or (0, 0)
-    assert high - low == pytest.approx(2 * half_width, abs=1e-3)
-    assert (low + high) / 2 == pytest.approx(mean, abs=5 * samples.std() / np.sqrt(1000))
+    assert score.interval == pytest.approx((samples[500], samples[-501]), abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("n_wrong", [0, 1, 2])
+def test_intervals_stay_on_the_scale_and_hold_the_score(n: int, n_wrong: int) -> None:
+    references = REFERENCES[:n]
+    hypotheses = [*["etwas anderes"] * n_wrong, *references[n_wrong:]][:n]
+    for name, score in score_with_intervals(hypotheses, references, GERMAN).items():
+        low, high = score.interval or (-1, -1)
+        assert 0 <= low <= score.value + 1e-4 and score.value <= high + 1e-4
+        assert name == "TER" or high <= 100 + 1e-9
+
+
+def test_empty_references_keep_intervals_on_the_scale() -> None:
+    scores = score_with_intervals(["ein Satz", "noch einer", "x"], ["ein Satz", "", ""], GERMAN)
+    for name in ("BLEU", "chrF", "chrF++"):
+        low, high = scores[name].interval or (-1, -1)
+        assert 0 <= low <= scores[name].value <= high <= 100 + 1e-9
 
 
 def test_resamples_may_score_zero() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.flows import configuration
 from transformer_mt.flows.init import SIZE_PRESETS, Setting, SizePreset, choose_settings, find_size_preset, render
-from transformer_mt.tools.languages.scripts import CorpusStatistics, SideStatistics
+from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SIDE = SideStatistics([], "LATIN", True, 80, "words", 100, {50: 10, 95: 20, 100: 30})

@@ -229,34 +229,3 @@ def test_caches_of_products_are_limited_unless_the_user_sets_them(
     monkeypatch.delenv(variable)
     configure_process(resolve_machine("cpu", "fp32", 1))
     assert os.environ[variable] == str(limit)
-
-
-@pytest.mark.parametrize(
-    ("running", "threads", "warning"),
-    [
-        ((2, 2, 3), 2, "another program uses a core; 2 threads then wait"),
-        ((3, 3, 4), 2, "other programs use 2 cores; 2 threads"),
-        ((1, 2, 2), 2, None),
-        ((2, 2, 2), 1, None),
-        ((), 2, None),
-    ],
-)
-def test_a_warning_is_returned_only_if_busy_cores_delay_threads(
-    running: tuple[int, ...], threads: int, warning: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_processes_run(running, monkeypatch)
-    found = device.describe_busy_cores(device.Machine(torch.device("cpu"), "fp32", threads))
-    assert (found is None) if warning is None else (found is not None and warning in found)
-
-
-def let_processes_run(running: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let 2 cores have these numbers of running processes, one sample after the other; (): unknown."""
-    texts = iter(f"cpu 1 2\nprocs_running {running[i % len(running)]}\n" for i in range(5)) if running else iter(())
-
-    def read(path: Path, encoding: str) -> str:
-        if not running:
-            raise FileNotFoundError(path)
-        return next(texts)
-
-    monkeypatch.setattr(Path, "read_text", read)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)

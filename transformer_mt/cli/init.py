@@ -107,7 +107,7 @@ class Init(Command):
     )
 
     def execute(self) -> None:
-        """Write the configuration, and print it."""
+        """Write the configuration, and print what to do next."""
         if self.start is None and (given := {*list_given_flags(self)} & {"--tag", "--replay", "--extend-vocabulary"}):
             raise UserError(f"{min(given)}: belongs to --from RUN; leave it out")
         if self.opus is None and self.corpora is None:
@@ -158,10 +158,10 @@ class Init(Command):
         )
 
     def _fine_tune(self, run: Path, files: Sequence[Path], ask: Ask | None) -> InitialConfig:
-        from transformer_mt.flows.fine_tuning import NewPairs, write_fine_tuning_config
+        from transformer_mt.flows.fine_tuning import FineTuningInput, write_fine_tuning_config
         from transformer_mt.runs.folder import RunFolder
 
-        pairs = NewPairs(
+        given = FineTuningInput(
             files,
             self.validation,
             self.test,
@@ -174,17 +174,15 @@ class Init(Command):
             extend_vocabulary=self.extend_vocabulary,
             ask=ask,
         )
-        return write_fine_tuning_config(RunFolder.open(run), pairs, self.out, force=self.force)
+        return write_fine_tuning_config(RunFolder.open(run), given, self.out, force=self.force)
 
     def _print(self, config: InitialConfig) -> None:
-        print_text(config.text)
-        sys.stdout.flush()
         for warning in config.warnings:
             log(f"tmt: warning: {warning}")
         out = quote(str(self.out))
         print_text(
             *(f"advice: {advice}" for advice in config.advice),
-            f"{self.out} is written; next:",
+            f"{self.out} is written: {config.summary}; next:",
             *([f"tmt prepare {out}         # download"] if self.opus else []),
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
             f"tmt plan {out}            # hours, memory and disk",

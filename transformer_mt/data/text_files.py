@@ -1,6 +1,7 @@
 """Readers of text files, plain or compressed, and of line-aligned files.
 
 Only a line feed ends a line; a carriage return before it is removed. Separators such as U+2028 stay inside a line.
+A file whose lines end in carriage returns alone is refused.
 A line has a maximum length, so that a file of another kind, or a crafted one, cannot fill the memory. The first bytes
 of a file tell whether it is compressed, because its name may be wrong.
 """
@@ -244,6 +245,15 @@ def _find_utf16(raw: bytes, number: int) -> str:
     return "UTF-16BE" if even > odd else "UTF-16LE"
 
 
+def check_line_ends(only_line: bytes, name: str) -> None:
+    """Raise `UserError` if a text without a line feed has a carriage return between others: one ends each line."""
+    if b"\r" in only_line[:-1]:
+        raise UserError(
+            f"{name}:1: lines end in carriage returns (\\r) alone; convert them to line feeds, e.g. with "
+            f"tr '\\r' '\\n' < {quote(name)} > converted.txt"
+        )
+
+
 def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> UserError:
     """Return the error for a line that is too long."""
     return UserError(f"{name}:{number}: longer than {limit:,} bytes; is it the right file? Split or remove this line")
@@ -310,6 +320,8 @@ def iterate_lines(
     number = first - 1
     try:
         for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), first):
+            if number == 1 and not raw.endswith(b"\n"):
+                check_line_ends(raw, name)
             try:
                 if len(raw) > limit:
                     raise line_length_error(name, number, limit)

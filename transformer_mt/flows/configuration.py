@@ -22,9 +22,18 @@ from transformer_mt.config.section import (
     describe_error,
     list_error_keys,
 )
-from transformer_mt.config.yaml_files import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
+from transformer_mt.config.yaml_files import (
+    MAX_DEPTH,
+    KeyPath,
+    Location,
+    Tree,
+    Value,
+    read_inherited,
+    read_value,
+    read_yaml,
+)
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage, is_known_tag
+from transformer_mt.data.data_config import DataConfig, Source, is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
@@ -257,16 +266,13 @@ class Config(Section):
             )
 
     def _find_data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield modifiers, stages and filters of the training pairs that have no effect or are impossible."""
+        """Yield modifiers and filters of the training pairs that have no effect or are impossible."""
         if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
                 ("data", "modifiers"),
                 f"need a vocabulary that spells every word: set tokenizer.kind to bpe, byte_bpe, unigram or char, not "
                 f"{self.tokenizer.kind}",
             )
-        if unreachable := find_unreachable_stage(self.data.stages, self.train.max_steps):
-            number, message = unreachable
-            yield ("data", "stages", number), message
         for index, filter_ in enumerate(self.data.filters):
             if filter_.kind == "overlap" and not (self.data.validation or self.data.test):
                 yield (
@@ -324,6 +330,8 @@ class Config(Section):
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load a YAML file with the files that it inherits from, and apply overrides (`section.key=value`).
 
+    `config.yaml` of a run means the run in its folder, which may have been renamed or moved.
+
     Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
     if path.suffix not in (".yaml", ".yml", ".json") and path.is_file():  # JSON is YAML
@@ -331,7 +339,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(
             f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
         )
-    return _validate(read_inherited(path, _is_merged), path, overrides)
+    tree = read_inherited(path, _read_file, _is_merged)
+    if (run := find_run(path)) is not None:
+        tree = _place(tree, run)
+    return _validate(tree, path, overrides)
 
 
 def load_here(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -355,8 +366,7 @@ def load_run_or_file(path: Path, overrides: Sequence[str]) -> tuple[Config, RunF
     `config.yaml` of a run means the run. Raises `UserError` if the path does not exist, and for overrides of the model
     or tokenizer of a run.
     """
-    if path == RunFolder(path.parent).config and RunFolder(path.parent).exists():
-        path = path.parent
+    path = run.path if (run := find_run(path)) is not None else path
     if not path.exists():
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()}){suggest_run(path)}")
     if not path.is_dir():
@@ -378,14 +388,31 @@ def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
 
     Its `data.cache_dir` and `runs_dir` are replaced, because its author may not be trusted.
     """
-    tree, here = run.read_config(), Location(str(run.config))
     cache_dir = Path(DataConfig.model_fields["cache_dir"].default)  # of the trainings in this folder
-    for key, folder in {
-        ("data", "cache_dir"): cache_dir if cache_dir.is_dir() else find_user_cache(),
-        ("runs_dir",): run.path.parent,
-    }.items():
-        tree = tree.replace(key, str(folder), here)
+    folder = str(cache_dir if cache_dir.is_dir() else find_user_cache())
+    tree = _place(run.read_config(), run).replace(("data", "cache_dir"), folder, Location(str(run.config)))
     return _validate(tree, run.config, overrides)
+
+
+def find_run(config: Path) -> RunFolder | None:
+    """Return the run whose `config.yaml` this is, or None."""
+    folder = config.parent if config.parent.name not in ("", "..") else config.parent.resolve()
+    run = RunFolder(folder)
+    return run if config.name == run.config.name and run.exists() else None
+
+
+def _read_file(path: Path) -> Tree:
+    """Read one file. In the `config.yaml` of a run, keys that were removed since then are ignored."""
+    return read_yaml(path) if (run := find_run(path)) is None else run.read_config()
+
+
+def _place(tree: Tree, run: RunFolder) -> Tree:
+    """Return the settings of a run with the name and place of its folder, which may have been renamed or moved."""
+    here = Location(str(run.config))
+    place = Path(str(tree.values.get("runs_dir", "runs")), str(tree.values.get("name")))
+    if place.resolve() == run.path.resolve():
+        return tree
+    return tree.replace(("name",), run.path.name, here).replace(("runs_dir",), str(run.path.parent), here)
 
 
 def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:

@@ -25,15 +25,13 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     detect_language,
 )
-from transformer_mt.tools.languages.scripts import (
-    CASED_SCRIPTS,
-    UNSPACED_SCRIPTS,
+from transformer_mt.tools.languages.inspection import (
     CorpusStatistics,
     SideStatistics,
     describe_gaps,
     inspect_pairs,
-    language_scripts,
 )
+from transformer_mt.tools.languages.scripts import CASED_SCRIPTS, UNSPACED_SCRIPTS, language_scripts
 from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
 from transformer_mt.tools.quality.signals import is_lower_case
 
@@ -231,9 +229,9 @@ MAX_WIDTH = 40  # before the reasons, unless a value is longer
 
 
 class InitialConfig(NamedTuple):
-    """The YAML text of a configuration, warnings, and advice about the corpus."""
+    """What a written configuration trains on, in a few words, warnings, and advice about the corpus."""
 
-    text: str
+    summary: str
     warnings: list[str]
     advice: list[str]
 
@@ -292,7 +290,8 @@ def write_initial_config(
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
     notes = [each.note for each in (found, *held_out.values()) if each.note]
     warnings = [*notes, *(warning for one in given for warning in _doubt_language(*one))]
-    return InitialConfig(text, warnings, [*_describe_preprocessing(statistics), *describe_gaps(statistics)])
+    summary = f"{src} to {tgt}, {statistics.n_pairs:,} pairs"
+    return InitialConfig(summary, warnings, [*_describe_preprocessing(statistics), *describe_gaps(statistics)])
 
 
 def write_opus_config(
@@ -323,9 +322,9 @@ def write_opus_config(
         Setting("data", "train", sources, "relative to the folder of the command"),
         *choose_settings(CorpusStatistics(n_pairs, 0, 0, *sides), tgt),
     ]
-    text = render(settings, [f"OPUS for {src} to {tgt}, written by `tmt init`: {n_pairs:,} pairs, not downloaded yet."])
-    write_config(output, text)
-    return InitialConfig(text, [], [])
+    summary = f"{src} to {tgt}, {n_pairs:,} pairs"
+    write_config(output, render(settings, [f"OPUS for {summary}, not downloaded yet. Written by `tmt init`."]))
+    return InitialConfig(summary, [], [])
 
 
 OPUS_REASONS = {"table": "where it is saved", "url": "`tmt prepare` downloads it", "license": "as OPUS states it"}

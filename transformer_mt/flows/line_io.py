@@ -32,6 +32,7 @@ from transformer_mt.data.text_files import (
     MAX_LINE_BYTES,
     Errors,
     check_is_file,
+    check_line_ends,
     decode_line,
     line_length_error,
     read_lines,
@@ -111,6 +112,9 @@ def _read_stdin(errors: Errors) -> Iterator[str | None]:
             select.select([stdin], [], [])  # because a read of an empty non-blocking pipe raises an error
         chunk = os.read(stdin, CHUNK_BYTES)
         *complete, unfinished = (unfinished + chunk).split(b"\n")
+        is_too_long = len(unfinished) > MAX_LINE_BYTES
+        if (not chunk or is_too_long) and not number and not complete:
+            check_line_ends(unfinished, "standard input")
         if not chunk and unfinished:
             complete.append(unfinished)
         for raw in complete:
@@ -120,7 +124,7 @@ def _read_stdin(errors: Errors) -> Iterator[str | None]:
             yield decode_line(raw, "standard input", number, errors)
         if not chunk:
             return
-        if len(unfinished) > MAX_LINE_BYTES:
+        if is_too_long:
             raise line_length_error("standard input", number + 1)
 
 
@@ -208,7 +212,7 @@ def process_lines(
             finish(make_part_path(output))
 
 
-def find_part(n_lines: int, part: int, n_parts: int) -> tuple[int, int]:
+def find_part_bounds(n_lines: int, part: int, n_parts: int) -> tuple[int, int]:
     """Return the first line (from 0) and the end of a part of a text.
 
     A part has whole windows, so the outputs of all parts, joined in their order, are the output for the whole text.

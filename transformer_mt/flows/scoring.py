@@ -50,6 +50,8 @@ from transformer_mt.tools.analysis.significance import (
     score_with_intervals,
 )
 from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
+from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
+from transformer_mt.tools.quality.signals import is_tokenized
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def evaluate_file(path: Path, reference: Path, scoring: FileScoring) -> tuple[di
     """Score a file of translations. Return a header for JSON, and the scores."""
     scorer = scoring.make_scorer()
     hypotheses, references = _read_texts(path, reference)
-    _warn_of_equal_files({path: hypotheses}, reference, references)
+    _warn_of_texts({path: hypotheses}, reference, references, scorer)
     if not scoring.tgt_lang:
         _warn_of_language(reference, references)
     scores = score_with_intervals(hypotheses, references, scorer)
@@ -137,6 +139,7 @@ class RunEvaluation:
         """Read the files. Warn if they are in other languages than the run."""
         sources, references = _read_texts(src, ref)
         data = config.data
+        _warn_of_texts({}, ref, references, scorer)
         languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
         if not others:
             if are_exchanged(languages, sources, references):
@@ -226,7 +229,7 @@ def compare(
     paths = [ref, *([src] if src else []), *(path for path in systems if path not in runs)]
     texts = dict(zip(paths, _read_texts(*paths), strict=True))
     references, sources = texts[ref], texts[src] if src else None
-    _warn_of_equal_files({path: texts[path] for path in systems if path in texts}, ref, references)
+    _warn_of_texts({path: texts[path] for path in systems if path in texts}, ref, references, scorer)
     if not configs and not scoring.tgt_lang:
         _warn_of_language(ref, references)
     hypotheses: list[Texts] = []
@@ -264,10 +267,20 @@ def _read_texts(*paths: Path) -> list[list[str]]:
     return read_aligned_files(*paths)
 
 
-def _warn_of_equal_files(systems: Mapping[Path, Texts], reference: Path, references: Texts) -> None:
+def _warn_of_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
+    """Warn of translations that equal the references, of tokens instead of plain text, and of empty references."""
     for path, texts in systems.items():
         if [*texts] == [*references]:
             log(f"tmt: warning: {path}: all lines equal those of {reference}")
+    for path, texts in {**systems, reference: references}.items():
+        if scorer.text == "raw" and sum(map(is_tokenized, texts)) >= TOKENIZED_SHARE * len(texts):
+            log(
+                f"tmt: warning: {path}: has spaces before punctuation or between words that nobody types; scores are "
+                "those of plain text: take it, or detokenize this one (or pass --text moses)"
+            )
+    if empty := [number for number, text in enumerate(references, start=1) if not text.strip()]:
+        lines = f"line {empty[0]:,} is" if len(empty) == 1 else f"{len(empty):,} lines are"
+        log(f"tmt: warning: {reference}:{empty[0]}: {lines} empty; no translation of such a line can score")
 
 
 def _warn_of_language(reference: Path, references: Texts) -> None:

@@ -11,6 +11,7 @@ from transformer_mt.data.data_config import Source, check_language, primary_lang
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, is_table, read_head, table_kind
 from transformer_mt.data.text_files import read_lines, skip_bad_row
+from transformer_mt.data.tmx import find_code
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
 
@@ -85,18 +86,23 @@ def choose_columns(
 
 
 def _choose_named(table: Path, head: Head, columns: Sequence[str] | None, languages: Languages) -> tuple[str, str]:
-    names, shown = head[0], ", ".join(head[0])
+    is_tmx = table_kind(table) == "tmx"
+    names = _merge_spellings(head[0]) if is_tmx else head[0]
+    shown = ", ".join(names)
     if columns is not None:
-        if missing := [column for column in columns if column not in names]:
-            raise UserError(f"{table}: has no column {missing[0]} (--columns); its columns are {shown}")
-        return columns[0], columns[1]
-    if table_kind(table) == "tmx":  # en also finds en-US
-        primary = [*map(primary_language, names)]
-        names = [short if primary.count(short) == 1 else name for short, name in zip(primary, names, strict=True)]
-    src, tgt = (
-        next((name for name in names if language and name in (language, primary_language(language))), None)
-        for language in languages
-    )
+        chosen = [column if column in head[0] else _find_name(column, names) for column in columns]
+        if None in chosen:
+            raise UserError(
+                f"{table}: has no column {columns[chosen.index(None)]} (--columns); its columns are {shown}"
+            )
+        src, tgt = chosen
+        return str(src), str(tgt)
+    src, tgt = (_find_name(language, names) if language else None for language in languages)
+    if is_tmx:  # a unit may have several regions of a language
+        src, tgt = (
+            language if language and name and find_code(language, head[0], exactly=True) else name
+            for language, name in zip(languages, (src, tgt), strict=True)
+        )
     if len(head) > 1 and (len(names) > 2 or not (src or tgt)):
         by_text = _match_languages(_find_text_columns(head), languages)
         found = [None if column is None else names[column] for column in by_text]
@@ -107,6 +113,29 @@ def _choose_named(table: Path, head: Head, columns: Sequence[str] | None, langua
     if src is None or tgt is None or src == tgt:
         raise UserError(f"{table}: has the columns {shown}; pass two of them as --columns SRC TGT")
     return src, tgt
+
+
+def _merge_spellings(codes: Sequence[str]) -> list[str]:
+    """Return one name for each written language of a TMX file: en for EN-US and en-gb, but zh-CN and zh-TW."""
+    from langcodes import Language
+    from langcodes.tag_parser import LanguageTagError
+
+    written: dict[tuple[str, str | None], str] = {}
+    for code in codes:
+        try:
+            script = Language.get(code).maximize().script
+        except LanguageTagError:
+            script = None
+        written.setdefault((primary_language(code), script), code)
+    primary = [language for language, _ in written]
+    return [code if primary.count(language) > 1 else language for (language, _), code in written.items()]
+
+
+def _find_name(language: str, names: Sequence[str]) -> str | None:
+    """Return the name that is the code of a language in any case, or else the only one of this language."""
+    exact = find_code(language, names, exactly=True)
+    others = [name for name in names if primary_language(name) == primary_language(language)]
+    return exact or (others[0] if len(others) == 1 else None)
 
 
 # --- without names ----------------------------------------------------------------------------------------------------

@@ -47,11 +47,10 @@ from transformer_mt.runs.folder import (
     record_start,
     was_started_by_this_job,
 )
-from transformer_mt.system import launcher
+from transformer_mt.system import launcher, waiting
 from transformer_mt.system.device import (
     Machine,
     configure_process,
-    describe_busy_cores,
     describe_hardware,
     read_gpu_bytes,
     resolve_machine,
@@ -180,9 +179,8 @@ def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart |
     config = ranks.run_on_rank0(lambda: resolve_config(run, config))
     machine = resolve_machine(config.device, config.precision, config.threads)
     configure_process(machine)
+    waiting.start(config.train.waiting, machine.threads, log_rank0)
     log_rank0(describe_training(config, machine, ranks))
-    if warning := describe_busy_cores(machine):
-        log_rank0(warning)
     with ranks.rank0_first("data is prepared"):
         data = prepare_data(run, config)
     if ranks.is_rank0 and not run.exists():
@@ -281,7 +279,6 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
         sizes=parts.data.sizes(),
         lengths=measure_lengths(config, parts.data.train).model_dump(),
         warm_start=warm_start and warm_start.provenance(),
-        max_steps=config.train.max_steps,
     )
 
 

@@ -23,7 +23,8 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import Format, Line, Settings, open_output, process_lines, score_columns
 from transformer_mt.runs.folder import EXPORT, RunFolder
-from transformer_mt.system.device import configure_process, is_cpu, keep_freed_memory, resolve_machine
+from transformer_mt.system import waiting
+from transformer_mt.system.device import configure_process, is_cpu, keep_freed_memory, resolve_machine, resolve_threads
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
@@ -81,6 +82,8 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
             the chosen engine cannot translate.
     """
     options, path = options or LoadOptions(), Path(run)
+    if options.owns_process:
+        waiting.start("auto", resolve_threads(options.threads))
     if is_exported(path):
         return _load_exported(path, options, decoding)
     others = [options.ensemble] if isinstance(options.ensemble, str | Path) else options.ensemble

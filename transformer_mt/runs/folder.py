@@ -38,7 +38,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, TypeVar, cast
 
-from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from transformer_mt import __version__
@@ -68,6 +67,8 @@ def lock_folder(folder: Path) -> Generator[None]:
 
     The operating system releases the lock when the process ends, even if it is killed.
     """
+    from filelock import FileLock, Timeout  # only here, because the import takes time
+
     lock, holder = FileLock(folder / LOCK_FILE), folder / HOLDER_FILE
     try:
         lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.02)
@@ -412,15 +413,13 @@ def record_start(
     sizes: Mapping[str, int],
     lengths: Mapping[str, Any],
     warm_start: Mapping[str, Any] | None,
-    max_steps: int | None,
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
     Keys of an earlier end of training are kept; `record_job` clears them.
 
     `parameters` is the number of model parameters, `report` has the lines of the data report, and `sizes` the number
-    of pairs of each corpus. `lengths` are the `TrainingLengths`. `max_steps` is the length of the training; that of the
-    first start is kept, because stages are shares of it.
+    of pairs of each corpus. `lengths` are the `TrainingLengths`.
     """
     earlier = run.read_metadata() if run.exists() else {}
     origin = earlier.get("provenance") or collect_provenance(hardware)
@@ -430,7 +429,6 @@ def record_start(
         "provenance": {**origin, "init_from": warm_start} if warm_start else origin,
         "processes": launcher.local_world_size(),
         "parameters": parameters,
-        "initial_max_steps": earlier.get("initial_max_steps", max_steps),
         "report": report,
         "sha256": {**fingerprints},
         "sizes": {**sizes},

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-
-PROC_STAT = Path("/proc/stat")
 
 PRIMITIVE_CACHE_SIZE = 512
 """Number of compiled bf16 products, one per shape, that oneDNN caches, about 0.3 MB each. Nearly every batch has new
@@ -141,33 +138,6 @@ def configure_process(machine: Machine) -> None:
         keep_freed_memory()
     elif machine.device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has new ones
-
-
-def describe_busy_cores(machine: Machine) -> str | None:
-    """Return a warning if other programs use cores that the threads of this process need, or None.
-
-    The threads of a matrix product wait for the slowest one, so a single busy core delays all of them.
-    """
-    if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
-        return None
-    busy = count_busy_processes()
-    if busy < 1 or machine.threads + busy <= (os.cpu_count() or 1):
-        return None
-    programs = "another program uses a core" if busy == 1 else f"other programs use {busy} cores"
-    return f"warning: {programs}; {machine.threads} threads then wait for each other; threads=1 may be much faster"
-
-
-def count_busy_processes() -> int:
-    """Return how many other processes run all the time (minimum of 5 samples), or 0 without /proc/stat."""
-    counts: list[int] = []
-    for _ in range(5):
-        try:
-            found = re.search(r"^procs_running (\d+)", PROC_STAT.read_text(encoding="ascii"), re.MULTILINE)
-        except OSError:
-            return 0
-        counts.append(int(found[1]) - 1 if found else 0)
-        time.sleep(0.02)
-    return min(counts)
 
 
 def _resolve_device(name: str) -> torch.device:

@@ -69,10 +69,13 @@ def log(text: str) -> None:
 
     If standard error cannot be written, this and all later messages are dropped.
     """
-    from tqdm import tqdm
+    write: Callable[..., None] = print
+    if "tqdm" in sys.modules:  # otherwise there is no bar
+        from tqdm import tqdm
 
+        write = tqdm.write
     try:
-        tqdm.write(make_visible(text, keep=LAYOUT), file=sys.stderr)
+        write(make_visible(text, keep=LAYOUT), file=sys.stderr)
         sys.stderr.flush()
     except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
@@ -116,10 +119,10 @@ class ProgressReport:
 
         Operations that may run at the same time, or in a worker process, have no bar, but messages.
         """
-        from tqdm import tqdm
-
         is_rank0 = launcher.rank() == 0
         if bar and is_rank0 and sys.stderr.isatty():
+            from tqdm import tqdm
+
             self._bar = tqdm(
                 desc=self.title, total=self.total, initial=n_done, unit=f" {self.unit}", dynamic_ncols=True
             )

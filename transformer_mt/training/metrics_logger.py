@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -73,6 +74,7 @@ class ValidationResult(NamedTuple):
 
 
 MAX_METRICS_BYTES = 1 << 30
+RECENT_SECONDS = 300  # whose speed predicts the remaining time
 BEST = "best/"  # prefix of the best scores so far
 
 
@@ -88,7 +90,7 @@ class MetricsLogger:
         self._purge_steps: dict[str, int] = {}
         self._bar: Any = None
         self._first_step = 0
-        self._first_time = time.perf_counter()
+        self._recent = deque[tuple[int, float]]()  # steps and their times, for the remaining time
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +119,7 @@ class MetricsLogger:
     def advance(self, step: int) -> None:
         """Advance the progress bar to a completed step."""
         if step == self._first_step:  # it takes longer than the others
-            self._first_time = time.perf_counter()
+            self._recent.append((step, time.perf_counter()))
         self._bar.update()
 
     def log_training(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -220,9 +222,15 @@ class MetricsLogger:
             writer.flush()
 
     def _time_left(self, step: int) -> str:
-        if self.last_step is None or step <= self._first_step:
+        """Return the remaining time at the speed of the last minutes, because other programs may have changed it."""
+        now = time.perf_counter()
+        while len(self._recent) > 1 and self._recent[1][1] < now - RECENT_SECONDS:
+            self._recent.popleft()
+        first_step, first_time = self._recent[0]
+        self._recent.append((step, now))
+        if self.last_step is None or step <= first_step:
             return ""
-        seconds = (time.perf_counter() - self._first_time) / (step - self._first_step) * (self.last_step - step)
+        seconds = (now - first_time) / (step - first_step) * (self.last_step - step)
         return f"  {tqdm.format_interval(seconds)} left"
 
 
@@ -236,13 +244,19 @@ class SilentMetricsLogger(MetricsLogger):
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of metrics.jsonl, except lines that are incomplete after a kill, or damaged."""
+    """Yield the entries of metrics.jsonl, except lines that are incomplete after a kill, damaged or of no step."""
     lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n") if path.exists() else ()
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            entry: dict[str, Any] = json.loads(line.decode(errors="replace"))
-            if isinstance(entry["step"], int):
+            entry: dict[str, Any] = json.loads(line.decode(errors="replace"), parse_int=_parse_int)
+            if isinstance(entry["step"], int) and entry["step"] >= 0:
                 yield entry
+
+
+def _parse_int(text: str) -> int | float:
+    """Return a number, as a float if it has more than 64 bits."""
+    number = int(text)
+    return number if abs(number) < 2**63 else float(text)
 
 
 def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:

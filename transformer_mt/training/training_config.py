@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
+from transformer_mt.system.waiting import Waiting
 
 CompileMode = Literal["auto", "off", "layers"]
 
@@ -53,6 +54,8 @@ class TrainConfig(Section):
     """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
     """steps between log lines and points of the curves"""
+    waiting: Annotated[Waiting, MAY_CHANGE] = "auto"
+    """CPU threads that wait for each other spin (active), sleep (passive), or sleep beside other programs (auto)"""
     cuda_graphs: Annotated[bool, MAY_CHANGE] = False
     """on one GPU: replay forward and backward passes as CUDA graphs; meant for small models and batches"""
 

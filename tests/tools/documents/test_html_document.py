@@ -55,6 +55,19 @@ def test_a_translated_page_differs_only_in_the_text_that_a_browser_shows(page: s
     assert expected is None or read_page(translated, translate=False) == expected
 
 
+HINTS = ("&shy;", "&#173;", "&#xAD;", "\u00ad", "&#8203;", "&ZeroWidthSpace;", "\u200b", "<wbr>", "<wbr/>", "<WBR>")
+
+
+@pytest.mark.parametrize("hint", HINTS)
+@pytest.mark.parametrize("document_format", ["html", "markdown"])
+def test_places_where_a_word_may_be_divided_are_left_out(hint: str, document_format: str) -> None:
+    text = f"A sleep{hint}ing dog with an e{hint}mail."
+    page = f"<p>{text}</p>" if document_format == "html" else f"{text}\n"
+    document = parse(page, document_format)
+    assert sources(document) == ["A sleeping dog with an email."]
+    assert "A SLEEPING DOG WITH AN EMAIL." in fill(document, upper)
+
+
 def test_block_tags_separate_segments_and_inline_tags_belong_to_them() -> None:
     page = "<h1>A dog</h1><ul><li>The <b>old</b> cat<li>x<br>y</ul>text<table><td>cell"
     assert sources(parse(page, "html")) == ["A dog", "The <b>old</b> cat", "x", "y", "text", "cell"]

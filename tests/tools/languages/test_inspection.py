@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from transformer_mt.data.text_files import SentencePair
-from transformer_mt.tools.languages import scripts
+from transformer_mt.tools.languages import inspection
 from transformer_mt.tools.languages.detection import language_name
-from transformer_mt.tools.languages.scripts import CorpusStatistics, inspect_pairs
+from transformer_mt.tools.languages.inspection import CorpusStatistics, inspect_pairs
 
 TEXTS = {
     "en": ["The old dog is sleeping in the garden.", "She wrote a long letter to her friends."],
@@ -66,7 +66,7 @@ def test_empty_pairs_and_copies_are_counted() -> None:
 
 
 def test_the_sample_is_spread_over_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "SAMPLE_SIZE", 4)
+    monkeypatch.setattr(inspection, "SAMPLE_SIZE", 4)
     sample = inspect([f"line {i}" for i in range(1000)], ["x"] * 1000).src.sample
     numbers = [int(line.split()[1]) for line in sample]
     assert 4 <= len(numbers) < 8

@@ -11,7 +11,7 @@ from transformer_mt.tools.markup.elements import (
     join_parts,
     split_at_pieces,
 )
-from transformer_mt.tools.markup.placement import place_elements, remove_elements
+from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 
 MARK = Protector(["tags", "placeholders"]).mark
@@ -44,6 +44,30 @@ def test_elements_follow_the_alignment(
     source: str, translation: str, alignment: list[tuple[int, int]], expected: str
 ) -> None:
     assert place(source, translation, alignment) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("The %s sees %d cats.", "%s Katzen %d sieht die."),
+        ("The %ld sees %5.2f cats.", "%ld Katzen %5.2f sieht die."),
+        ("The {} sees {:.2f} cats.", "{} Katzen {:.2f} sieht die."),
+        ("The %s sees {} cats.", "%s Katzen {} sieht die."),
+        ("The %@ sees %@ cats.", "%@ Katzen %@ sieht die."),
+        ("The %.*s sees %i cats.", "%.*s Katzen %i sieht die."),
+        ("The {!r} sees {} cats.", "{!r} Katzen {} sieht die."),
+        ("The %1$s sees %2$d cats.", "%2$d Katzen %1$s sieht die."),
+        ("The %(a)s sees %(b)d cats.", "%(b)d Katzen %(a)s sieht die."),
+        ("The {0} sees {1} cats.", "{1} Katzen {0} sieht die."),
+        ("The {a} sees {b} cats.", "{b} Katzen {a} sieht die."),
+        ("The $1 sees $2 cats.", "$2 Katzen $1 sieht die."),
+        ("The %s sees {name} cats.", "{name} Katzen %s sieht die."),
+    ],
+)
+def test_placeholders_without_number_or_name_keep_their_order(source: str, expected: str) -> None:
+    """A program fills them in their order. `msgfmt -c` refuses other orders."""
+    placed = place_elements(MARK(source), "Katzen sieht die.", [(0, 2), (1, 1), (2, 0)])
+    assert keep_placeholder_order(placed).surface == expected
 
 
 def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:

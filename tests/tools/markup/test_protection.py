@@ -17,16 +17,26 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
 
 
 MARKED: dict[ElementKind, list[str]] = {
-    "tags": ['A ⟦<a href="x>y">⟧link⟦</a>⟧, ⟦<br/>⟧ 3 < 4 > 2 ⟦<!-- note -->⟧ ⟦<x:g id=1>⟧ ⟦<0>⟧a⟦</0>⟧'],
+    "tags": [
+        "old⟦&nbsp;⟧dog ⟦&amp;⟧ ⟦&#8203;⟧ ⟦&#x2F;⟧ a & b; &c",
+        'A ⟦<a href="x>y">⟧link⟦</a>⟧, ⟦<br/>⟧ 3 < 4 > 2 ⟦<!-- note -->⟧ ⟦<x:g id=1>⟧ ⟦<0>⟧a⟦</0>⟧',
+    ],
     "placeholders": [
         "Hi ⟦{name}⟧, ⟦{0}⟧ of ⟦{}⟧, ⟦%s⟧m ⟦%s⟧ and ⟦%(n)d⟧, ⟦%1$s⟧, ⟦${HOME}⟧, ⟦{{ user.name }}⟧, 100% sure, 5%",
         "⟦{{{y}}}⟧ ⟦@{x}⟧ ⟦#{y}⟧ ⟦{$z}⟧ ⟦[% x %]⟧ ⟦${x ? 'a' : 'b'}⟧ ⟦%{count}⟧ ⟦%{x|y}⟧ ⟦{a, b}⟧, but not {it's}",
         "⟦{% if x %}⟧a⟦{% endif %}⟧ ⟦<%= x > 1 %>⟧",
+        "⟦%ld⟧ ⟦%zu⟧ ⟦%llu⟧ ⟦%-5.2f⟧ ⟦%*d⟧ ⟦%.*s⟧ ⟦%p⟧ 100⟦%%⟧ ⟦{:.2f}⟧ ⟦{!r}⟧ ⟦%@⟧ ⟦%+05d⟧, 5 % der, 100 %",
+        r"a⟦\n⟧B ⟦\t⟧, C:\new \\n; ⟦$1⟧ of ⟦$2⟧",
+        "It costs $5, not $2.50 or $10.",
         "⟦[[name]]⟧ ⟦{{#if a}}⟧b⟦{{/if}}⟧ ⟦{n, plural, one {# dog} other {# dogs}}⟧ {n",
     ],
     "versions": [
         "⟦v0.85.x⟧ and ⟦0.85.x⟧, ⟦RTX-4090⟧ or ⟦Qwen2.5-7B⟧. 使用⟦GPT-4o⟧显卡 ⟦x86_64⟧ ⟦user_name⟧ ⟦1.2.3-rc1⟧ ⟦0x1F⟧",
         "⟦fooBar⟧() ⟦--dry-run⟧=x -v ⟦$HOME⟧, $5, ⟦C#⟧ and ⟦C++⟧. ⟦[1]⟧ ⟦[2, 4–6]⟧ [a] McDonald getX-like LaTeX a--b",
+        "Version ⟦1.2.3⟧ is old. ⟦1.2.3-beta+5⟧, ⟦2.0.0-SNAPSHOT⟧, ⟦10.0.19045.3570⟧, ⟦1.0.0-alpha.1⟧ and ⟦127.0.0.1⟧.",
+        "⟦978-3-16-148410-0⟧ ⟦DE89 3704 0044 0532 0130 00⟧, ⟦GB82 WEST 1234 5698 7654 32⟧",
+        "⟦4111 1111 1111 1111⟧ ⟦+49 30 1234567⟧ ⟦3f2a9c1⟧ on 12.11.2026, 3.5 or 3.5-inch",
+        "2026-11-29, 10-20 and +5, 1990 2000, 12 300 400",
         "3pm, 20th, 1990s, mid-1990s, 5km, 24-hour, 10h30, 2.5kg, post-1990, 第3章, 1.000.000, G20-Gipfel",
     ],
     "mentions": ["Ask ⟦@jane.doe⟧. See ⟦#tag⟧, not a@b.org, C# or &#38;"],

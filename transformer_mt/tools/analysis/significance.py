@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest, Result
+from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # pyright: ignore[reportPrivateUsage]
 
 from transformer_mt.evaluation.metrics import Score, Scorer, Texts, score_corpus
 
@@ -16,15 +16,23 @@ MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which t
 MIN_DIFFERENT = 6
 """Minimum number of different translations for a p-value. With 5, the exact randomisation test cannot fall below
 2 / 2^5 = 0.06, but sacreBLEU reports 0.0001, because it does not count trials with an equal difference."""
+NO_P_VALUE = (
+    f"no p: fewer than {MIN_DIFFERENT} translations differ from those of A, or there are more than "
+    f"{MAX_RESAMPLED_PAIRS:,} pairs"
+)
+
+PValues = tuple[float | None, float | None]
+"""Of paired bootstrap resampling, and of approximate randomisation; None: not computed."""
+NO_P_VALUES: PValues = (None, None)
 
 
 @dataclass(frozen=True)
 class SystemScore:
     """The score of one system, and its difference from the first system (the baseline).
 
-    The interval is the mean of the bootstrap samples, minus and plus half the width of their central 95 %, as in
-    `sacrebleu --confidence`. A p-value is the probability of a difference at least as large if both systems were
-    equally good.
+    The interval has the central 95 % of the bootstrap samples (Efron 1979), those of `sacrebleu --confidence`.
+    That command prints their mean and half this width, which may leave the scale. A p-value is the probability of a
+    difference at least as large if both systems were equally good.
 
     The baseline has no difference and no p-values. With more than `MAX_RESAMPLED_PAIRS` pairs, there are no interval
     and no p-values. With fewer than `MIN_DIFFERENT` different translations, there are no p-values.
@@ -44,6 +52,11 @@ class MetricComparison:
     signature: str
     systems: list[SystemScore]
 
+    @property
+    def lacks_p_values(self) -> bool:
+        """Whether the difference of a system has no p-values."""
+        return any(system.difference is not None and system.p_bootstrap is None for system in self.systems)
+
 
 def compare_systems(
     systems: Sequence[Texts], references: Texts, scorer: Scorer, names: Collection[str] | None = None
@@ -55,41 +68,59 @@ def compare_systems(
     """
     references, systems = scorer.detokenize(references), [scorer.detokenize(texts) for texts in systems]
     metrics = {name: metric for name, metric in scorer.make_metrics().items() if names is None or name in names}
-    if len(references) > MAX_RESAMPLED_PAIRS:
-        return {name: _compare_scores(metric, systems, references) for name, metric in metrics.items()}
-    # PairedTest also for one system: Metric.corpus_score(n_bootstrap=...) raises a TypeError if only some samples
-    # score 0 (sacreBLEU 2.6.0).
-    named: list[tuple[str, Texts]] = [(str(number), texts) for number, texts in enumerate(systems)]
-    signatures, bootstrap = PairedTest(named, metrics, [references], "bs", BOOTSTRAP_SAMPLES)()
-    randomisation = bootstrap
-    if len(systems) > 1:
-        _, randomisation = PairedTest(named, metrics, [references], "ar", RANDOMISATION_TRIALS)()
-        for signature in signatures.values():
-            signature.update("ar", RANDOMISATION_TRIALS)
-    n_different = [sum(ours != first for ours, first in zip(texts, systems[0], strict=True)) for texts in systems]
+    p_values: dict[str, list[PValues]] = {}
+    if len(systems) > 1 and len(references) <= MAX_RESAMPLED_PAIRS:
+        p_values = _test_differences(metrics, systems, references)
     comparisons: dict[str, MetricComparison] = {}
-    for name, key in zip(metrics, signatures, strict=True):
-        by_bootstrap, by_randomisation = (cast("list[Result]", results[key]) for results in (bootstrap, randomisation))
-        baseline = by_bootstrap[0].score
-        scores: list[SystemScore] = []
-        for i, result in enumerate(by_bootstrap):
-            mean, half_width = float(result.mean or 0), float(result.ci or 0)
-            difference, p_values = None, (None, None)
-            if i > 0:
-                difference = result.score - baseline
-                if difference == 0:
-                    p_values = 1.0, 1.0  # sacreBLEU counts larger differences only, and would report significance
-                elif n_different[i] >= MIN_DIFFERENT:
-                    p_values = result.p_value, by_randomisation[i].p_value
-            scores.append(SystemScore(result.score, (mean - half_width, mean + half_width), difference, *p_values))
-        comparisons[name] = MetricComparison(str(signatures[key]), scores)
+    for name, metric in metrics.items():
+        values = [score_corpus(metric, texts, references).value for texts in systems]
+        intervals = [_find_interval(metric, texts, references) for texts in systems]
+        signature = metric.get_signature()
+        if name in p_values:
+            signature.update("ar", RANDOMISATION_TRIALS)
+        scores = [SystemScore(values[0], intervals[0])]
+        for i, p in enumerate(p_values.get(name, [NO_P_VALUES] * (len(systems) - 1)), start=1):
+            scores.append(SystemScore(values[i], intervals[i], values[i] - values[0], *p))
+        comparisons[name] = MetricComparison(str(signature), scores)
     return comparisons
 
 
-def _compare_scores(metric: Metric, systems: Sequence[Texts], references: Texts) -> MetricComparison:
-    first, *others = [score_corpus(metric, texts, references).value for texts in systems]
-    scores = [SystemScore(first), *(SystemScore(score, difference=score - first) for score in others)]
-    return MetricComparison(str(metric.get_signature()), scores)
+def _find_interval(metric: Metric, hypotheses: Texts, references: Texts) -> tuple[float, float] | None:
+    """Return the central 95 % of the scores of bootstrap samples, and add the samples to the metric's signature.
+
+    `Metric.corpus_score` of sacreBLEU 2.6.0 does not return them, and fails if only some samples score 0.
+    """
+    if len(references) > MAX_RESAMPLED_PAIRS:
+        return None
+    statistics = metric._extract_corpus_statistics(hypotheses, [references])  # pyright: ignore[reportPrivateUsage]
+    metric.n_bootstrap = BOOTSTRAP_SAMPLES
+    metric.seed, samples = _bootstrap_resample(statistics, metric, BOOTSTRAP_SAMPLES)
+    scores = sorted(float(sample.score) for sample in samples)
+    n_outside = BOOTSTRAP_SAMPLES // 40
+    return scores[n_outside], scores[-1 - n_outside]
+
+
+def _test_differences(
+    metrics: Mapping[str, Metric], systems: Sequence[Texts], references: Texts
+) -> dict[str, list[PValues]]:
+    """Return the p-values of all systems but the first, by metric."""
+    named: list[tuple[str, Texts]] = [(str(number), texts) for number, texts in enumerate(systems)]
+    keys, bootstrap = PairedTest(named, metrics, [references], "bs", BOOTSTRAP_SAMPLES)()
+    _, randomisation = PairedTest(named, metrics, [references], "ar", RANDOMISATION_TRIALS)()
+    n_different = [sum(ours != first for ours, first in zip(texts, systems[0], strict=True)) for texts in systems]
+    p_values: dict[str, list[PValues]] = {}
+    for name, key in zip(metrics, keys, strict=True):
+        by_bootstrap, by_randomisation = (cast("list[Result]", results[key]) for results in (bootstrap, randomisation))
+        p_values[name] = []
+        for i in range(1, len(systems)):
+            if by_bootstrap[i].score == by_bootstrap[0].score:
+                found = 1.0, 1.0  # sacreBLEU counts larger differences only, and would report significance
+            elif n_different[i] >= MIN_DIFFERENT:
+                found = by_bootstrap[i].p_value, by_randomisation[i].p_value
+            else:
+                found = NO_P_VALUES
+            p_values[name].append(found)
+    return p_values
 
 
 @dataclass(frozen=True)

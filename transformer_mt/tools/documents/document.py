@@ -7,6 +7,7 @@ half of this module makes segments of them.
 from __future__ import annotations
 
 import codecs
+import html
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -245,9 +246,10 @@ def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) 
 def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -> DocumentSegment | None:
     """Return the segment of consecutive tokens; None if it has no letter.
 
-    It excludes tags and white space at its ends, and pairs of tags that enclose all of it.
+    It excludes tags and white space at its ends, pairs of tags that enclose all of it, and hints where a word may be
+    divided, because a translation has other words.
     """
-    tokens = _join_wordless_pairs(tokens)
+    tokens = _join_wordless_pairs([token for token in tokens if not _is_break_hint(document, token)])
     if not _has_letters(tokens):
         return None
     tokens = _strip_outer_spaces(document, _drop_outer_tags(tokens))
@@ -260,9 +262,26 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
             text = document[token.start : token.end]
             element = DocumentElement(text, start=token.start, end=token.end, rewritten=token.rewritten)
             spans.append(Span(end, end + len(text), token.role, token.name, element))
+        else:
+            text = drop_break_hints(text)
         texts.append(text)
         end += len(text)
     return DocumentSegment(mark("".join(texts), spans), tokens[0].start, tokens[-1].end, render)
+
+
+_BREAK_HINT = re.compile("[\N{SOFT HYPHEN}\N{ZERO WIDTH SPACE}]|<wbr[ \t\r\n]*/?>", re.IGNORECASE)
+
+
+def drop_break_hints(text: str) -> str:
+    """Return a text without soft hyphens, zero-width spaces and `<wbr>`."""
+    return _BREAK_HINT.sub("", text)
+
+
+def _is_break_hint(document: str, token: InlineToken) -> bool:
+    """Return whether an element is `<wbr>`, or a reference to a soft hyphen or a zero-width space."""
+    if token.text is not None:
+        return False
+    return not drop_break_hints(html.unescape(document[token.start : token.end]))
 
 
 def _has_letters(tokens: Sequence[InlineToken]) -> bool:

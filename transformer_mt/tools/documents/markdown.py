@@ -22,6 +22,7 @@ from transformer_mt.tools.documents.document import (
     Piece,
     Replacement,
     add_text,
+    drop_break_hints,
     make_segments,
     render_text,
 )
@@ -412,7 +413,7 @@ class _Renderer:
     def render(self, pieces: Sequence[Piece]) -> str:
         """Escape as few characters as possible. If no way keeps the structure, return the source."""
         source = self.reader.text[self.start : self.end]
-        expected = self._find_shape(source)
+        expected = self._find_shape(drop_break_hints(source))
         for attempt in (pieces, [*_separate(pieces)]):
             for special in (_NEEDS_ESCAPE_IN_CELL if self.block.is_cell else _NEEDS_ESCAPE, _SPECIAL):
                 rendered = render_text(partial(special.sub, r"\\\g<0>"))(attempt)

@@ -236,6 +236,21 @@ class _Placer:
         return 0 if word == 0 else len(self.translation)
 
 
+_ORDERED = regex.compile(r"%(?![%(]|\d+\$)[^A-Z_]*[A-Za-z@]|\{(?:![rsa])?(?::[^{}]*)?\}")
+"""Placeholders without a number or name, such as `%s` and `{}`: a program fills them in their order."""
+
+
+def keep_placeholder_order(translation: MarkedText) -> MarkedText:
+    """Return a translation whose placeholders without number or name are in the order of the source.
+
+    Its other elements keep their places. A program would fill placeholders in another order with the wrong values.
+    """
+    ordered = [i for i, element in enumerate(translation.elements) if _ORDERED.fullmatch(element.surface)]
+    remaining = iter(ordered)
+    parts = [next(remaining) if part in ordered else part for part in translation.parts]
+    return MarkedText.make(parts, translation.elements)
+
+
 _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
 
 
@@ -262,11 +277,12 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
     def needs_space_before(single: int, previous: Part) -> bool:
         """Return whether a space belongs between the last part of the output and a single element.
 
-        If the same character precedes the element in the source, there is no space.
+        There is none if the same character precedes the element in the source, or if words precede it here and there.
         """
         source_previous = source.parts[index_of[single] - 1] if index_of[single] else " "
-        last = last_character(previous)
-        return last != last_character(source_previous) and not _NO_SPACE_AFTER.search(last)
+        last, source_last = last_character(previous), last_character(source_previous)
+        is_same = last == source_last or (_WORD_START.match(last) and _WORD_START.match(source_last))
+        return not is_same and not _NO_SPACE_AFTER.search(last)
 
     output: list[Part] = []
     n_openings = 0  # opening tags at the end of the output: a space goes before them

@@ -36,6 +36,7 @@ _TAG = regex.compile(
     r"""<!--(?:(?!-->|<!--).)*+-->|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*+|\d++)(?:[\s/](?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?>""",
     regex.DOTALL,
 )
+_REFERENCE = regex.compile(r"&(?:[A-Za-z][A-Za-z\d]+|\#\d+|\#[xX][\dA-Fa-f]+);")
 _TEMPLATE = (
     r"\{?\{\{(?:[#^]\s*(?P<opens>[\w.-]++)|/\s*(?P<closes>[\w.-]++))?[^{}]*\}\}\}?"  # {{name}} {{#if x}} {{/if}}
     r"|\{%-?+\s*+(?:end(?P<ends>\w++)|(?P<starts>\w++))?(?:[^{%]|%(?!\})|\{(?!%))*+%\}"  # {% if x %} {% endif %}
@@ -46,9 +47,12 @@ TEMPLATE = regex.compile(_TEMPLATE)
 _PLACEHOLDER = regex.compile(
     rf"{_TEMPLATE}|"
     r"[$@#%]\{\{?[^{}]*\}\}?|\{[\w.:!,#$@|() -]*\}"  # {name} {0} {} ${x ? y : z} #{x} %{x} {$x}
-    r"|(?<!\d)%(?:\(\w+\)|\d++\$)?[-+#0]*+\d*+(?:\.\d+)?[diouxXeEfFgGcrsa@](?![A-Za-z]{3})"  # %s %(x)d %1$s
+    r"|(?<!\d)%(?:\(\w+\)|\d++\$)?[-+#0']*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh?|ll?|[jzqL])?[diouxXeEfFgGcrspa@]"
+    r"(?![A-Za-z]{3})|%%"  # %s %(x)d %1$s %-5.2f %lu
+    r"|(?<!\\)\\[nrt](?![a-z])"  # an escape such as \n, which is no line break yet
     r"|%[A-Z_]{2,}%"
 )
+_ARGUMENT = regex.compile(r"\$[1-9](?!\d|[.,]\d)")  # $1, if a text has it: else a price
 _MESSAGE = regex.compile(r"\{\s*[\w.]++\s*,\s*(?:plural|select|selectordinal)\s*,")
 """Start of a message of ICU, whose text depends on a number or on a name."""
 _BRACE = regex.compile("[{}]")
@@ -57,6 +61,8 @@ _TOKEN = regex.compile(rf"(?<![{_ALPHABETS}.@#/\\-])[{_ALPHABETS}]++(?:[.+/-][{_
 _MAX_VERSION = 80  # characters
 _VERSION = regex.compile(
     r"[vV]\d[\w.+-]*|\d+(?:\.\d+)*(?:\.x|[.-]?(?:alpha|beta|rc|dev)[.-]?\d*|[ab]\d+)|0x[0-9A-Fa-f]+"  # v0.85.x 1.2rc1
+    r"|(?!\d{1,3}(?:\.\d{3})+\Z|\d\d?\.\d\d?\.\d{4}\Z)\d+(?:\.\d+){2,}(?:[-+][\w.+-]+)?"  # 1.2.3-beta, no 1.000.000
+    r"|\d+(?:-\d+){3,}"  # 978-3-16-148410-0
     r"|\w*[^\W_]_[^\W_]\w*"  # user_name
     r"|(?=[\w.+/-]*\d)(?=\D|\d++(?!h\d\d\Z)[^\W\d]++\d)(?:(?:(?=\w*\d)|(?!\w*[[:lower:]]\w))\w+(?:[.+/-]|\Z))+"  # X-90
 )
@@ -64,6 +70,10 @@ _CODE = regex.compile(
     r"(?<![\w$.@/\[-])(?:\p{Ll}+(?:\p{Lu}[\p{Ll}\d]*)+(?![\w-])|--[a-z][\w-]*(?<!-)|\$[A-Za-z_]\w+"
     r"|[A-Z](?:\#|\+\+)(?!\w))|\[\d+(?:\s?[,–-]\s?[\d*]+)*\]"
 )  # fooBar --flag $HOME C# [1]
+_GROUPS = regex.compile(
+    r"(?<![\w.-])(?:[A-Z]{2}\d\d(?: [A-Z\d]{4}){2,7}(?: [A-Z\d]{1,3})?|\d{4}(?: \d{4}){2,})(?![\w-])|"  # DE89 3704 0044
+    r"(?<!\w)\+\d{1,3}(?:[ /-]?(?:\(\d+\)|\d+)){2,}(?!\w)"  # +49 30 1234567
+)
 _MENTION = regex.compile(r"(?<![\w@#&/.])(?:@[\w.-]*\w|#\w+)")
 _SYMBOLS = r"[\p{So}\p{Sm}\p{Co}©®•‣]--[\x00-\xa8\xaa-\xad\xaf-\xff№]"
 _SYMBOL = regex.compile(
@@ -84,6 +94,9 @@ Spans = Iterable[Span]
 
 
 def _find_tags(text: str) -> Iterator[Span]:
+    """Yield tags, comments and character references."""
+    for match in _REFERENCE.finditer(text):
+        yield Span(*match.span())
     for match in _TAG.finditer(text):
         name = match["name"]
         is_single = name is None or match[0].endswith("/>") or name.lower() in VOID_TAGS
@@ -94,6 +107,9 @@ def _find_tags(text: str) -> Iterator[Span]:
 def find_placeholders(text: str) -> Iterator[Span]:
     """Yield placeholders and controls of templates. Controls such as `{% if x %}` and `{% endif %}` form pairs."""
     yield from find_messages(text)
+    arguments = [*_ARGUMENT.finditer(text)]
+    if any(match[0] == "$1" for match in arguments):
+        yield from (Span(*match.span()) for match in arguments)
     for match in _PLACEHOLDER.finditer(text):
         opening, closing = match["opens"] or match["starts"], match["closes"] or match["ends"]
         role = Role.OPENING if opening else Role.CLOSING if closing else Role.SINGLE
@@ -150,6 +166,8 @@ def find_branches(text: str) -> list[tuple[int, int]]:
 
 
 def _find_versions(text: str) -> Iterator[Span]:
+    for match in _GROUPS.finditer(text):
+        yield Span(*match.span())
     for match in _TOKEN.finditer(text):
         if len(match[0]) <= _MAX_VERSION and _VERSION.fullmatch(match[0]):
             yield Span(*match.span())

@@ -21,7 +21,7 @@ from transformer_mt.decoding.text_stages import PlainText, Segment, StageState, 
 from transformer_mt.decoding.translator import name_line
 from transformer_mt.tools.markup.elements import MarkedText, match_elements, to_marked_text
 from transformer_mt.tools.markup.glossary import Glossary
-from transformer_mt.tools.markup.placement import place_elements, remove_elements
+from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
 from transformer_mt.tools.markup.term_constraint import (
     Phrase,
@@ -98,6 +98,7 @@ class _MarkupState(StageState):
             marked = self.source  # nothing was translated
         else:
             marked = place_elements(self.source, translation.text, translation.alignment or [])
+            marked = keep_placeholder_order(marked)
         return replace(translation, content=marked, alignment=None)
 
 

@@ -32,6 +32,7 @@ from transformer_mt.tools.quality.lexicon import Lexicon
 from transformer_mt.tools.quality.line_alignment import LineRange
 from transformer_mt.tools.quality.quality_config import make_filter
 
+TOKENIZED_SHARE = 0.3  # of lines with tokens, from which on a text is tokenized
 NEVER = 2.0  # as a share: no number of pairs has this severity
 
 
@@ -155,9 +156,9 @@ PREPROCESSING_CHECKS = [
         "tokenized",
         "have spaces before punctuation or between words that users do not type, and translations will have them",
         "take the original text, or detokenize it, e.g. with sacremoses -l LANGUAGE detokenize",
-        0.3,
+        TOKENIZED_SHARE,
         find_in_side=signals.is_tokenized,
-        min_share=0.3,
+        min_share=TOKENIZED_SHARE,
     ),
     CorpusCheck(
         "lower case",
