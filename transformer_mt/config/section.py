@@ -142,7 +142,7 @@ REMOVED = {
     "start a second run from the weights of the first with train.init_from",
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
-"""Keys (`section.key`), and values or items of lists (`section.key=item`) of version 0.2.0, with a message for users.
+"""Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.
 
 In a configuration file they are errors; in the `config.yaml` of a run, keys and items of lists are ignored.
 """

@@ -231,7 +231,7 @@ class RunFolder:
         return metadata
 
     def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys and filters of version 0.2.0 that no longer exist."""
+        """Read the resolved configuration, without keys and filters that were removed since then."""
         tree = read_yaml(self.config)
         for removed in REMOVED:
             path, _, item = removed.partition("=")
