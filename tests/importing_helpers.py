@@ -100,6 +100,20 @@ SHAPE: dict[str, Any] = {  # no two numbers of the stacks are equal
 }
 
 
+FOREIGN = ["Привет", "日本語", "▁Привет", "Strяße"]  # entries that no segmenter has; two consist of unknown characters
+MARIAN: dict[str, dict[str, Any]] = {
+    "shared": {"foreign": FOREIGN},
+    "separate": {"shared": False, "foreign": FOREIGN, "scale_embedding": False, "activation_function": "relu"},
+    "tags": {"tags": ("fra", "por_BR")},
+    "untied": {
+        "tie_word_embeddings": False,
+        "activation_function": "gelu",
+        "d_model": 36,
+        "max_position_embeddings": 62,
+    },
+}
+
+
 def make_marian(
     folder: Path,
     *,

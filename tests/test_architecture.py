@@ -37,7 +37,7 @@ PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry p
 SHARED_TOOLS = {"languages", "markup", "pages"}  # packages of tools that other tools may import
 COMPOSITE_TOOLS = {
     "analysis": {"robustness"},
-    "export": {"analysis"},
+    "export": {"analysis", "importing"},
     "serving": {"analysis", "documents", "export", "robustness"},
 }  # tools that are made of others
 

@@ -15,6 +15,11 @@ from transformer_mt.errors import UserError
 from transformer_mt.flows import line_io
 from transformer_mt.system import files
 
+PACKAGES = {
+    "ctranslate2": ("ctranslate2",),
+    "argos": ("ctranslate2", "sentencepiece"),
+    "transformers": ("sentencepiece",),
+}
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
 
@@ -28,12 +33,16 @@ class Export(Command):
     tokenizers. Both engines translate up to 100 validation sentences; export.json contains the comparison.
     argos: write a package that Argos Translate and LibreTranslate install from the file, if its tokenizer gives the
     same pieces as that of the run on held-out text and odd lines.
+    transformers: write a folder for MarianMTModel and MarianTokenizer, of an imported OPUS-MT model, also after its
+    fine-tuning.
     """
 
     EXAMPLE: ClassVar[str] = "tmt export runs/mine --to argos --output en_de.argosmodel"
 
     run: Path = run_argument()
-    to: Literal["weights", "ctranslate2", "argos"] = option("target format (default: weights)", default="weights")
+    to: Literal["weights", "ctranslate2", "argos", "transformers"] = option(
+        "target format (default: weights)", default="weights"
+    )
     output: Path = option("a new folder; argos: a new file FILE.argosmodel", metavar="PATH", is_required=True)
     checkpoint: str | None = option("checkpoint to export (default: best)", metavar="best|last|STEP")
     average: int | None = option(
@@ -54,8 +63,8 @@ class Export(Command):
     def execute(self) -> None:
         """Run `tmt export`."""
         is_argos = self.to == "argos"
-        if self.to == "weights" and (self.quantization or self.src):
-            raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
+        if self.to in ("weights", "transformers") and (self.quantization or self.src):
+            raise UserError(f"export --to {self.to}: --quantization and --src belong to ctranslate2; leave them out")
         if self.average and self.to != "weights":
             raise UserError("export: --average writes weights, which can be exported afterwards; leave out --to")
         if self.average and self.checkpoint not in (None, "best", "last"):
@@ -64,7 +73,7 @@ class Export(Command):
             raise UserError(
                 f"export: {self.output}: the name of a package of --to argos ends in .argosmodel, others do not"
             )
-        for package in {"ctranslate2": ["ctranslate2"], "argos": ["ctranslate2", "sentencepiece"]}.get(self.to, []):
+        for package in PACKAGES.get(self.to, ()):
             if find_spec(package) is None:
                 raise UserError(f"export: --to {self.to}: a package is missing; run pip install {package}")
         line_io.check_files(self.src)
@@ -75,6 +84,10 @@ class Export(Command):
         from transformer_mt.flows import export
 
         info = source.find_checkpoint(self.checkpoint or "best")
+        if self.to == "transformers":
+            export.export_transformers(source, info, self.output)
+            print_text(f"{self.output}: MarianMTModel of {source.path}, step {info.step:,}, {self._measure()}")
+            return
         if self.to != "weights":
             quantization = self.quantization or ("int8" if is_argos else "float32")
             write = export.export_argos if is_argos else export.export_ctranslate2

@@ -157,6 +157,22 @@ def export_argos(source: RunFolder, checkpoint: str, output: Path, quantization:
     return argos_package.write_package(translator, segmenter, output, quantization, sources)
 
 
+def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: Path) -> None:
+    """Write a folder for `MarianMTModel` of Transformers. Raises `UserError` for a model of another shape."""
+    from transformer_mt.tools.export import marian_export
+
+    config, tokenizers = configuration.load_run(source), TokenizerPair.load(source.tokenizer)
+    languages = config.data.src_lang, config.data.tgt_lang
+    try:
+        marian_export.make_settings(config.model, config.decoding, tokenizers)
+        model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+        load_average(model, [checkpoint])
+        weights = checkpoints.list_distinct_weights(model)
+        marian_export.write_folder(output, languages, config.model, config.decoding, tokenizers, weights)
+    except UserError as error:
+        raise UserError(f"{source.path}: cannot be exported to Transformers:\n{error}") from None
+
+
 def _check_ctranslate2(source: RunFolder, quantization: str) -> Config:
     """Return the configuration of a run. Raises `UserError` if CTranslate2 does not support it or the quantization."""
     config = configuration.load_run(source)

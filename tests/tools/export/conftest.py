@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import add_noise, load_plain
+from helpers import Tmt, add_noise, assert_succeeded, load_plain
 
 from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.runs.folder import RunFolder
@@ -25,3 +25,14 @@ def noisy_run(run: Path, tmp_path: Path) -> Path:
     folder = RunFolder.open(run)
     write_weights_folder(folder, tmp_path / "noisy", model, folder.find_checkpoint("best"), "noisy", [])
     return tmp_path / "noisy"
+
+
+@pytest.fixture(scope="session")
+def run_of_marian(tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Path:
+    """An imported `MarianMTModel`. Tests must restore what they change."""
+    from importing_helpers import make_marian
+
+    folder = tmp_path_factory.mktemp("marian")
+    make_marian(folder / "source")
+    assert_succeeded(tmt("import", folder / "source", "--output", folder / "run"))
+    return folder / "run"

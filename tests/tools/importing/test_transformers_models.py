@@ -12,6 +12,7 @@ import torch
 from helpers import Tmt, assert_succeeded
 from importing_helpers import (
     M2M_LANGUAGES,
+    MARIAN,
     ODD_TEXTS,
     make_m2m100,
     make_marian,
@@ -26,19 +27,6 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows.translation import LoadOptions, load_translator
-
-FOREIGN = ["Привет", "日本語", "▁Привет", "Strяße"]  # entries that no segmenter has; two consist of unknown characters
-MARIAN: dict[str, dict[str, Any]] = {
-    "shared": {"foreign": FOREIGN},
-    "separate": {"shared": False, "foreign": FOREIGN, "scale_embedding": False, "activation_function": "relu"},
-    "tags": {"tags": ("fra", "por_BR")},
-    "untied": {
-        "tie_word_embeddings": False,
-        "activation_function": "gelu",
-        "d_model": 36,
-        "max_position_embeddings": 62,
-    },
-}
 
 
 class Imported(NamedTuple):

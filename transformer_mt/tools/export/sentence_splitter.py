@@ -74,9 +74,7 @@ def make_splitter(language: str) -> bytes:
             found[classes[name], BACK + at] += 1
         for at, name in each.absent:
             found[classes[name], BACK + at] -= len(each.present)
-    weights = np.zeros(
-        (3, len(patterns), 1), np.float32
-    )  # classes: inside a sentence, end of a word, end of a sentence
+    weights = np.zeros((3, len(patterns), 1), np.float32)  # labels: inside, end of a word, end of a sentence
     weights[2, :, 0] = [each.weight for each in patterns]
     constants = {
         "table": table,
@@ -94,10 +92,8 @@ def make_splitter(language: str) -> bytes:
         _node("Conv", ["d", "weights", "bias"], "e"),
         _node("Transpose", ["e"], "labels", swap),
     ]
-    tensors = [
-        _message({1: [*array.shape], 2: 1, 8: name, 9: array.tobytes()}) for name, array in constants.items()
-    ]  # 1: float
-    values = [_value("units", 7, 2), _value("features", 1, 3)]
+    tensors = [_message({1: [*array.shape], 2: 1, 8: name, 9: array.tobytes()}) for name, array in constants.items()]
+    values = [_value("units", 7, 2), _value("features", 1, 3)]  # types: 1 is float, 7 is int64
     graph = _message({1: nodes, 2: "sentences", 5: tensors, 11: values, 12: _value("labels", 1, 3)})
     vocabulary = {"_unit2id": rows, "_id2unit": units}
     metadata = {"lang_code": language, "config": json.dumps({"batch_size": 32}), "vocab": json.dumps(vocabulary)}

@@ -40,6 +40,17 @@ class LayerNames(NamedTuple):
 
 def read_layers(source: WeightSource, config: ModelConfig, names: LayerNames) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of all layers, and of the norms after them, by the names of `Transformer`."""
+    for ours, parts in list_tensors(config, names):
+        found = [source.take(name, *shape) for name, shape in parts.items()]
+        yield ours, found[0] if len(found) == 1 else torch.cat(found)
+
+
+Parts = Mapping[str, tuple[int, ...]]
+"""Names and shapes of tensors in a file, whose rows one tensor joins."""
+
+
+def list_tensors(config: ModelConfig, names: LayerNames) -> Iterator[tuple[str, Parts]]:
+    """Yield each tensor of all layers, and of the norms after them, by its name in `Transformer`, with its parts."""
     width = config.d_model
     for stack in STACKS:
         inner = config.for_stack(getattr(config, stack)).d_ff
@@ -49,31 +60,26 @@ def read_layers(source: WeightSource, config: ModelConfig, names: LayerNames) ->
             theirs, ours = names.layer.format(stack=stack, number=number), f"{stack}.layers.{number}"
             for attention, parts, output in zip(attentions, names.queries_keys_values, names.outputs, strict=False):
                 rows = {f"{theirs}{part}": n * width for part, n in parts.items()}
-                yield from _read_linear(source, rows, width, f"{ours}.{attention}.queries_keys_values")
-                yield from _read_linear(source, {f"{theirs}{output}": width}, width, f"{ours}.{attention}.output")
+                yield from _list_linear(rows, width, f"{ours}.{attention}.queries_keys_values")
+                yield from _list_linear({f"{theirs}{output}": width}, width, f"{ours}.{attention}.output")
             first, second = (f"{theirs}{part}" for part in names.feed_forward)
-            yield from _read_linear(source, {first: inner}, width, f"{ours}.feed_forward.inner")
-            yield from _read_linear(source, {second: width}, inner, f"{ours}.feed_forward.outer")
+            yield from _list_linear({first: inner}, width, f"{ours}.feed_forward.inner")
+            yield from _list_linear({second: width}, inner, f"{ours}.feed_forward.outer")
             for i, norm in enumerate(norms):
-                yield from _read_norm(source, f"{theirs}{norm}", names, width, f"{ours}.residuals.{i}.norm")
+                yield from _list_norm(f"{theirs}{norm}", names, width, f"{ours}.residuals.{i}.norm")
         if config.norm_position == "pre":
-            yield from _read_norm(source, names.final_norm.format(stack=stack), names, width, f"{stack}.norm")
+            yield from _list_norm(names.final_norm.format(stack=stack), names, width, f"{stack}.norm")
 
 
-def _read_linear(
-    source: WeightSource, rows: Mapping[str, int], n_columns: int, ours: str
-) -> Iterator[tuple[str, Tensor]]:
+def _list_linear(rows: Mapping[str, int], n_columns: int, ours: str) -> Iterator[tuple[str, Parts]]:
     """Yield weight and bias of a projection, whose rows may be in several parts."""
     for kind, shape in (("weight", (n_columns,)), ("bias", ())):
-        parts = [source.take(f"{theirs}{kind}", n_rows, *shape) for theirs, n_rows in rows.items()]
-        yield f"{ours}.{kind}", parts[0] if len(parts) == 1 else torch.cat(parts)
+        yield f"{ours}.{kind}", {f"{theirs}{kind}": (n_rows, *shape) for theirs, n_rows in rows.items()}
 
 
-def _read_norm(
-    source: WeightSource, theirs: str, names: LayerNames, width: int, ours: str
-) -> Iterator[tuple[str, Tensor]]:
+def _list_norm(theirs: str, names: LayerNames, width: int, ours: str) -> Iterator[tuple[str, Parts]]:
     for kind, name in zip(("weight", "bias"), names.norm_tensors, strict=True):
-        yield f"{ours}.{kind}", source.take(f"{theirs}{name}", width)
+        yield f"{ours}.{kind}", {f"{theirs}{name}": (width,)}
 
 
 def half_sinusoids(first: int, length: int, d_model: int) -> Tensor:

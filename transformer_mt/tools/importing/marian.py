@@ -146,10 +146,14 @@ def _read_embeddings(
 
 
 def _read_positions(source: WeightSource, length: int, d_model: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tables of both stacks: those of the file, or sines and then cosines of pos / 10000^(2i / D)."""
+    """Yield the tables of both stacks: those of the file, or those that `MarianMTModel` computes."""
+    for stack, name in zip(STACKS, POSITIONS, strict=True):
+        table = source.take(name, length, d_model) if name in source else compute_positions(length, d_model)
+        yield f"{stack}.embedding.positions.table", table
+
+
+def compute_positions(length: int, d_model: int) -> Tensor:
+    """Return sines and then cosines of pos / 10000^(2i / D). fp32 [length, D]."""
     exponents = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     angles = torch.arange(length, dtype=torch.float64)[:, None] / 10000**exponents  # [L, ceil(D / 2)]
-    computed = torch.cat([angles.sin(), angles[:, : d_model // 2].cos()], dim=1).float()
-    for stack, name in zip(STACKS, POSITIONS, strict=True):
-        table = source.take(name, length, d_model) if name in source else computed.clone()
-        yield f"{stack}.embedding.positions.table", table
+    return torch.cat([angles.sin(), angles[:, : d_model // 2].cos()], dim=1).float()

@@ -71,8 +71,9 @@ def validate(section: type[SectionT], values: Mapping[str, object], where: objec
 class ModelSettings:
     """A `config.json` whose values are checked when they are read."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.values = path, read_json(path)
+    def __init__(self, path: Path, values: Mapping[str, Any] | None = None) -> None:
+        """Read the file, unless `values` are its content."""
+        self.path, self.values = path, read_json(path) if values is None else values
 
     def integer(self, key: str, low: int = 1) -> int:
         """Return a required integer of at least `low`."""
