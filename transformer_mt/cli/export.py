@@ -8,8 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import ClassVar, Literal
 
+from transformer_mt.choices import Quantization
 from transformer_mt.cli.command import Command, option
-from transformer_mt.cli.options import check_is_new, number, run_argument
+from transformer_mt.cli.options import check_is_new, number, quantization_option, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows import line_io
@@ -40,10 +41,7 @@ class Export(Command):
         metavar="N",
         parse=number(2),
     )
-    quantization: str | None = option(
-        "ctranslate2: float32 (default), int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16",
-        metavar="Q",
-    )
+    quantization: Quantization | None = quantization_option()
     src: Path | None = option(
         "ctranslate2: compare the engines on the lines of this file (default: validation sentences)", metavar="F"
     )
@@ -67,7 +65,7 @@ class Export(Command):
 
         info = source.find_checkpoint(self.checkpoint or "best")
         if self.to == "ctranslate2":
-            quantization = self.quantization or "float32"
+            quantization = "float32" if self.quantization in (None, "auto") else self.quantization
             lines = export.export_ctranslate2(source, str(info.step), self.output, quantization, self.src)
             print_text(f"{self.output}: {source.path}, step {info.step:,}, {quantization}, {self._measure()}", *lines)
             print_text(f"python {quote(str(self.output / 'translate.py'))} < F > G translates lines")

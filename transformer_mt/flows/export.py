@@ -12,6 +12,7 @@ import torch
 
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.decoding_config import TORCH
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
@@ -127,7 +128,7 @@ def export_ctranslate2(
 ) -> list[str]:
     """Write a CTranslate2 folder. Return a comparison of both engines on the lines of `src` or the validation set.
 
-    Raises `UserError` if CTranslate2 does not support the model, the search or the quantization.
+    Raises `UserError` if CTranslate2 does not support the model or the search.
     """
     config = configuration.load_run(source)
     if problems := list(config.unsupported_by_ctranslate2()):
@@ -140,9 +141,8 @@ def export_ctranslate2(
         raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n{remedy}")
     from transformer_mt.tools.export import ctranslate2_export
 
-    ctranslate2_export.check_quantization(quantization)
     options = LoadOptions(checkpoint, "cpu", precision="fp32", owns_process=True)
-    translator = load_translator(source.path, options, engine="torch")
+    translator = load_translator(source.path, options, **TORCH)
     return ctranslate2_export.write_folder(translator, output, quantization, _read_sources(config, src))
 
 

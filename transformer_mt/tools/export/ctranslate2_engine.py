@@ -350,6 +350,11 @@ def load_exported(
     except Exception as error:  # both libraries raise bare Exceptions
         raise UserError(f"{folder}: is damaged ({error}); export it again") from None
     _check_precision(folder, precision, metadata.quantization, engine.precision)
+    if decoding.get("quantization", "auto") not in ("auto", metadata.quantization):
+        raise UserError(
+            f"--quantization {config.quantization}: {folder} holds {metadata.quantization}; leave it out, or export "
+            f"the run with --quantization {config.quantization}"
+        )
     return ExportedModel(engine, tokenizers, config, _describe(folder, metadata, engine))
 
 
