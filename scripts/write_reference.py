@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_mt.cli.main import GROUPS, HIDDEN, load_command
 from transformer_mt.config.section import Section, key_docstrings
 from transformer_mt.config.yaml_files import render_value, render_yaml
-from transformer_mt.data.data_config import MixtureStage, Source, TrainSource
+from transformer_mt.data.data_config import Source, TrainSource
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.tools.analysis.behaviour_tests import BehaviourTest
@@ -36,8 +36,6 @@ def _render_items() -> Iterator[str]:
     """Yield comments with the keys of the items of lists, which are empty by default."""
     yield "# Each item of data.train, if it is a list (of data.validation: only name); also the keys of a source above:"
     yield from _render_keys(TrainSource, "#   ", Source)
-    yield "# Each item of data.stages:"
-    yield from _render_keys(MixtureStage, "#   ")
     yield "# Each item of data.filters, a name such as overlap, or a name with options such as length: {max: 200}:"
     for name, kind in FILTERS.items():
         yield f"#   {name}:"

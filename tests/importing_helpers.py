@@ -200,7 +200,7 @@ def map_ids(ids: Mapping[str, int], tokenizer: Tokenizer, tag_form: str = "{}") 
 
     Pieces that Transformers does not know have the id of the unknown token.
     """
-    names = {PAD: None, BOS: None, EOS: "</s>", **{f"<{tag}>": tag_form.format(tag) for tag in tokenizer.tags}}
+    names = {PAD: None, BOS: None, EOS: "</s>", **{f"<{tag}>": tag_form.format(tag) for tag in tokenizer.tag_symbols}}
     entries = (names.get(token, token.strip("\ufdd0\ufdd1")) for token in tokenizer.tokens(range(tokenizer.vocab_size)))
     return [None if entry is None else ids.get(entry, ids["<unk>"]) for entry in entries]
 

@@ -204,6 +204,16 @@ def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     ]
 
 
+def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Write) -> None:
+    run = write("run/config.yaml", MINIMAL + "train: {ledger: no}\n")
+    heir = write("heir.yaml", "base: run/config.yaml\nseed: 7\n")
+    for path in (run, heir):
+        (line,) = error_lines(path)
+        assert "config.yaml:2: train.ledger: was removed" in line
+    write("run/run.json", "{}")
+    assert load(run).seed != 7 == load(heir).seed
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [

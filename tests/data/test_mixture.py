@@ -1,9 +1,8 @@
-"""Mixtures: shares of the sources, their order, stages, tags, and the errors of a wrong configuration."""
+"""Mixtures: shares of the sources, their order, tags, and the errors of a wrong configuration."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from transformer_mt.data.batch_plan import BatchPlan, Mixture, StreamPosition, make_mixture
 from transformer_mt.data.batches import Batch, BatchReader, BatchStream
 from transformer_mt.data.corpus import Shard
-from transformer_mt.data.data_config import DataConfig, MixtureStage, TrainSource, find_unreachable_stage
+from transformer_mt.data.data_config import DataConfig, TrainSource
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
@@ -29,13 +28,9 @@ def source(name: str, **keys: Any) -> TrainSource:
     return TrainSource.model_validate({"name": name, "src": "s", "tgt": "t", **keys})
 
 
-def mixture_of(
-    sources: Sequence[TrainSource], n_batches: Sequence[int], stages: Sequence[MixtureStage] = (), **options: Any
-) -> Mixture:
-    settings: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_steps": 1000, "accumulate": 1, **options}
-    temperature = settings.pop("temperature")
-    data = DataConfig.model_construct(train=tuple(sources), stages=tuple(stages), temperature=temperature)
-    return make_mixture(data, n_batches, **settings)
+def mixture_of(sources: Sequence[TrainSource], n_batches: Sequence[int], temperature: float = 1.0) -> Mixture:
+    data = DataConfig.model_construct(train=tuple(sources), temperature=temperature)
+    return make_mixture(data, n_batches, seed=1)
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------
@@ -62,16 +57,6 @@ def test_measured_shares_equal_the_configured_ones(
     assert (np.abs(counts - n * shares) <= 4 * deviation).all()
 
 
-def test_a_stage_ends_with_the_last_batch_of_its_last_step() -> None:
-    stages = [
-        MixtureStage(until="3", weights={"a": 1}),
-        MixtureStage.model_validate({"until": "1 %", "weights": {"b": 2}}),
-        MixtureStage(weights={"c": 1}),
-    ]
-    mixture = mixture_of([source(name) for name in SIZES], [1, 1, 1], stages, accumulate=2)
-    assert [mixture.choose(number) for number in range(24)] == [0] * 6 + [1] * 14 + [2] * 4
-
-
 # --- the stream -------------------------------------------------------------------------------------------------------
 
 
@@ -92,9 +77,8 @@ def make_stream(
     corpus: EncodedCorpus, tokenizers: TokenizerPair, tags: Sequence[str | None] = (None,) * 3
 ) -> BatchStream:
     sources = [source("a", weight=1), source("b", weight=1), source("c", weight=2)]
-    stages = [MixtureStage(until="9", weights={"a": 1, "b": 2})]
     reader = BatchReader(corpus, tokenizers, tags)
-    plan = BatchPlan(reader.bounds, reader.read_lengths, 40, 1, lambda sizes: mixture_of(sources, sizes, stages))
+    plan = BatchPlan(reader.bounds, reader.read_lengths, 40, 1, lambda sizes: mixture_of(sources, sizes))
     return BatchStream(plan, reader)
 
 
@@ -165,15 +149,15 @@ def test_a_symbol_precedes_each_target_and_is_a_label(
     tgt = small_tokenizers.tgt if is_joint else Tokenizer(small_tokenizers.tgt.backend)
     pair = TokenizerPair(small_tokenizers.src, tgt).with_tags(["en:de", ":fr", "de:en"], is_needed=True)
     assert pair.to_dict() == TokenizerPair.from_dict(pair.to_dict()).to_dict()
-    assert (pair.src.tags, pair.tgt.tags) == (
+    assert (pair.src.tag_symbols, pair.tgt.tag_symbols) == (
         (("en", "de", "fr"),) * 2 if is_joint else (("en", "de"), ("de", "fr", "en"))
     )
     stream, tgt = make_stream(corpus, pair, [":fr", "en:de", "de:en"]), pair.tgt
     for batch in stream.shortest_first():
         src_tag, tgt_tag = [(None, "fr"), ("en", "de"), ("de", "en")][batch.source_index]
         for i, (src_ids, tgt_ids) in enumerate(zip(*stream.reader.read(batch.rows)[:2], strict=True)):
-            first = [] if src_tag is None else [pair.src.tag_id(src_tag)]
-            target = [tgt.tag_id(tgt_tag), *tgt_ids]
+            first = [] if src_tag is None else [pair.src.tag_symbol_id(src_tag)]
+            target = [tgt.tag_symbol_id(tgt_tag), *tgt_ids]
             expected = {"src": [*first, *src_ids, pair.src.eos_id], "tgt_in": [tgt.bos_id, *target]}
             for name, ids in {**expected, "labels": [*target, tgt.eos_id]}.items():
                 found = getattr(batch, name)[i].tolist()
@@ -199,15 +183,13 @@ def test_no_text_encodes_to_a_tag(small_tokenizers: TokenizerPair) -> None:
     tagged = small_tokenizers.with_tags(["2de"], is_needed=True)
     (ids,) = tagged.src.encode(["<2de> 2de ⟨2de⟩"])
     assert max(ids) < tagged.src.pad_id
-    assert tagged.src.tokens([tagged.src.tag_id("2de")]) == ["<2de>"]
+    assert tagged.src.tokens([tagged.src.tag_symbol_id("2de")]) == ["<2de>"]
     assert TokenizerPair.from_dict(tagged.to_dict()).to_dict() == tagged.to_dict()
     assert TokenizerPair.from_dict(tagged.to_dict()).needs_tag
     assert "tags" not in small_tokenizers.to_dict()
 
 
 # --- wrong configurations ---------------------------------------------------------------------------------------------
-
-TWO = "[{name: a, src: s, tgt: t}, {name: b, src: s, tgt: t}]"
 
 
 @pytest.mark.parametrize(
@@ -217,10 +199,7 @@ TWO = "[{name: a, src: s, tgt: t}, {name: b, src: s, tgt: t}]"
         ("train: [{name: a, src: s, tgt: t}, {name: a, src: s, tgt: t}]", "data.train.1.name: a is the name of an"),
         ("train: [{name: a, src: s, tgt: t, weight: 0}, {name: b, src: s, tgt: t, weight: 0}]", "data.train: all"),
         ("train: [{name: a, src: s, tgt: t, weight: 1}, {name: b, src: s, tgt: t}]", "data.train.1: has no weight"),
-        ("train: {src: s, tgt: t}\n  stages: [{weights: {a: 1}}]", "data.stages: need several sources"),
-        (f"train: {TWO}\n  stages: [{{weights: {{c: 1}}}}]", "data.stages.0.weights.c: no source has this name; the"),
-        (f"train: {TWO}\n  stages: [{{until: 100%, weights: {{a: 1}}}}]", 'data.stages.0.until: "100%" is neither'),
-        (f"train: {TWO}\n  stages: [{{until: 90, weights: {{a: 1}}}}, {{weights: {{b: 1}}}}]", "data.stages.1: nev"),
+        ("train: {src: s, tgt: t}\n  stages: []", "data.stages: was removed"),
         ("train: {src: s, tgt: t, tag: <2de>}", 'data.train.tag: "<2de>" is not a tag'),
         ("train: {src: s, tgt: t, tag: 'a:'}", 'data.train.tag: "a:" is not a tag'),
         ("train: [{name: a, src: s, tgt: t, tag: 'a:b'}, {name: b, src: s, tgt: t, tag: b}]", "data.train: some tags"),
@@ -235,31 +214,3 @@ def test_wrong_mixtures_are_refused_with_file_line_and_key(data: str, message: s
         configuration.load(path)
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:")
-
-
-@pytest.mark.parametrize(
-    ("ends", "max_steps", "unreachable"),
-    [
-        (["40%"], None, 0),
-        ([5, "40%"], None, 1),
-        (["40%", None], 90, None),
-        ([89, None], 90, None),
-        ([90, None], 90, 1),
-        ([5, 6], None, None),
-        ([5, 5, 6], None, 1),
-        ([5, 7, 6], 90, 2),
-        (["50%", "49%"], 90, 1),
-        ([None], None, None),
-    ],
-)
-def test_first_stage_that_never_starts_is_found(
-    ends: list[object], max_steps: int | None, unreachable: int | None
-) -> None:
-    stages = [MixtureStage.model_validate({"until": end, "weights": {"a": 1}}) for end in ends]
-    found = find_unreachable_stage(stages, max_steps)
-    assert (None if found is None else found[0]) == unreachable
-
-
-def test_a_stage_without_an_end_lasts_to_the_end_of_the_training() -> None:
-    mixture = mixture_of([source("a"), source("b")], [1, 1], [MixtureStage(weights={"b": 1})], max_steps=None)
-    assert mixture.stages[0][0] == math.inf and {mixture.choose(number) for number in range(20)} == {1}

@@ -63,8 +63,10 @@ def test_search_equals_the_reference_search_with_a_forced_first_token(
     tgt = translator.tokenizers.tgt
     sources = translator.encode(TEXTS, range(4), ["en:de", "en:fr", "de:fr", "de:en"])
     prefixes = [tag for _, tag in translator.tag_ids(["en:de", "en:fr", "de:fr", "de:en"], 4)]
-    assert [ids[0] for ids in sources] == [translator.tokenizers.src.tag_id(tag) for tag in ("en", "en", "de", "de")]
-    assert prefixes == [[tgt.tag_id(tag)] for tag in ("de", "fr", "fr", "en")]
+    assert [ids[0] for ids in sources] == [
+        translator.tokenizers.src.tag_symbol_id(tag) for tag in ("en", "en", "de", "de")
+    ]
+    assert prefixes == [[tgt.tag_symbol_id(tag)] for tag in ("de", "fr", "fr", "en")]
     found = translator.engine.search(sources, translator.config, prefixes=prefixes)
     config = translator.config.with_options({"min_length": 2})  # the tag and a token
 
@@ -146,7 +148,7 @@ def test_alignments_terms_and_samples_ignore_the_symbol(
 def test_unknown_symbols_and_missing_tags_are_refused(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
     translator = make_translator(make_model, small_tokenizers)
     for tag in ("fr:en", "de:cs", "de", ":de", "en"):
-        with pytest.raises(UserError, match=f"unknown tag {tag}: choose from en:de, en:fr, de:en"):
+        with pytest.raises(UserError, match=f"unknown tag {tag}; .*en:de, en:fr, de:en"):
             translator.translate(["x"], tags=[tag])
     with pytest.raises(UserError, match="needs a tag"):
         translator.translate(["x"])

@@ -148,20 +148,6 @@ def test_a_many_to_many_model_has_a_symbol_on_each_side(folder: Path, tmt: Tmt) 
     assert done.stdout.decode() == "blau grün rot\n"
 
 
-def test_stage_ends_stay_fixed_when_max_steps_changes(folder: Path, tmt: Tmt) -> None:
-    path, only_de = write_config(folder), "weights: {de: 1}"
-    stages = f"data.stages=[{{until: 50%, {only_de}}}, {{until: 80%, {only_de}}}]"
-    assert_succeeded(tmt("train", path, stages, "train.max_steps=10"))
-    assert_succeeded(tmt("train", path, stages, "train.max_steps=12"))
-    config = configuration.load_run(RunFolder(Path("runs/mt")))
-    assert [stage.until for stage in config.data.stages] == ["5", "8"]
-    refused = tmt("train", path, stages.replace("50%", "60%"), "train.max_steps=12")
-    assert_user_error(refused, "data.stages", '"until": "5"', '"until": "6"')
-    refused = tmt("train", path, stages, "train.max_steps=5")
-    assert_user_error(refused, "data.stages.1: never starts", "the ends of the stages of runs/mt were fixed")
-    assert configuration.load_run(RunFolder(Path("runs/mt"))).train.max_steps == 12
-
-
 def test_a_missing_tag_is_found_before_training(folder: Path, tmt: Tmt) -> None:
     path = write_config(folder)
     for override, key in (

@@ -18,16 +18,16 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.synthesis.synthetic_data import (
     Candidate,
     CandidateMaker,
-    Direction,
     PairCounts,
+    Synthesis,
     check_text,
     read_candidates,
     render_training_data,
     write_pairs,
 )
 
-BACK = Direction("back", "de", "en")
-FORWARD = Direction("forward", "en", "de")
+BACK = Synthesis("back", "de", "en")
+FORWARD = Synthesis("forward", "en", "de")
 GERMAN = [
     "Ein kleines Mädchen klettert in ein Spielhaus aus Holz.",
     "Zwei Männer stehen am Herd und bereiten Essen zu.",
@@ -63,15 +63,15 @@ def test_bad_translations_are_dropped_with_their_reason() -> None:
     assert fake.line_numbers == [101, 104, 105, 106]  # bad lines are not translated
 
 
-@pytest.mark.parametrize(("direction", "src"), [(BACK, "b"), (FORWARD, "a")])
-def test_both_files_have_the_kept_pairs_line_by_line(direction: Direction, src: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("synthesis", "src"), [(BACK, "b"), (FORWARD, "a")])
+def test_both_files_have_the_kept_pairs_line_by_line(synthesis: Synthesis, src: str, tmp_path: Path) -> None:
     candidates = [Candidate(f"a{n} \u2028 \r x", f"b{n}", "empty" if n % 2 else None) for n in range(5)]
     path = tmp_path / "candidates"
     path.write_text("".join(each.to_json() for each in candidates), encoding="utf-8")
     assert [*read_candidates(path)] == candidates
-    assert write_pairs(path, direction, tmp_path) == PairCounts(5, 3, {"empty": 2})
+    assert write_pairs(path, synthesis, tmp_path) == PairCounts(5, 3, {"empty": 2})
     columns = {"a": "".join(f"a{n} \u2028 \r x\n" for n in (0, 2, 4)), "b": "b0\nb2\nb4\n"}
-    assert direction.languages == ("en", "de")
+    assert synthesis.languages == ("en", "de")
     assert (tmp_path / "train.en").read_bytes().decode() == columns.pop(src)
     assert (tmp_path / "train.de").read_bytes().decode() == columns.popitem()[1]
 
@@ -98,11 +98,11 @@ def test_text_in_another_language_is_refused(tmp_path: Path) -> None:
 # --- the configuration of the next training ---------------------------------------------------------------------------
 
 
-def rendered(direction: Direction, monkeypatch: pytest.MonkeyPatch, **data: Any) -> dict[str, Any]:
+def rendered(synthesis: Synthesis, monkeypatch: pytest.MonkeyPatch, **data: Any) -> dict[str, Any]:
     """Return the parsed YAML for a run with this `data`, after it was checked as a configuration."""
     old = DataConfig.model_validate(data)
     monkeypatch.setattr(RunFolder, "read_section", lambda *_: old)
-    found = yaml.safe_load(render_training_data(RunFolder(Path("runs/x")), direction, [Path("new")]))["data"]
+    found = yaml.safe_load(render_training_data(RunFolder(Path("runs/x")), synthesis, [Path("new")]))["data"]
     DataConfig.model_validate(found)
     return found
 

@@ -38,6 +38,7 @@ class Problem(NamedTuple):
 
     states: Tensor
     weight: Tensor
+    bias: Tensor | None
     labels: Tensor
 
 
@@ -46,7 +47,7 @@ def make_problem(pad: int, scale: float = 1.0, vocab: int = V) -> Problem:
     labels[:, -2:] = pad
     labels[:, 0] = torch.tensor([1, 12, vocab - 2])
     states = scale * torch.randn(2 * B, T, D)
-    return Problem(states.requires_grad_(), torch.randn(vocab, D, requires_grad=True), labels)
+    return Problem(states.requires_grad_(), torch.randn(vocab, D, requires_grad=True), None, labels)
 
 
 def compute(problem: Problem, pad: int, kind: Kind, smoothing: float = 0.1, alpha: float | None = None) -> Sums:
@@ -94,13 +95,14 @@ def test_loss_and_gradient_equal_torch(pad: int, kind: Kind, smoothing: float) -
 @LOSSES
 def test_output_bias_is_added_to_the_logits_of_both_passes(kind: Kind) -> None:
     """A bias is a column of the weight for states that end with 1."""
-    problem, bias = make_problem(13), torch.randn(V, requires_grad=True)
+    bias = torch.randn(V, requires_grad=True)
+    problem = make_problem(13)._replace(bias=bias)
     ones = torch.ones(2 * B, T, 1)
     longer = Problem(
-        torch.cat([problem.states, ones], -1), torch.cat([problem.weight, bias[:, None]], -1), problem.labels
+        torch.cat([problem.states, ones], -1), torch.cat([problem.weight, bias[:, None]], -1), None, problem.labels
     )
     config = LossConfig(consistency=kind, label_smoothing=0.1)
-    ours = loss(*problem, 13, config, int((problem.labels != 13).sum()), bias)["loss"]
+    ours = loss(*problem, 13, config, int((problem.labels != 13).sum()))["loss"]
     inputs = (problem.states, problem.weight, bias)
     found, wanted = (torch.autograd.grad(value, inputs) for value in (ours, oracle(longer, 13, kind).total))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
@@ -138,7 +140,7 @@ def test_chunk_size_changes_nothing(kind: Kind, rows: int, monkeypatch: pytest.M
 def test_gradient_is_finite_if_passes_are_certain_of_different_words(precision: str) -> None:
     states = torch.zeros(2, 1, V)
     states[0, 0, 5], states[1, 0, 7] = 1000.0, 1000.0
-    problem = Problem(states.requires_grad_(), torch.eye(V, requires_grad=True), torch.tensor([[5]]))
+    problem = Problem(states.requires_grad_(), torch.eye(V, requires_grad=True), None, torch.tensor([[5]]))
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         ours = compute(problem, 0, "simcut", 0.0)
     slope = gradients(ours.total, problem)[0]
@@ -177,7 +179,7 @@ def test_loss_of_a_batch_is_the_sum_over_its_sentences(kind: Kind) -> None:
     problem = make_problem(0)
     problem.labels[1, 2:] = 0
     parts = [
-        compute(Problem(problem.states[[row, B + row]], problem.weight, problem.labels[row][None]), 0, kind)
+        compute(Problem(problem.states[[row, B + row]], problem.weight, None, problem.labels[row][None]), 0, kind)
         for row in range(B)
     ]
     whole = compute(problem, 0, kind)
@@ -225,7 +227,7 @@ def test_with_dropout_it_equals_autograd_through_both_passes(make_model: MakeMod
     ours, slopes_ours = compute_with_model(model, batch, consistency=kind)
     torch.manual_seed(7)
     states = run_two_passes(model, batch, 0.05 if kind == "simcut" else 0.0)
-    wanted = oracle(Problem(states, model.output.weight, batch.labels), model.tgt_pad, kind)
+    wanted = oracle(Problem(states, model.output.weight, None, batch.labels), model.tgt_pad, kind)
     assert ours.consistency > 0.01
     torch.testing.assert_close(tuple(ours), tuple(part.float() for part in wanted), rtol=1e-4, atol=1e-4)
     slopes_wanted = torch.autograd.grad(wanted.total, list(model.parameters()))

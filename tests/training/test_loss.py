@@ -25,10 +25,11 @@ SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 
 
 class Problem(NamedTuple):
-    """Decoder states, output weights, and labels, a third of which are padding."""
+    """Decoder states, output weights and bias, and labels, a third of which are padding."""
 
     states: Tensor
     weight: Tensor
+    bias: Tensor | None
     labels: Tensor
 
 
@@ -36,12 +37,13 @@ def make_problem(pad: int) -> Problem:
     labels = torch.randint(0, V, (B, T))
     labels[:, -2:] = pad
     labels[:, 0] = torch.tensor([1, 12, V - 2])  # ids below and above each pad id
-    return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), labels)
+    return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), None, labels)
 
 
-def oracle(problem: Problem, pad: int, smoothing: float, bias: Tensor | None = None) -> Tensor:
+def oracle(problem: Problem, pad: int, smoothing: float) -> Tensor:
     """Compute `F.cross_entropy` in double precision, on logits without the column of the pad symbol."""
-    logits = F.linear(problem.states.double(), problem.weight.double(), None if bias is None else bias.double())
+    bias = None if problem.bias is None else problem.bias.double()
+    logits = F.linear(problem.states.double(), problem.weight.double(), bias)
     real = problem.labels != pad
     logits = torch.cat([logits[..., :pad], logits[..., pad + 1 :]], dim=-1)[real]
     labels = problem.labels[real]
@@ -113,7 +115,7 @@ def test_half_precision_is_close_to_fp32(pad: int, smoothing: float, dtype: torc
 def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> None:
     """A sum over 4,096 labels is larger than the largest number of fp16, and a probability smaller than the least."""
     states, labels = torch.full((1, 4096, D), 30.0, requires_grad=True), torch.full((1, 4096), 3)
-    problem = Problem(states, torch.zeros(V, D, requires_grad=True), labels)
+    problem = Problem(states, torch.zeros(V, D, requires_grad=True), None, labels)
     problem.weight.data[5] = -14.4 / (30 * D)
     with torch.autocast("cpu", torch.float16):
         loss, _ = chunked(problem, 0, 0.0)
@@ -127,7 +129,7 @@ def test_gradients_of_frequent_and_rare_words_are_representable_in_fp16() -> Non
 def test_vocabulary_sizes(vocab: int, precision: str) -> None:
     """Smaller than a vector register, and larger than the block of a kernel."""
     labels = torch.randint(1, vocab, (2, 9))
-    problem = Problem(torch.randn(2, 9, D, requires_grad=True), torch.randn(vocab, D, requires_grad=True), labels)
+    problem = Problem(torch.randn(2, 9, D, requires_grad=True), torch.randn(vocab, D, requires_grad=True), None, labels)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         loss, nll = chunked(problem, 0, 0.1)
     expected, tolerance = oracle(problem, 0, 0.1), 1e-5 if precision == "fp32" else 0.02
@@ -139,7 +141,9 @@ def test_vocabulary_sizes(vocab: int, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_label_of_probability_0_has_a_finite_loss_and_a_gradient(precision: str) -> None:
-    problem = Problem(torch.zeros(1, 1, V, requires_grad=True), torch.eye(V, requires_grad=True), torch.tensor([[3]]))
+    problem = Problem(
+        torch.zeros(1, 1, V, requires_grad=True), torch.eye(V, requires_grad=True), None, torch.tensor([[3]])
+    )
     problem.states.data[..., 5] = 1000.0
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         loss, nll = chunked(problem, 0, 0.0)
@@ -178,14 +182,15 @@ def test_batch_of_padding_has_loss_0(cross_entropy: CrossEntropy) -> None:
 @pytest.mark.parametrize("is_counted", [True, False], ids=["labels counted", "with padding"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_output_bias_is_added_to_the_logits(pad: int, smoothing: float, is_counted: bool, dtype: torch.dtype) -> None:
-    problem, bias = make_problem(pad), torch.randn(V, requires_grad=True)
+    bias = torch.randn(V, requires_grad=True)
+    problem = make_problem(pad)._replace(bias=bias)
     n_labels = int((problem.labels != pad).sum()) if is_counted else None
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        losses = loss(*problem, pad, LossConfig(label_smoothing=smoothing), n_labels, bias)
-    expected = oracle(problem, pad, smoothing, bias)
+        losses = loss(*problem, pad, LossConfig(label_smoothing=smoothing), n_labels)
+    expected = oracle(problem, pad, smoothing)
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
     assert losses["loss"].item() == pytest.approx(expected.item(), rel=tolerance)
-    assert losses["nll"].item() == pytest.approx(oracle(problem, pad, 0.0, bias).item(), rel=tolerance)
+    assert losses["nll"].item() == pytest.approx(oracle(problem, pad, 0.0).item(), rel=tolerance)
     inputs = (problem.states, problem.weight, bias)
     found, wanted = (torch.autograd.grad(value, inputs) for value in (losses["loss"], expected))
     assert found[2][pad] == 0 and wanted[2].abs().max() > 0.1
@@ -197,7 +202,7 @@ def test_perfect_logits_have_loss_0() -> None:
     """Trap 22: no softmax is applied before the cross-entropy."""
     labels = torch.arange(1, V)[None]
     logits = 50 * F.one_hot(labels, V).float()
-    losses = loss(logits, torch.eye(V), labels, 0, LossConfig(label_smoothing=0.0), V - 1)
+    losses = loss(logits, torch.eye(V), None, labels, 0, LossConfig(label_smoothing=0.0), V - 1)
     assert losses["loss"] < 1e-4 and losses["nll"] < 1e-4
 
 
@@ -234,5 +239,5 @@ def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int
     batch = ragged(8, pads)
     batch.labels[0, 0], batch.src[0, 0] = pads
     loss = compute_losses(model, batch, LossConfig())["loss"]
-    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
+    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, None, batch.labels)
     assert_near(loss, oracle(problem, pads[1], 0.1))

@@ -225,11 +225,12 @@ def test_run_killed_while_scoring_test_sets_records_each_score_once(
     assert_same(tmp_path, uninterrupted)
 
 
-def test_resume_in_the_middle_of_a_stage_of_a_mixture_is_exact(text: Path, tmp_path: Path) -> None:
+def test_resume_of_a_mixture_is_exact(text: Path, tmp_path: Path) -> None:
     values = make_config(text, tmp_path).model_dump(mode="json", exclude_defaults=True)
     pair = {"src": str(text / "t.en"), "tgt": str(text / "t.de")}
-    train = [{"name": "there", "tag": "2de", **pair}, {"name": "back", "tag": "2en", "reverse": True, **pair}]
-    values["data"] |= {"train": train, "test": {}, "stages": [{"until": "70%", "weights": {"there": 3, "back": 1}}]}
+    there = {"name": "there", "tag": "2de", "weight": 3, **pair}
+    back = {"name": "back", "tag": "2en", "weight": 1, "reverse": True, **pair}
+    values["data"] |= {"train": [there, back], "test": {}}
 
     def mixed(runs_dir: Path) -> Config:
         return Config.model_validate({**values, "runs_dir": str(runs_dir)})

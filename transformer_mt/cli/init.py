@@ -158,10 +158,10 @@ class Init(Command):
         )
 
     def _fine_tune(self, run: Path, files: Sequence[Path], ask: Ask | None) -> InitialConfig:
-        from transformer_mt.flows.fine_tuning import NewPairs, write_fine_tuning_config
+        from transformer_mt.flows.fine_tuning import FineTuningInput, write_fine_tuning_config
         from transformer_mt.runs.folder import RunFolder
 
-        pairs = NewPairs(
+        given = FineTuningInput(
             files,
             self.validation,
             self.test,
@@ -174,7 +174,7 @@ class Init(Command):
             extend_vocabulary=self.extend_vocabulary,
             ask=ask,
         )
-        return write_fine_tuning_config(RunFolder.open(run), pairs, self.out, force=self.force)
+        return write_fine_tuning_config(RunFolder.open(run), given, self.out, force=self.force)
 
     def _print(self, config: InitialConfig) -> None:
         for warning in config.warnings:

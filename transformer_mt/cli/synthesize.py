@@ -129,7 +129,7 @@ class Synthesize(Command):
 def _show(report: SynthesisReport, job: SynthesisJob) -> None:
     from transformer_mt.tools.synthesis.synthetic_data import DROP_REASONS, render_training_data
 
-    src, tgt = job.direction.files(job.folder)
+    src, tgt = job.synthesis.files(job.folder)
     print_text(f"{report.pairs:,} pairs from {report.lines:,} lines are in {src} and {tgt}")
     rows = [(reason, f"{count:,}", DROP_REASONS[reason]) for reason, count in report.dropped.items()]
     if rows:
@@ -139,4 +139,4 @@ def _show(report: SynthesisReport, job: SynthesisJob) -> None:
         print_text(f"{n_finished:,} of {len(job.folders):,} parts are finished")
     elif report.pairs:
         print_text("\ndata of the next training, to put into its configuration:\n")
-        print_text(render_training_data(job.run, job.direction, job.folders))
+        print_text(render_training_data(job.run, job.synthesis, job.folders))

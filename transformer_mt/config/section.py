@@ -138,9 +138,11 @@ REMOVED = {
     ),
     "model.norm_position=sublayer": "was removed, because no benefit was measured: choose pre; a run that was trained "
     "with it needs version 0.2.0",
+    "data.stages": "was removed, because no benefit was measured: delete this key; to train with other weights later, "
+    "start a second run from the weights of the first with train.init_from",
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
-"""Keys (`section.key`), and values or items of lists (`section.key=item`) of version 0.2.0, with a message for users.
+"""Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.
 
 In a configuration file they are errors; in the `config.yaml` of a run, keys and items of lists are ignored.
 """

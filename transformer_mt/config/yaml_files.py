@@ -212,13 +212,16 @@ def _check_text(text: str, where: Location, path: KeyPath) -> str:
     return text
 
 
-def read_inherited(path: Path, is_merged: Callable[[KeyPath], bool], descendants: tuple[Path, ...] = ()) -> Tree:
+def read_inherited(
+    path: Path, read: Callable[[Path], Tree], is_merged: Callable[[KeyPath], bool], descendants: tuple[Path, ...] = ()
+) -> Tree:
     """Read a file, and lay it over the files that it inherits from.
 
-    `is_merged` tells whether a section is merged key by key. `descendants` are the files that inherit from this one.
+    `read` reads one file, and `is_merged` tells whether a section is merged key by key. `descendants` are the files
+    that inherit from this one.
     Raises `UserError` if a file cannot be read, or the files inherit from each other in a circle.
     """
-    tree = read_yaml(path)  # first, because `resolve` raises a RuntimeError for a link to itself
+    tree = read(path)  # first, because `resolve` raises a RuntimeError for a link to itself
     files = (*descendants, path.resolve())
     if files[-1] in descendants:
         chain = " -> ".join(file.name for file in files)
@@ -230,7 +233,7 @@ def read_inherited(path: Path, is_merged: Callable[[KeyPath], bool], descendants
     if not isinstance(base, str):
         raise UserError(f"{where}: base: must be the name of one YAML file")
     try:
-        inherited = read_inherited(path.parent / expand_path(base), is_merged, files)
+        inherited = read_inherited(path.parent / expand_path(base), read, is_merged, files)
     except ValueError as error:
         raise UserError(f"{where}: base: {error}") from None
     except UserError as error:

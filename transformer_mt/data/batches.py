@@ -53,7 +53,7 @@ class BatchConfig(Section):
 class Batch:
     """A batch of right-padded token ids. The decoder reads BOS + target and predicts target + EOS.
 
-    A tag is the first token of source, target, or both.
+    With a tag (`data.train.tag`), the first token of the source, of the target, or of both is a symbol of it.
     """
 
     src: torch.Tensor  # [B, S] source + EOS, or BOS + source + EOS if the tokenizers set `source_bos`
@@ -102,7 +102,7 @@ class Batch:
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag: str | None = None) -> Batch:
-    """Add control symbols, and the symbols of a tag if there is one, to sentence pairs. Right-pad them to a batch."""
+    """Add control symbols, and those of a tag if there is one, to sentence pairs. Right-pad them to a batch."""
     tokenizer = tokenizers.tgt
     src_tag, tgt_tag = tokenizers.tag_ids(tag)
     return Batch(

@@ -5,11 +5,9 @@ The keys `filters` and `modifiers` are defined by tools and added in `flows/conf
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
 from pydantic import (
@@ -115,6 +113,14 @@ def split_tag(tag: str) -> tuple[str, str]:
 def is_known_tag(tag: str, tags: Sequence[str]) -> bool:
     """Return whether each symbol of a tag is one of some tags on the same side, in whatever combination."""
     return all(symbol in {split_tag(each)[side] for each in tags} for side, symbol in enumerate(split_tag(tag)))
+
+
+def tag_error(tag: str | None, tags: Sequence[str]) -> UserError:
+    """Return the error for a tag that is not among those of a model, or for None: a tag that it needs is missing."""
+    known = ", ".join(tags)
+    if tag is None:
+        return UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
+    return UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
 
 
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
@@ -259,41 +265,6 @@ else:
 
 # --- mixture ----------------------------------------------------------------------------------------------------------
 
-_UNTIL = re.compile(r"([1-9][0-9_]*)(?: *steps?)?|([0-9]+(?:\.[0-9]+)?) *%")
-
-
-def _normalize_until(value: object) -> object:
-    if value is None:
-        return None
-    match = _UNTIL.fullmatch(str(value).strip())
-    if match is None or (match[2] and not 0 < float(match[2]) < 100):
-        raise ValueError(f'"{value}" is neither a step (5000) nor a share of train.max_steps (40%)')
-    return f"{float(match[2]):g}%" if match[2] else str(int(match[1]))
-
-
-Until = Annotated[
-    str | None,
-    BeforeValidator(_normalize_until),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _UNTIL.pattern}]}),
-]
-"""Last step of a stage: a number of steps such as `5000`, or a share of the training such as `40%`."""
-
-
-class MixtureStage(Section):
-    """Part of the training in which the sources have other weights."""
-
-    until: Until = None
-    """last step of the stage: a step (5000) or a share of train.max_steps (40%); null: the end of the training"""
-    weights: dict[str, float] = Field(min_length=1)
-    """weights of the sources by name; sources without one are not used"""
-
-    def last_step(self, max_steps: int | None) -> int | None:
-        """Return the last step, or None for the end of the training."""
-        if self.until is None or not self.until.endswith("%"):
-            return None if self.until is None else int(self.until)
-        assert max_steps is not None
-        return max(1, round(float(self.until[:-1]) / 100 * max_steps))
-
 
 def _find_source_problems(sources: Sequence[TrainSource], temperature: float) -> Iterator[tuple[str, str]]:
     names = [source.name for source in sources]
@@ -311,38 +282,6 @@ def _find_source_problems(sources: Sequence[TrainSource], temperature: float) ->
         yield "temperature", "has an effect only on several sources without weights: remove it, or the weights"
 
 
-def _find_stage_problems(names: Sequence[str], stages: Sequence[MixtureStage]) -> Iterator[tuple[str, str]]:
-    if stages and not names:
-        yield "stages", "need several sources: make data.train a list of named sources"
-        return
-    for number, stage in enumerate(stages):
-        key = f"stages.{number}"
-        for name, weight in stage.weights.items():
-            if name not in names:
-                yield f"{key}.weights.{name}", f"no source has this name; the sources are {', '.join(names)}"
-            if not 0 <= weight < math.inf:
-                yield f"{key}.weights.{name}", f"{weight} is not a weight: write 0 or more"
-        if not any(stage.weights.values()):
-            yield f"{key}.weights", "all weights are 0: raise one"
-        if stage.until is None and number + 1 < len(stages):
-            yield f"stages.{number + 1}", "never starts, because the stage before it has no end: add until there"
-
-
-def find_unreachable_stage(stages: Sequence[MixtureStage], max_steps: int | None) -> tuple[int, str] | None:
-    """Return the number of the first stage that never starts or has no definite end, and a message, or None."""
-    start = 0
-    for number, stage in enumerate(stages):
-        if max_steps is None and (stage.until or "").endswith("%"):
-            return number, "a share needs train.max_steps: set it, or write a step"
-        if max_steps is not None and start >= max_steps:
-            return number, f"never starts, because training ends at step {max_steps:,} (train.max_steps)"
-        last = stage.last_step(max_steps)
-        if last is not None and last <= start:
-            return number, f"ends at step {last:,}, but the stage before it ends at step {start:,}: raise until"
-        start = math.inf if last is None else last
-    return None
-
-
 class DataConfig(Section):
     """The sentence pairs."""
 
@@ -354,8 +293,6 @@ class DataConfig(Section):
     """training pairs: exactly one of builtin, src with tgt, table, dataset; or a list of named sources; required"""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """sources without weights: 1 draws them in proportion to their size, and a larger value more evenly"""
-    stages: tuple[MixtureStage, ...] = ()
-    """parts of the training with other source weights; after the last stage, the weights in data.train apply"""
     validation: HeldOutSources | None = None
     """validation pairs, in the same form as train; null: split off training pairs"""
     validation_size: int = Field(default=1000, ge=1)
@@ -406,10 +343,7 @@ class DataConfig(Section):
                 raise section_error(f"validation.{number}.name", f"{name} is the name of an earlier source: rename one")
             if name == "all":
                 raise section_error(f"validation.{number}.name", "all means all sources together: rename this one")
-        for key, message in chain(
-            _find_source_problems(train, self.temperature),
-            _find_stage_problems([source.name for source in train], self.stages),
-        ):
+        for key, message in _find_source_problems(train, self.temperature):
             raise section_error(key, message)
         return self
 
@@ -434,14 +368,6 @@ class DataConfig(Section):
     def needs_tag(self) -> bool:
         """Return whether every training source has a tag, so that every source sentence must have one."""
         return all(source.tag is not None for source in self.train_sources)
-
-    def with_resolved_stages(self, max_steps: int | None) -> Self:
-        """Return a copy in which each stage ends at a step instead of a share of a training of `max_steps`."""
-        stages = (
-            stage if (last := stage.last_step(max_steps)) is None else stage.model_copy(update={"until": str(last)})
-            for stage in self.stages
-        )
-        return self.model_copy(update={"stages": tuple(stages)})
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -469,11 +395,8 @@ class DataConfig(Section):
         The languages of a combination that no source has are those of its symbols. Raises `UserError` if no source has
         the tag, or a tag is needed.
         """
-        known = ", ".join(self.tags)
-        if tag is None and self.needs_tag:
-            raise UserError(f"the model needs a tag before each source sentence: pass one of {known}")
-        if tag is not None and not is_known_tag(tag, self.tags):
-            raise UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
+        if self.needs_tag if tag is None else not is_known_tag(tag, self.tags):
+            raise tag_error(tag, self.tags)
         src, tgt = (self._sources_with(tag, side)[0].languages(self.src_lang, self.tgt_lang)[side] for side in (0, 1))
         return src, tgt
 

@@ -27,6 +27,7 @@ from transformer_mt.data.batches import Batch, collate_pairs, collate_sources
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, find_kind
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (
+    Candidates,
     Constraint,
     Hypothesis,
     IsCancelled,
@@ -36,8 +37,6 @@ from transformer_mt.decoding.interface import (
 )
 from transformer_mt.decoding.search import (
     BeamState,
-    Candidates,
-    ConstraintProcessor,
     DecoderCache,
     Sampler,
     StopCancelled,
@@ -173,8 +172,7 @@ class TorchEngine:
         )
         choose_candidates = beam_candidates
         if constraints is not None:
-            processor = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
-            constraint = cast(ConstraintProcessor, processor)
+            constraint = constraints[0].make_processor(constraints, max_lengths, tokenizer.eos_id)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
         if is_cancelled is not None:
@@ -285,7 +283,7 @@ def align_batch(
     weights = torch.stack(per_model).mean(0).cpu()  # [B, T, S]
     alignments: list[WordAlignment] = []
     for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
-        has_tag = bool(source) and tokenizers.src.is_tag(source[0])
+        has_tag = bool(source) and tokenizers.src.is_tag_symbol(source[0])
         first = tokenizers.source_bos + has_tag  # index of the first source token
         target = target[tokenizers.n_target_tags :]
         token_weights = pair_weights[-len(target) :, first : first + len(word_indices)]

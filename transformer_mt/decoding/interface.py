@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
@@ -115,6 +116,51 @@ class Hypothesis:
         return sum(self.log_probs) if self.ranking_score > -math.inf else -math.inf
 
 
+# --- hooks of the search ----------------------------------------------------------------------------------------------
+# `B` sentences of the batch, `b` sentences of one slice, `K` beams, `N` candidates, `V` vocabulary.
+
+
+class LogitsProcessor(ABC):
+    """Changes the log-probabilities of the next token. The default methods suit a processor without state."""
+
+    @abstractmethod
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
+        """Return new log-probabilities for some rows of the batch; the input may be overwritten.
+
+        `position` is the index of the next token, from 0. [b, K, V] -> [b, K, V]
+        """
+
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:  # noqa: B027
+        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
+
+    def select(self, rows: Tensor) -> None:  # noqa: B027
+        """Keep only these sentences, in this order. [B']."""
+
+
+class Candidates(NamedTuple):
+    """Beams extended by one token, the best first. [B, N] each."""
+
+    scores: Tensor  # log-probability of the whole candidate; -inf: there is no such candidate
+    log_probs: Tensor  # of the new token
+    parents: Tensor  # beam that the candidate extends
+    tokens: Tensor  # the new token
+
+
+class Beams(Protocol):
+    """The part of `BeamState` that the choice of candidates needs."""
+
+    n_beams: int
+    scores: Tensor  # log-probability of each beam. [B, K], at first [B, 1]
+
+
+class ConstraintProcessor(LogitsProcessor):
+    """A processor that also chooses the candidates, so that hypotheses which fulfil a constraint survive."""
+
+    @abstractmethod
+    def choose_candidates(self, beams: Beams, log_probs: Tensor, rows: slice) -> Candidates:
+        """Return N >= K candidates of each sentence. [b, K, V] -> [b, N]."""
+
+
 class Constraint(Protocol):
     """What the translation of one sentence must contain."""
 
@@ -127,9 +173,12 @@ class Constraint(Protocol):
         """Return whether a translation fulfils the constraint."""
         ...
 
-    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> object:
-        """Return the `ConstraintProcessor` of search.py for a batch of sentences with constraints of this type."""
+    def make_processor(self, constraints: Sequence[Self], max_lengths: Tensor, eos: int) -> ConstraintProcessor:
+        """Return the processor for a batch of sentences with constraints of this type."""
         ...
+
+
+# --- engine -----------------------------------------------------------------------------------------------------------
 
 
 class Engine(Protocol):

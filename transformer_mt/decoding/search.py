@@ -12,7 +12,6 @@ Logits processors are constraints, which change log-probabilities before the sea
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
 
@@ -23,28 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Hypothesis
+from transformer_mt.decoding.interface import Beams, Candidates, Hypothesis, LogitsProcessor
 
 # --- logits processors ------------------------------------------------------------------------------------------------
 
 NOT_FORCED = -1  # pads shorter prefixes
-
-
-class LogitsProcessor(ABC):
-    """Changes the log-probabilities of the next token. The default methods suit a processor without state."""
-
-    @abstractmethod
-    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Return new log-probabilities for some rows of the batch; the input may be overwritten.
-
-        `position` is the index of the next token, from 0. [b, K, V] -> [b, K, V]
-        """
-
-    def reorder(self, parents: Tensor, tokens: Tensor) -> None:  # noqa: B027
-        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
-
-    def select(self, rows: Tensor) -> None:  # noqa: B027
-        """Keep only these sentences, in this order. [B']."""
 
 
 class MinLength(LogitsProcessor):
@@ -195,20 +177,6 @@ LengthNormalize = Callable[[Tensor, int], Tensor]
 """Maps the scores of hypotheses and their length in tokens to ranking scores."""
 
 
-class Candidates(NamedTuple):
-    """Beams extended by one token, the best first. [B, N] each."""
-
-    scores: Tensor  # log-probability of the whole candidate; -inf: there is no such candidate
-    log_probs: Tensor  # of the new token
-    parents: Tensor  # beam that the candidate extends
-    tokens: Tensor  # the new token
-
-    @classmethod
-    def cat(cls, slices: Sequence[Candidates]) -> Candidates:
-        """Concatenate the candidates of consecutive slices of a batch."""
-        return slices[0] if len(slices) == 1 else cls(*map(torch.cat, zip(*slices, strict=True)))
-
-
 class DecoderCache(Protocol):
     """State that the step function keeps for each beam, such as keys and values."""
 
@@ -226,14 +194,6 @@ StepFunction = Callable[[Tensor, CacheT], Iterable[Tensor]]
 """Appends the newest tokens [B, K] to the cache and yields log-probabilities of the next, in slices [b, K, V]."""
 ChooseCandidates = Callable[["BeamState", Tensor, slice], Candidates]
 """Maps log-probabilities of some rows of the batch [b, K, V] to N >= K candidates each [b, N]."""
-
-
-class ConstraintProcessor(LogitsProcessor):
-    """A processor that also chooses the candidates, so that hypotheses which fulfil a constraint survive."""
-
-    @abstractmethod
-    def choose_candidates(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
-        """Return N >= K candidates of each sentence. [b, K, V] -> [b, N]."""
 
 
 def beam_search(
@@ -257,7 +217,7 @@ def beam_search(
                 log_probs = processor.apply(log_probs, rows, beams.position)
             found.append(choose_candidates(beams, log_probs, rows))
             start = rows.stop
-        candidates = Candidates.cat(found)
+        candidates = found[0] if len(found) == 1 else Candidates(*map(torch.cat, zip(*found, strict=True)))
         if on_candidates is not None:
             on_candidates(candidates)
         parents = beams.advance(candidates)
@@ -271,7 +231,7 @@ def beam_search(
     return beams.hypotheses()
 
 
-def beam_candidates(beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
+def beam_candidates(beams: Beams, log_probs: Tensor, rows: slice) -> Candidates:
     """Return the 2K best extensions over all beams. [b, K, V] -> [b, N].
 
     At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs one extension.

@@ -18,6 +18,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Self, cast
 
 from transformer_mt.choices import SplitWhen
+from transformer_mt.data.data_config import tag_error
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -231,8 +232,7 @@ class Translator:
         if isinstance(chosen, str) or len(chosen) != n_texts:
             raise UserError(f"tags: give a list with a tag, or None, for each of {n_texts} texts")
         if self.tokenizers.needs_tag and None in chosen:
-            known = ", ".join(self.tokenizers.tags)
-            raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
+            raise tag_error(None, self.tokenizers.tags)
         ids = {tag: self.tokenizers.tag_ids(tag) for tag in dict.fromkeys(chosen)}
         return [ids[tag] for tag in chosen]
 

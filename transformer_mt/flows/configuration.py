@@ -22,9 +22,18 @@ from transformer_mt.config.section import (
     describe_error,
     list_error_keys,
 )
-from transformer_mt.config.yaml_files import MAX_DEPTH, KeyPath, Location, Tree, Value, read_inherited, read_value
+from transformer_mt.config.yaml_files import (
+    MAX_DEPTH,
+    KeyPath,
+    Location,
+    Tree,
+    Value,
+    read_inherited,
+    read_value,
+    read_yaml,
+)
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage, is_known_tag
+from transformer_mt.data.data_config import DataConfig, Source, is_known_tag
 from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
@@ -257,16 +266,13 @@ class Config(Section):
             )
 
     def _find_data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield modifiers, stages and filters of the training pairs that have no effect or are impossible."""
+        """Yield modifiers and filters of the training pairs that have no effect or are impossible."""
         if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
                 ("data", "modifiers"),
                 f"need a vocabulary that spells every word: set tokenizer.kind to bpe, byte_bpe, unigram or char, not "
                 f"{self.tokenizer.kind}",
             )
-        if unreachable := find_unreachable_stage(self.data.stages, self.train.max_steps):
-            number, message = unreachable
-            yield ("data", "stages", number), message
         for index, filter_ in enumerate(self.data.filters):
             if filter_.kind == "overlap" and not (self.data.validation or self.data.test):
                 yield (
@@ -333,7 +339,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(
             f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
         )
-    tree = read_inherited(path, _is_merged)
+    tree = read_inherited(path, _read_file, _is_merged)
     if (run := find_run(path)) is not None:
         tree = _place(tree, run)
     return _validate(tree, path, overrides)
@@ -393,6 +399,11 @@ def find_run(config: Path) -> RunFolder | None:
     folder = config.parent if config.parent.name not in ("", "..") else config.parent.resolve()
     run = RunFolder(folder)
     return run if config.name == run.config.name and run.exists() else None
+
+
+def _read_file(path: Path) -> Tree:
+    """Read one file. In the `config.yaml` of a run, keys that were removed since then are ignored."""
+    return read_yaml(path) if (run := find_run(path)) is None else run.read_config()
 
 
 def _place(tree: Tree, run: RunFolder) -> Tree:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from transformer_mt.config.yaml_files import render_value, render_yaml
 from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
-from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource
+from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource, tag_error
 from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -53,8 +53,8 @@ NEW, OLD = "new", "old"
 
 
 @dataclass(frozen=True)
-class NewPairs:
-    """The new pairs of a fine-tuning, and how their files are read: two text files or one table each."""
+class FineTuningInput:
+    """Files of pairs for a fine-tuning, each time two text files or one table, and how they are read."""
 
     train: Sequence[Path]
     validation: Sequence[Path] = ()
@@ -86,7 +86,9 @@ class Splits(NamedTuple):
     test: list[SourcePairs]
 
 
-def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, force: bool = False) -> InitialConfig:
+def write_fine_tuning_config(
+    run: RunFolder, given: FineTuningInput, output: Path, *, force: bool = False
+) -> InitialConfig:
     """Write a configuration that fine-tunes a run on new pairs, and the folder `NAME-data` with its text.
 
     The folder beside the configuration has the new pairs, those held out from them, and samples of the training,
@@ -99,21 +101,21 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     folder = output.with_name(f"{output.stem}-data")
     if folder.exists() and not force:
         raise UserError(f"{folder}: exists already; choose another --out, or replace its files with --force")
-    is_extended = pairs.extend_vocabulary is not None
+    is_extended = given.extend_vocabulary is not None
     try:
-        old = configuration.load_run(run, [] if pairs.tag is None or is_extended else [f"decoding.tag={pairs.tag}"])
-        direction = _extend_direction(old, pairs) if is_extended else _find_direction(old, pairs)
+        old = configuration.load_run(run, [] if given.tag is None or is_extended else [f"decoding.tag={given.tag}"])
+        direction = _extend_direction(old, given) if is_extended else _find_direction(old, given)
     except UserError as error:
         raise UserError(f"--from: {run.path}: {error}") from None
-    new = _split_pairs(old, NEW, pairs, direction)
+    new = _read_pairs(old, NEW, given, direction)
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
-    if pairs.replay:
-        old_files = replace(pairs, train=pairs.replay, validation=(), test=())
+    if given.replay:
+        old_files = replace(given, train=given.replay, validation=(), test=())
         tag = old.decoding.tag
-        known = _split_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
+        known = _read_pairs(old, OLD, old_files, Direction(*old.data.languages_of(tag), tag))
     else:
         try:
-            known = _split_known_pairs(old, max([MIN_VALIDATION, *(len(part.pairs) for part in new.validation)]))
+            known = _sample_known_pairs(old, max([MIN_VALIDATION, *(len(part.pairs) for part in new.validation)]))
         except UserError as error:
             known = Splits([], [], [])
             reason = f"the pairs of {run.path} cannot be read; pass some as --replay\n({error})"
@@ -123,13 +125,13 @@ def write_fine_tuning_config(run: RunFolder, pairs: NewPairs, output: Path, *, f
     settings = [*_choose_settings(old, start, folder, new, known)]
     if not (new.validation or known.validation):
         raise UserError(
-            f"{pairs.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
+            f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
     text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
-    if pairs.extend_vocabulary is not None:
+    if given.extend_vocabulary is not None:
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
-        _write_start(run, start, [*new.train, *known.train], direction, new_source, pairs.extend_vocabulary)
+        _write_start(run, start, [*new.train, *known.train], direction, new_source, given.extend_vocabulary)
     folder.mkdir(exist_ok=True)
     _write_pairs(folder, new, known)
     write_config(output, text)
@@ -153,30 +155,30 @@ def _write_pairs(folder: Path, new: Splits, known: Splits) -> None:
 # --- languages and vocabulary -----------------------------------------------------------------------------------------
 
 
-def _find_direction(old: Config, pairs: NewPairs) -> Direction:
+def _find_direction(old: Config, given: FineTuningInput) -> Direction:
     """Return a direction that the run knows. Raises `UserError` for another one."""
-    languages = old.data.languages_of(pairs.tag)
-    given = pairs.src_lang or languages[0], pairs.tgt_lang or languages[1]
-    if given != languages:
+    languages = old.data.languages_of(given.tag)
+    src, tgt = given.src_lang or languages[0], given.tgt_lang or languages[1]
+    if (src, tgt) != languages:
         raise UserError(
-            f"translates from {languages[0]} to {languages[1]}, not from {given[0]} to {given[1]}; "
+            f"translates from {languages[0]} to {languages[1]}, not from {src} to {tgt}; "
             "pass --tag if it has one for these languages, or --extend-vocabulary 4000 to add them"
         )
-    return Direction(*languages, pairs.tag)
+    return Direction(src, tgt, given.tag)
 
 
-def _extend_direction(old: Config, pairs: NewPairs) -> Direction:
+def _extend_direction(old: Config, given: FineTuningInput) -> Direction:
     """Return the direction of pairs that may have a new language. A new target language gets a tag of its name."""
     data = old.data
-    tag = pairs.tag
+    tag = given.tag
     languages = data.languages_of(tag) if tag in data.tags else (data.src_lang, data.tgt_lang)
-    src, tgt = pairs.src_lang or languages[0], pairs.tgt_lang or languages[1]
+    src, tgt = given.src_lang or languages[0], given.tgt_lang or languages[1]
     if tag is None and tgt not in _list_languages(old)[1]:
         tag = tgt
     if any(":" in known for known in data.tags) and (tag is None or ":" not in tag):
         raise UserError(f"its tags name both languages, such as {data.tags[0]}; pass --tag for the new pairs")
     if data.needs_tag and tag is None:
-        raise UserError(f"the model needs a tag before each source sentence: pass --tag, such as {data.tags[0]}")
+        raise tag_error(None, data.tags)
     return Direction(src, tgt, tag)
 
 
@@ -236,20 +238,20 @@ def _add_source(old: Config, new: Mapping[str, Any]) -> Config:
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 
-def _split_pairs(old: Config, name: str, new: NewPairs, direction: Direction) -> Splits:
-    """Return the pairs of files, with held-out ones unless their files are given.
+def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direction) -> Splits:
+    """Read the pairs of files, with held-out ones unless their files are given.
 
     None are held out from few pairs, such as corrected translations.
     """
 
     def load(files: Sequence[Path]) -> ParallelCorpus:
-        source = choose_source(files, new.columns, direction[:2], new.ask).source
-        return load_corpus(source, *direction[:2], Path(old.data.cache_dir), max_bad_rows=new.max_bad_rows)
+        source = choose_source(files, given.columns, direction[:2], given.ask).source
+        return load_corpus(source, *direction[:2], Path(old.data.cache_dir), max_bad_rows=given.max_bad_rows)
 
-    train = load(new.train)
+    train = load(given.train)
     held_out: dict[str, ParallelCorpus] = {}
     is_divided = len(train) >= MIN_PAIRS
-    for number, (part, files) in enumerate({"test": new.test, "valid": new.validation}.items()):
+    for number, (part, files) in enumerate({"test": given.test, "valid": given.validation}.items()):
         if files:
             held_out[part] = load(files)
         elif is_divided:
@@ -266,7 +268,7 @@ def _split_pairs(old: Config, name: str, new: NewPairs, direction: Direction) ->
     )
 
 
-def _split_known_pairs(old: Config, n_validation: int) -> Splits:
+def _sample_known_pairs(old: Config, n_validation: int) -> Splits:
     """Return samples of the pairs of the run. Without test sets, a part of the validation pairs is the test set.
 
     Raises:
@@ -337,7 +339,6 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
     gate = {part.name: GATE for part in known.validation}
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),
-        Setting("data", "stages", (), ""),
         Setting("data", "temperature", 1.0, ""),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),

@@ -212,7 +212,7 @@ def process_lines(
             finish(make_part_path(output))
 
 
-def find_part(n_lines: int, part: int, n_parts: int) -> tuple[int, int]:
+def find_part_bounds(n_lines: int, part: int, n_parts: int) -> tuple[int, int]:
     """Return the first line (from 0) and the end of a part of a text.
 
     A part has whole windows, so the outputs of all parts, joined in their order, are the output for the whole text.

@@ -329,8 +329,7 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
         read_lengths = partial(read_lengths, growth=modifier.measure_growth(reader))
     make = None
     if isinstance(config.data.train, tuple):
-        max_steps, accumulate = config.train.max_steps, config.batches.accumulate
-        make = partial(make_mixture, config.data, seed=config.seed, max_steps=max_steps, accumulate=accumulate)
+        make = partial(make_mixture, config.data, seed=config.seed)
     measure = partial(_measure_batches, config, data.train, data.tokenizers, tokens)
     return BatchStream(BatchPlan(reader.bounds, read_lengths, tokens, config.seed, make, measure), reader, modifier)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.data_config import DataConfig, Source, find_unreachable_stage
+from transformer_mt.data.data_config import Source
 from transformer_mt.data.sources import find_revision
 from transformer_mt.data.stages import Runner
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -27,6 +27,7 @@ from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.records import PERCENT_METRICS
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
@@ -58,7 +59,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     if requested.device in ("auto", old.device):
         keys.append("compile")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
-    kept["data"] = resolve_stages(run, requested)
+    kept["data"] = pin_revisions(run, requested).data
     kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
     limits = {key: getattr(old.batches, key) for key in ("tokens", "packed_positions")}
     limits = {key: value for key, value in limits.items() if getattr(requested.batches, key) == "auto"}
@@ -67,23 +68,6 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     check_unchanged(run, old, resolved)
     check_schedule_end(run, resolved, is_new=False)
     return resolved
-
-
-def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
-    """Return the requested section `data`, with revisions, and with the shares in its stages converted to steps.
-
-    Revisions and steps are those from when the run was created. Raises `UserError` if a stage would never start with
-    the new `train.max_steps`.
-    """
-    data = pin_revisions(run, requested).data
-    data = data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
-    if found := find_unreachable_stage(data.stages, requested.train.max_steps):
-        raise UserError(
-            f"data.stages.{found[0]}: {found[1]};\n"
-            f"the ends of the stages of {run.path} were fixed when it was created: raise train.max_steps, or choose "
-            "another name"
-        )
-    return data
 
 
 def pin_revisions(run: RunFolder, config: Config) -> Config:
@@ -110,7 +94,6 @@ def _resolve_machine_settings(config: Config) -> Config:
             "precision": machine.precision,
             "threads": machine.threads,
             "schedule": config.schedule.with_end(config.train.max_steps),
-            "data": config.data.with_resolved_stages(config.train.max_steps),
         }
     )
 
@@ -162,12 +145,13 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
     if run.exists():
         _refuse_exported(run)
         old = configuration.load_settings(run)
-        settings = {"data": resolve_stages(run, requested), "tokenizer": requested.tokenizer, "seed": requested.seed}
+        data = pin_revisions(run, requested).data
+        settings = {"data": data, "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
 
 
 def prepare_training_data(config: Config, runner: Runner) -> TrainingData:
-    """Read, filter and encode the data of a training before it starts, with the revisions and stages of its run."""
+    """Read, filter and encode the data of a training before it starts, with the revisions of its run."""
     run = RunFolder(Path(config.runs_dir) / str(config.name))
     check_data_settings(run, config)
     return prepare_data(run, pin_revisions(run, config), runner)
@@ -340,7 +324,7 @@ def find_questionable_settings(
         ),
         (end < train.log_every, "train.log_every", f"{ends}, before the first entry; lower it"),
         (
-            validation.goal is not None and validation.metric in ("bleu", "chrf", "chrf++") and validation.goal > 100,
+            validation.goal is not None and validation.metric in PERCENT_METRICS and validation.goal > 100,
             "validation.goal",
             f"{validation.metric} is at most 100; lower it",
         ),

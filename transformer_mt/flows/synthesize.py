@@ -18,11 +18,11 @@ from transformer_mt.choices import SynthesisDirection
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_io import Line, find_part, make_part_path, process_lines
+from transformer_mt.flows.line_io import Line, find_part_bounds, make_part_path, process_lines
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.synthesis import synthetic_data
-from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, Direction, PairCounts
+from transformer_mt.tools.synthesis.synthetic_data import CandidateMaker, PairCounts, Synthesis
 
 CANDIDATES, REPORT = "candidates.jsonl", "report.json"
 
@@ -46,7 +46,7 @@ class SynthesisJob:
     """Monolingual text, the run that translates it, and the folder of the pairs or of a part of them."""
 
     run: RunFolder
-    direction: Direction
+    synthesis: Synthesis
     mono: Sequence[Path]
     errors: Errors
     folders: Sequence[Path]  # one for each part
@@ -66,7 +66,7 @@ class SynthesisJob:
         start, end, max_tokens, settings = 0, None, *_describe_model(self, translator)
         if len(self.folders) > 1:
             n_lines = sum(1 for _ in self._read_lines())
-            start, end = find_part(n_lines, self.part, len(self.folders))
+            start, end = find_part_bounds(n_lines, self.part, len(self.folders))
             settings["part"] = f"lines {start + 1} to {end} of {n_lines}"
         maker = CandidateMaker(translator, max_tokens)
         self.folder.mkdir(exist_ok=True, parents=True)
@@ -76,7 +76,7 @@ class SynthesisJob:
             return "".join(each.to_json() for each in maker.make([line.src for line in window], start + first_number))
 
         def write_results(candidates: Path) -> None:
-            counts = synthetic_data.write_pairs(candidates, self.direction, self.folder)
+            counts = synthetic_data.write_pairs(candidates, self.synthesis, self.folder)
             found.append(self._make_report(counts, settings))
             write_text(self.folder / REPORT, json.dumps(asdict(found[0]), ensure_ascii=False, indent=1) + "\n")
 
@@ -91,7 +91,7 @@ class SynthesisJob:
 
     def _make_report(self, counts: PairCounts, settings: dict[str, str]) -> SynthesisReport:
         mono = [str(path) for path in self.mono]
-        return SynthesisReport(self.direction.kind, *self.direction.languages, mono, *counts, settings)
+        return SynthesisReport(self.synthesis.kind, *self.synthesis.languages, mono, *counts, settings)
 
 
 def open_job(
@@ -118,10 +118,10 @@ def open_job(
     _check_output(output, folders, task or 0)
     folder = RunFolder.open(run)
     languages = synthetic_data.read_languages(folder, tag)
-    direction = Direction(kind, *languages)
+    synthesis = Synthesis(kind, *languages)
     for path in mono:
         synthetic_data.check_text(path, run, languages, errors, any_language=any_language)
-    return SynthesisJob(folder, direction, mono, errors, folders, task or 0)
+    return SynthesisJob(folder, synthesis, mono, errors, folders, task or 0)
 
 
 def _check_output(output: Path, folders: Sequence[Path], part: int) -> None:
@@ -145,7 +145,7 @@ def _describe_model(job: SynthesisJob, translator: Translator) -> tuple[int, dic
     max_tokens = translator.max_segment_tokens
     settings = {
         "tmt synthesize": __version__,
-        "--direction": job.direction.kind,
+        "--direction": job.synthesis.kind,
         **translator.provenance().identity,
         "longest source": str(max_tokens),
         **{f"decoding.{key}": str(value) for key, value in translator.config.output_options().items()},

@@ -279,7 +279,6 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
         sizes=parts.data.sizes(),
         lengths=measure_lengths(config, parts.data.train).model_dump(),
         warm_start=warm_start and warm_start.provenance(),
-        max_steps=config.train.max_steps,
     )
 
 

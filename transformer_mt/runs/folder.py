@@ -231,7 +231,7 @@ class RunFolder:
         return metadata
 
     def read_config(self) -> Tree:
-        """Read the resolved configuration, without keys and filters of version 0.2.0 that no longer exist."""
+        """Read the resolved configuration, without keys and filters that were removed since then."""
         tree = read_yaml(self.config)
         for removed in REMOVED:
             path, _, item = removed.partition("=")
@@ -413,15 +413,13 @@ def record_start(
     sizes: Mapping[str, int],
     lengths: Mapping[str, Any],
     warm_start: Mapping[str, Any] | None,
-    max_steps: int | None,
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
     Keys of an earlier end of training are kept; `record_job` clears them.
 
     `parameters` is the number of model parameters, `report` has the lines of the data report, and `sizes` the number
-    of pairs of each corpus. `lengths` are the `TrainingLengths`. `max_steps` is the length of the training; that of the
-    first start is kept, because stages are shares of it.
+    of pairs of each corpus. `lengths` are the `TrainingLengths`.
     """
     earlier = run.read_metadata() if run.exists() else {}
     origin = earlier.get("provenance") or collect_provenance(hardware)
@@ -431,7 +429,6 @@ def record_start(
         "provenance": {**origin, "init_from": warm_start} if warm_start else origin,
         "processes": launcher.local_world_size(),
         "parameters": parameters,
-        "initial_max_steps": earlier.get("initial_max_steps", max_steps),
         "report": report,
         "sha256": {**fingerprints},
         "sizes": {**sizes},

@@ -179,7 +179,6 @@ class RunRecord(Record):
     job: str | None = None
     sizes: dict[str, Count] = {}
     lengths: TrainingLengths | None = None
-    initial_max_steps: Count | None = None
     exported: _Exported = _Exported(what="")
     failed: str = ""
     diverged: bool = False
@@ -260,6 +259,9 @@ def split_by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return groups
 
 
+PERCENT_METRICS = ("bleu", "chrf", "chrf++")
+
+
 def is_better(metric: str, score: float, than: float) -> bool:
     """Return whether a score is better: a lower loss, a higher BLEU or chrF. Anything is better than NaN."""
     return _merit(metric, score) > _merit(metric, than)
@@ -267,7 +269,7 @@ def is_better(metric: str, score: float, than: float) -> bool:
 
 def format_score(metric: str, score: float) -> str:
     """Return a score with two decimals if it is in per cent, and with four otherwise."""
-    return f"{score:.{2 if metric in ('bleu', 'chrf', 'chrf++') else 4}f}"
+    return f"{score:.{2 if metric in PERCENT_METRICS else 4}f}"
 
 
 def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:

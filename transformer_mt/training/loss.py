@@ -41,17 +41,17 @@ def compute_losses(model: Transformer, batch: Batch, config: LossConfig) -> dict
     else:
         hidden = model(batch.src, batch.tgt_in)  # [B, T, D]
     output = model.output
-    return loss(hidden, output.weight, batch.labels, model.tgt_pad, config, n_labels, output.bias)
+    return loss(hidden, output.weight, output.bias, batch.labels, model.tgt_pad, config, n_labels)
 
 
 def loss(
     hidden: Tensor,
     weight: Tensor,
+    bias: Tensor | None,
     labels: Tensor,
     pad_id: int,
     config: LossConfig,
     n_labels: int | None,
-    bias: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Compute sums over the labels: `loss`, which has a gradient, `nll` in nats, and `consistency` if configured.
 
@@ -104,7 +104,7 @@ def perplexity(nll: float) -> float:
 VOCABULARY_MULTIPLE = 8
 """On CUDA the number of logits is a multiple of this. Products of other widths took 6 times as long on an H100."""
 BIAS_COLUMNS = 8  # keeps rows of the weight aligned
-UNUSED_LOGIT = -1e4  # of padding: its probability is 0; finite, so that differences of logits are numbers
+PADDING_LOGIT = -1e4  # of padding: its probability is 0; finite, so that differences of logits are numbers
 FP16_LOGIT_FACTOR, FP16_STATE_FACTOR = 2.0**4, 2.0**-6
 """Factors of the gradient of the logits and of the states in the products of the backward pass, which are divided by
 them again. In fp16 most gradients of logits, which are probabilities, would be too small, and the gradient of a
@@ -147,8 +147,8 @@ class _ChunkedLoss(torch.autograd.Function):
             chunk_labels = labels[chunk]
             logits = states[chunk] @ weight.T  # [n, ..., V], after `pad_rows` with more rows than labels
             n_missing = len(logits) - len(chunk_labels)
-            logits[..., n_ids:] = UNUSED_LOGIT
-            logits[..., pad_id] = UNUSED_LOGIT
+            logits[..., n_ids:] = PADDING_LOGIT
+            logits[..., pad_id] = PADDING_LOGIT
             logits = logits[: len(chunk_labels)]
             if n_passes == 1:
                 chunk_sums, gradient = cross_entropy(

@@ -51,7 +51,7 @@ def test_old_text_keeps_its_ids_and_new_text_takes_fewer(kind: TokenizerKind, jo
     assert (
         extended.joint == joint
         and extended.tags == ("xx",)
-        and extended.tag_ids("xx") == ([extended.src.tag_id("xx")], [])
+        and extended.tag_ids("xx") == ([extended.src.tag_symbol_id("xx")], [])
     )
     assert TokenizerPair.from_dict(extended.to_dict()).to_dict() == extended.to_dict()
 

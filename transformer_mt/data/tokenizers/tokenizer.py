@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from transformer_mt.config.section import PathName, Section, section_error
-from transformer_mt.data.data_config import is_known_tag, split_tag
+from transformer_mt.data.data_config import is_known_tag, split_tag, tag_error
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import read_bytes, write_text
 
@@ -222,13 +222,13 @@ MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
 class Tokenizer:
     """Conversion of text to ids and back, for one language or for both."""
 
-    def __init__(self, backend: hf.Tokenizer, tags: Iterable[str] = ()) -> None:
-        self.backend, self.tags = backend, tuple(tags)
+    def __init__(self, backend: hf.Tokenizer, tag_symbols: Iterable[str] = ()) -> None:
+        self.backend, self.tag_symbols = backend, tuple(tag_symbols)
         ids = backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         n = max(ids.values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
-        self.vocab_size = n + len(CONTROL_SYMBOLS) + len(self.tags)
+        self.vocab_size = n + len(CONTROL_SYMBOLS) + len(self.tag_symbols)
 
     @cached_property
     def unk_id(self) -> int:
@@ -269,13 +269,13 @@ class Tokenizer:
         except BaseException as error:  # a panic of the library, such as too much backtracking
             raise UserError(f"the tokenizer cannot encode the text: {str(error).strip()}; use another one") from None
 
-    def tag_id(self, tag: str) -> int:
-        """Return the id of a symbol of a tag."""
-        return self.eos_id + 1 + self.tags.index(tag)
+    def tag_symbol_id(self, symbol: str) -> int:
+        """Return the id of a symbol of a tag, such as `de` of the tag `en:de`."""
+        return self.eos_id + 1 + self.tag_symbols.index(symbol)
 
-    def is_tag(self, token_id: int) -> bool:
-        """Return whether an id is that of a tag."""
-        return self.eos_id < token_id <= self.eos_id + len(self.tags)
+    def is_tag_symbol(self, token_id: int) -> bool:
+        """Return whether an id is that of a symbol of a tag."""
+        return self.eos_id < token_id <= self.eos_id + len(self.tag_symbols)
 
     def word_indices(self, texts: Sequence[str]) -> list[list[int]]:
         """Return, for each token of `encode`, the index of the whitespace-separated word that the token ends in."""
@@ -293,7 +293,7 @@ class Tokenizer:
 
     def control_symbols(self) -> list[str]:
         """Return the names of all symbols that are not text, in the order of their ids."""
-        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags)]
+        return [*CONTROL_SYMBOLS, *(f"<{symbol}>" for symbol in self.tag_symbols)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence. Control symbols are skipped; bytes that are not UTF-8 become U+FFFD."""
@@ -313,7 +313,7 @@ class TokenizerPair:
     tgt: Tokenizer
     source_bos: bool = False  # the encoder input is BOS + source + EOS instead of source + EOS
     needs_tag: bool = False  # every training pair had a tag
-    tags: tuple[str, ...] = ()  # of the training pairs; the tokenizers have the symbols of each side
+    tags: tuple[str, ...] = ()  # of the training pairs; each tokenizer has their symbols for its side
     shares_ids: bool = False  # both tokenizers have the same ids for the same symbols, and segment differently
     source_eos: bool = True  # the encoder input ends with EOS; imported models may have been trained without it
 
@@ -324,7 +324,7 @@ class TokenizerPair:
 
     @property
     def n_source_controls(self) -> int:
-        """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and a tag."""
+        """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and one of a tag."""
         return self.source_eos + self.source_bos + any(split_tag(tag)[0] for tag in self.tags)
 
     @property
@@ -333,12 +333,11 @@ class TokenizerPair:
         return int(bool(self.tags) and ":" in self.tags[0])
 
     def tag_ids(self, tag: str | None) -> tuple[list[int], list[int]]:
-        """Return the ids that a tag puts before source and target. Raises `UserError` for an unknown one."""
+        """Return the ids of the symbols of a tag before source and target. Raises `UserError` for an unknown tag."""
         if tag is not None and not is_known_tag(tag, self.tags):
-            known = f"choose from {', '.join(self.tags)}" if self.tags else "the model was trained without tags"
-            raise UserError(f"unknown tag {tag}: {known}")
+            raise tag_error(tag, self.tags)
         src, tgt = split_tag(tag or "")
-        return [self.src.tag_id(src)] if src else [], [self.tgt.tag_id(tgt)] if tgt else []
+        return [self.src.tag_symbol_id(src)] if src else [], [self.tgt.tag_symbol_id(tgt)] if tgt else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that determines the ids of a text. Equal pairs have equal dicts."""
@@ -355,11 +354,11 @@ class TokenizerPair:
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
         """Return the same tokenizers with the symbols of tags. `is_needed`: every training pair has a tag."""
-        src_tags, tgt_tags = ([*filter(None, (split_tag(tag)[side] for tag in tags))] for side in (0, 1))
+        src_symbols, tgt_symbols = ([*filter(None, (split_tag(tag)[side] for tag in tags))] for side in (0, 1))
         if self.joint:
-            src_tags = tgt_tags = src_tags + tgt_tags
-        src = Tokenizer(self.src.backend, dict.fromkeys(src_tags))
-        tgt = src if self.src is self.tgt else Tokenizer(self.tgt.backend, dict.fromkeys(tgt_tags))
+            src_symbols = tgt_symbols = src_symbols + tgt_symbols
+        src = Tokenizer(self.src.backend, dict.fromkeys(src_symbols))
+        tgt = src if self.src is self.tgt else Tokenizer(self.tgt.backend, dict.fromkeys(tgt_symbols))
         return replace(self, src=src, tgt=tgt, needs_tag=is_needed and bool(tags), tags=tuple(tags))
 
     @classmethod

@@ -22,7 +22,7 @@ from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import target_word_indices
-from transformer_mt.decoding.search import Candidates, Hypothesis
+from transformer_mt.decoding.interface import Candidates, Hypothesis
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import format_probability, label_piece

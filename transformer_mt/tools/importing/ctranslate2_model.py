@@ -29,8 +29,8 @@ from transformer_mt.tools.importing.imported_model import (
     find_missing,
     make_vocabulary,
 )
+from transformer_mt.tools.importing.layers import STACKS, LayerNames, half_sinusoids, read_layers
 from transformer_mt.tools.importing.source_files import WeightSource, read_optional_json, validate
-from transformer_mt.tools.importing.transformers_layers import STACKS, half_sinusoids
 
 MAX_MODEL_BYTES = 16 << 30
 VERSIONS = (4, 5, 6)  # of the binary format
@@ -41,6 +41,15 @@ LANGUAGE_TOKEN = re.compile(r">>\w+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}")
 SETTINGS = ("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding")
 IGNORED = ("embeddings_merge", "alignment_layer", "alignment_heads", "with_source_bos", "with_source_eos")
 MUST_BE_OFF = ("alibi", "alibi_use_positive_positions", "scale_alibi", "multi_query_attention")
+LAYERS = LayerNames(
+    layer="{stack}/layer_{number}/",
+    queries_keys_values=({"self_attention/linear_0/": 3}, {"attention/linear_0/": 1, "attention/linear_1/": 2}),
+    outputs=("self_attention/linear_1/", "attention/linear_2/"),
+    feed_forward=("ffn/linear_0/", "ffn/linear_1/"),
+    norms=("self_attention/layer_norm/", "attention/layer_norm/", "ffn/layer_norm/"),
+    final_norm="{stack}/layer_norm/",
+    norm_tensors=("gamma", "beta"),
+)
 DEFAULT_POSITIONS = 1024  # length of a table that the file leaves to CTranslate2
 
 
@@ -87,7 +96,7 @@ def read_ctranslate2(package: Path, languages: Languages) -> ImportedModel:
     add = {key: bool(stored.get(f"add_source_{key}", settings.get(f"with_source_{key}", 0))) for key in ("bos", "eos")}
     tokenizers = TokenizerPair(src.tokenizer, tgt.tokenizer, add["bos"], shares_ids=is_shared, source_eos=add["eos"])
     sizes = [*map(len, names)]
-    weights = dict(_read_layers(source, config))
+    weights = dict(read_layers(source, config, LAYERS))
     matrix = tgt.rows.embeddings(source.take("decoder/embeddings/weight", sizes[1], d_model))
     if settings.get("decoder/start_from_zero_embedding"):
         matrix[tgt.rows.pad_id + 1] = 0  # of BOS
@@ -183,45 +192,6 @@ def _make_config(
         "output_bias": True,
     }
     return validate(ModelConfig, values, path)
-
-
-def _read_layers(source: WeightSource, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of all layers by the names of `Transformer`."""
-    width = config.d_model
-    for stack in STACKS:
-        stack_config = config.for_stack(getattr(config, stack))
-        for i in range(getattr(config, stack).n_layers):
-            theirs, ours = f"{stack}/layer_{i}", f"{stack}.layers.{i}"
-            for kind, shape in (("weight", (width,)), ("bias", ())):
-                parts = [source.take(f"{theirs}/self_attention/linear_0/{kind}", 3 * width, *shape)]
-                yield f"{ours}.self_attention.queries_keys_values.{kind}", parts[0]
-                out = source.take(f"{theirs}/self_attention/linear_1/{kind}", width, *shape)
-                yield f"{ours}.self_attention.output.{kind}", out
-                if stack == "decoder":
-                    parts = [
-                        source.take(f"{theirs}/attention/linear_{n}/{kind}", (n + 1) * width, *shape) for n in (0, 1)
-                    ]
-                    yield f"{ours}.cross_attention.queries_keys_values.{kind}", torch.cat(parts)
-                    out = source.take(f"{theirs}/attention/linear_2/{kind}", width, *shape)
-                    yield f"{ours}.cross_attention.output.{kind}", out
-            for name, part, rows, columns in (
-                ("inner", "linear_0", stack_config.d_ff, width),
-                ("outer", "linear_1", width, stack_config.d_ff),
-            ):
-                yield f"{ours}.feed_forward.{name}.weight", source.take(f"{theirs}/ffn/{part}/weight", rows, columns)
-                yield f"{ours}.feed_forward.{name}.bias", source.take(f"{theirs}/ffn/{part}/bias", rows)
-            sublayers = ("self_attention", "attention", "ffn") if stack == "decoder" else ("self_attention", "ffn")
-            for number, sublayer in enumerate(sublayers):
-                yield from _read_norm(
-                    source, f"{theirs}/{sublayer}/layer_norm", f"{ours}.residuals.{number}.norm", width
-                )
-        if config.norm_position == "pre":
-            yield from _read_norm(source, f"{stack}/layer_norm", f"{stack}.norm", width)
-
-
-def _read_norm(source: WeightSource, theirs: str, ours: str, width: int) -> Iterator[tuple[str, Tensor]]:
-    for kind, name in (("weight", "gamma"), ("bias", "beta")):
-        yield f"{ours}.{kind}", source.take(f"{theirs}/{name}", width)
 
 
 def _read_positions(source: WeightSource, stack: str, d_model: int) -> Tensor:

@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerKind, T
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 
-UNUSED_LOGIT = -1000.0
+UNUSED_BIAS = -1000.0
 """Output bias of symbols that a translation never contains, such as BOS. A larger one would fill a smoothed loss."""
 
 
@@ -105,7 +105,7 @@ class Rows(NamedTuple):
 
     def bias(self, bias: Tensor) -> Tensor:
         """Reorder an output bias, and exclude unused symbols. [_] -> [V]."""
-        return bias[self.numbers].masked_fill_(self.is_unused, UNUSED_LOGIT)
+        return bias[self.numbers].masked_fill_(self.is_unused, UNUSED_BIAS)
 
 
 class Vocabulary(NamedTuple):

@@ -17,6 +17,7 @@ from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
 from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows
+from transformer_mt.tools.importing.layers import STACKS, half_sinusoids, read_layers
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     open_weights,
@@ -24,14 +25,7 @@ from transformer_mt.tools.importing.source_files import (
     read_json,
     read_optional_json,
 )
-from transformer_mt.tools.importing.transformers_layers import (
-    STACKS,
-    half_sinusoids,
-    make_model_config,
-    read_decoding,
-    read_layers,
-    read_norm,
-)
+from transformer_mt.tools.importing.transformers_layers import LAYERS, make_model_config, read_decoding
 
 EOS, UNK = "</s>", "<unk>"
 CONTROLS = ("<s>", "<pad>", EOS, "<mask>")
@@ -76,11 +70,10 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
     )
     source = open_weights(folder)
     names = ["model.shared.weight", *(f"model.{stack}.embed_tokens.weight" for stack in STACKS), "lm_head.weight"]
-    weights = dict(read_layers(source, config))
+    weights = dict(read_layers(source, config, LAYERS))
     weights["decoder.embedding.tokens.weight"] = rows.embeddings(source.take_first(names, size, config.d_model))
     weights["output.bias"] = rows.bias(torch.zeros(size))
     for stack in STACKS:
-        weights |= dict(read_norm(source, f"model.{stack}.layer_norm", f"{stack}.norm", config))
         weights[f"{stack}.embedding.positions.table"] = half_sinusoids(pad + 1, config.max_positions, config.d_model)
     source.discard(
         r"model\.(en|de)coder\.embed_positions\.weights?", "final_logits_bias"

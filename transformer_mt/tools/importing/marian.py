@@ -26,6 +26,7 @@ from transformer_mt.tools.importing.imported_model import (
     is_language,
     make_vocabulary,
 )
+from transformer_mt.tools.importing.layers import STACKS, read_layers
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     WeightSource,
@@ -33,7 +34,7 @@ from transformer_mt.tools.importing.source_files import (
     read_ids,
     read_optional_json,
 )
-from transformer_mt.tools.importing.transformers_layers import STACKS, make_model_config, read_decoding, read_layers
+from transformer_mt.tools.importing.transformers_layers import LAYERS, make_model_config, read_decoding
 
 EOS, PAD, UNK, TAG = "</s>", "<pad>", "<unk>", ">>{}<<"
 REQUIRED_VALUES = {  # of keys that early versions wrote, the only values that `MarianMTModel` implements
@@ -77,7 +78,7 @@ def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> 
     if not tokenizers.needs_tag:
         directions.insert(0, Direction(src_lang, tgt_lang))
     source = open_weights(folder)
-    weights = dict(read_layers(source, config))
+    weights = dict(read_layers(source, config, LAYERS))
     weights |= dict(
         _read_embeddings(source, config.tie_embeddings, [*map(len, names)], src.rows, tgt.rows, config.d_model)
     )

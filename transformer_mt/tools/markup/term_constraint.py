@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.search import BeamState, Candidates, ConstraintProcessor, beam_candidates, chunked_topk
+from transformer_mt.decoding.interface import Beams, Candidates, ConstraintProcessor
+from transformer_mt.decoding.search import beam_candidates, chunked_topk
 from transformer_mt.tools.languages.scripts import UNSPACED
 from transformer_mt.tools.markup.glossary import WORD
 
@@ -332,7 +333,7 @@ class TermConstraint(ConstraintProcessor):
         self.max_lengths = [self.max_lengths[row] for row in indices]
         self.states = [self.states[row] for row in indices]
 
-    def choose_candidates(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
+    def choose_candidates(self, beams: Beams, log_probs: Tensor, rows: slice) -> Candidates:
         """Return 2K candidates, the best of each bank first. [b, K, V] -> [b, 2K].
 
         They are the best of all, the best of each beam, and those that start or continue a term.

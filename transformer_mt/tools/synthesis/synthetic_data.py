@@ -37,7 +37,7 @@ DROP_REASONS = {
 
 
 @dataclass(frozen=True)
-class Direction:
+class Synthesis:
     """Back-translation or distillation (forward), and the languages of the model that makes the synthetic side."""
 
     kind: SynthesisDirection
@@ -147,17 +147,17 @@ class PairCounts(NamedTuple):
     dropped: dict[str, int]  # by reason, in the order of DROP_REASONS
 
 
-def write_pairs(candidates: Path, direction: Direction, folder: Path) -> PairCounts:
+def write_pairs(candidates: Path, synthesis: Synthesis, folder: Path) -> PairCounts:
     """Write the good candidates as two line-aligned text files."""
     counts = Counter[str | None]()
-    src_path, tgt_path = direction.files(folder)
+    src_path, tgt_path = synthesis.files(folder)
     with (
         atomic_file(src_path) as src_part,
         atomic_file(tgt_path) as tgt_part,
         src_part.open("wb") as src,
         tgt_part.open("wb") as tgt,
     ):
-        text, translation = (tgt, src) if direction.is_backtranslation else (src, tgt)
+        text, translation = (tgt, src) if synthesis.is_backtranslation else (src, tgt)
         for candidate in read_candidates(candidates):
             counts[candidate.drop_reason] += 1
             if candidate.drop_reason is None:
@@ -174,26 +174,26 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
             yield Candidate(**json.loads(line))
 
 
-def render_training_data(run: RunFolder, direction: Direction, folders: Sequence[Path]) -> str:
+def render_training_data(run: RunFolder, synthesis: Synthesis, folders: Sequence[Path]) -> str:
     """Return the YAML of `data` for the next training: the pairs of the run, in its direction, and those of folders.
 
     A run with tags learned several directions, so its pairs are left out.
     """
     data = run.read_section("data", DataConfig)
-    src_lang, tgt_lang = map(render_value, direction.languages)
+    src_lang, tgt_lang = map(render_value, synthesis.languages)
     lines = ["data:", f"  src_lang: {src_lang}", f"  tgt_lang: {tgt_lang}", "  train:"]
     names: list[str] = []
     for source in () if data.tags else data.train_sources:
         keys = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight", "repeat"})
         names.append(keys.pop("name", "parallel"))
-        if direction.is_backtranslation:
+        if synthesis.is_backtranslation:
             keys = {_swap_side(key): value for key, value in keys.items()}
         ordered = {key: keys[key] for key in TrainSource.model_fields if key in keys}
         lines.append(f"    - {render_value({'name': names[-1], **ordered})}")
     name = "synthetic"
     while name in names:  # the run was trained on synthetic pairs too
         name += "-2"
-    sides = ([str(path) for path in paths] for paths in zip(*map(direction.files, folders), strict=True))
+    sides = ([str(path) for path in paths] for paths in zip(*map(synthesis.files, folders), strict=True))
     src, tgt = (paths if len(paths) > 1 else paths[0] for paths in sides)
     lines.append(f"    - {render_value({'name': name, 'src': src, 'tgt': tgt})}")
     return "\n".join(lines)

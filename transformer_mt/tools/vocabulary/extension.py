@@ -20,7 +20,7 @@ import torch
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN
+from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, UNK, Tokenizer, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -168,7 +168,7 @@ def append_pieces(backend: hf.Tokenizer, pieces: NewPieces, shared: Mapping[str,
     """
     content: dict[str, Any] = json.loads(backend.to_str())
     model = content["model"]
-    names = [piece if piece in pieces.scores else f"{OPEN}{piece}{CLOSE}" for piece in shared or pieces.scores]
+    names = [piece if piece in pieces.scores else mark(piece) for piece in shared or pieces.scores]
     if model["type"] == "Unigram":
         lowest = min(score for _, score in model["vocab"])
         model["vocab"] += [[name, max(lowest, pieces.scores.get(name, lowest))] for name in names]

@@ -1,0 +1,84 @@
+"""Layers of models of other toolkits: their tensors, which differ in names and in how projections are joined.
+
+`D` model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.tools.importing.source_files import WeightSource
+
+STACKS = ("encoder", "decoder")
+
+
+class LayerNames(NamedTuple):
+    """Names of the parts of a layer in a file, before the names of weight and bias.
+
+    Attentions and norms are in the order of a decoder layer; an encoder layer has no cross-attention.
+    """
+
+    layer: str
+    """Pattern with `stack` and `number`, which starts the names of all parts but `final_norm`."""
+    queries_keys_values: Sequence[Mapping[str, int]]
+    """Projections of self- and cross-attention that are joined here, and how many of the three each one holds."""
+    outputs: Sequence[str]
+    """Output projections of self- and cross-attention."""
+    feed_forward: tuple[str, str]
+    norms: tuple[str, str, str]
+    final_norm: str
+    """Pattern with `stack`, of the norm after the last layer of a pre-norm model."""
+    norm_tensors: tuple[str, str] = ("weight", "bias")
+    """Names of gain and bias of a norm."""
+
+
+def read_layers(source: WeightSource, config: ModelConfig, names: LayerNames) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of all layers, and of the norms after them, by the names of `Transformer`."""
+    width = config.d_model
+    for stack in STACKS:
+        inner = config.for_stack(getattr(config, stack)).d_ff
+        attentions = ("self_attention", "cross_attention") if stack == "decoder" else ("self_attention",)
+        norms = names.norms if stack == "decoder" else (names.norms[0], names.norms[2])
+        for number in range(getattr(config, stack).n_layers):
+            theirs, ours = names.layer.format(stack=stack, number=number), f"{stack}.layers.{number}"
+            for attention, parts, output in zip(attentions, names.queries_keys_values, names.outputs, strict=False):
+                rows = {f"{theirs}{part}": n * width for part, n in parts.items()}
+                yield from _read_linear(source, rows, width, f"{ours}.{attention}.queries_keys_values")
+                yield from _read_linear(source, {f"{theirs}{output}": width}, width, f"{ours}.{attention}.output")
+            first, second = (f"{theirs}{part}" for part in names.feed_forward)
+            yield from _read_linear(source, {first: inner}, width, f"{ours}.feed_forward.inner")
+            yield from _read_linear(source, {second: width}, inner, f"{ours}.feed_forward.outer")
+            for i, norm in enumerate(norms):
+                yield from _read_norm(source, f"{theirs}{norm}", names, width, f"{ours}.residuals.{i}.norm")
+        if config.norm_position == "pre":
+            yield from _read_norm(source, names.final_norm.format(stack=stack), names, width, f"{stack}.norm")
+
+
+def _read_linear(
+    source: WeightSource, rows: Mapping[str, int], n_columns: int, ours: str
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield weight and bias of a projection, whose rows may be in several parts."""
+    for kind, shape in (("weight", (n_columns,)), ("bias", ())):
+        parts = [source.take(f"{theirs}{kind}", n_rows, *shape) for theirs, n_rows in rows.items()]
+        yield f"{ours}.{kind}", parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _read_norm(
+    source: WeightSource, theirs: str, names: LayerNames, width: int, ours: str
+) -> Iterator[tuple[str, Tensor]]:
+    for kind, name in zip(("weight", "bias"), names.norm_tensors, strict=True):
+        yield f"{ours}.{kind}", source.take(f"{theirs}{name}", width)
+
+
+def half_sinusoids(first: int, length: int, d_model: int) -> Tensor:
+    """Return sines and then cosines of pos / 10000^(i / (D / 2 - 1)), for positions from `first`. fp32 [length, D]."""
+    n = d_model // 2
+    frequencies = torch.exp(torch.arange(n) * -(math.log(10000) / max(1, n - 1)))
+    angles = torch.arange(first, first + length)[:, None] * frequencies  # [length, D // 2]
+    return torch.cat([angles.sin(), angles.cos(), torch.zeros(length, d_model % 2)], dim=1)
