@@ -26,7 +26,7 @@ MARKED: dict[ElementKind, list[str]] = {
         "⟦{{{y}}}⟧ ⟦@{x}⟧ ⟦#{y}⟧ ⟦{$z}⟧ ⟦[% x %]⟧ ⟦${x ? 'a' : 'b'}⟧ ⟦%{count}⟧ ⟦%{x|y}⟧ ⟦{a, b}⟧, but not {it's}",
         "⟦{% if x %}⟧a⟦{% endif %}⟧ ⟦<%= x > 1 %>⟧",
         "⟦%ld⟧ ⟦%zu⟧ ⟦%llu⟧ ⟦%-5.2f⟧ ⟦%*d⟧ ⟦%.*s⟧ ⟦%p⟧ 100⟦%%⟧ ⟦{:.2f}⟧ ⟦{!r}⟧ ⟦%@⟧ ⟦%+05d⟧, 5 % der, 100 %",
-        r"a⟦\n⟧B ⟦\t⟧, C:\new \\n; ⟦$1⟧ of ⟦$2⟧",
+        r"a⟦\n⟧B ⟦\t⟧, it⟦\n⟧is; C:\new D:\a\new \\n; ⟦$1⟧ of ⟦$2⟧",
         "It costs $5, not $2.50 or $10.",
         "⟦[[name]]⟧ ⟦{{#if a}}⟧b⟦{{/if}}⟧ ⟦{n, plural, one {# dog} other {# dogs}}⟧ {n",
     ],

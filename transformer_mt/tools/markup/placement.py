@@ -217,17 +217,27 @@ class _Placer:
             low = high = self._offset(index, first)
         return min(max(low, start), end), min(max(high, start), end)
 
+    def _ends_word(self, index: int) -> bool:
+        """Return whether an element follows a word without a space, and no word follows it so."""
+        parts = ["", *self.source.parts, ""]
+        position = parts.index(index)
+        before, after = (part if isinstance(part, str) else "" for part in (parts[position - 1], parts[position + 1]))
+        return bool(_WORD_START.match(before[-1:])) and not _WORD_START.match(after)
+
     def _offset(self, index: int, word: int) -> int:
         """Return the offset of an element before a source word.
 
-        If target words are aligned with this word, it is the start of the first of them. Otherwise it is the end of the
-        last target word aligned with the nearest earlier source word that has one. If there is none, it is the start of
-        the translation for the first source word, and the end for others. It is the end, too, for an element after the
-        final punctuation, such as the mark of a footnote.
+        An element at the end of a word, such as the mark of a footnote, follows the target word aligned with that. If
+        target words are aligned with the word after it, it is the start of the first of them. Otherwise it is the end
+        of the last target word aligned with the nearest earlier source word that has one. If there is none, it is the
+        start of the translation for the first source word, and the end for others. It is the end, too, for an element
+        after the final punctuation.
         """
         text, ends = self.source_text
         if 0 < ends[index] == len(text) and not text[-1].isalnum():
             return len(self.translation)
+        if (preceding := self.aligned_words.get(word - 1)) and self._ends_word(index):
+            return self.target_words[preceding[1]][1]
         if following := self.aligned_words.get(word):
             return self.target_words[following[0]][0]
         position = bisect_left(self.aligned_sources, word)

@@ -49,7 +49,7 @@ _PLACEHOLDER = regex.compile(
     r"[$@#%]\{\{?[^{}]*\}\}?|\{[\w.:!,#$@|() -]*\}"  # {name} {0} {} ${x ? y : z} #{x} %{x} {$x}
     r"|(?<!\d)%(?:\(\w+\)|\d++\$)?[-+#0']*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh?|ll?|[jzqL])?[diouxXeEfFgGcrspa@]"
     r"(?![A-Za-z]{3})|%%"  # %s %(x)d %1$s %-5.2f %lu
-    r"|(?<!\\)\\[nrt](?![a-z])"  # an escape such as \n, which is no line break yet
+    r"|(?<![A-Za-z]:\\\S*|\\|[A-Za-z]:)\\[nrt]"  # \n that is no line break yet, but not in C:\new
     r"|%[A-Z_]{2,}%"
 )
 _ARGUMENT = regex.compile(r"\$[1-9](?!\d|[.,]\d)")  # $1, if a text has it: else a price
