@@ -1,4 +1,4 @@
-"""`tmt export`: write a run's model as a CTranslate2 folder, or its weights or a mean of them as a run folder."""
+"""`tmt export`: write a run's model for another program, or its weights or a mean of them as a run folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from transformer_mt.choices import Quantization
 from transformer_mt.cli.command import Command, option
-from transformer_mt.cli.options import check_is_new, number, quantization_option, run_argument
+from transformer_mt.cli.options import check_is_new, number, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.flows import line_io
@@ -21,19 +21,21 @@ COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Export the model of a run to CTranslate2, or its weights, or a mean of the weights of several checkpoints.
+    """Export the model of a run to another program, or its weights, or a mean of the weights of several checkpoints.
 
     weights: write a folder that other commands read like a run, without the training state. A mean of checkpoints
     (Vaswani et al. 2017, section 6.1) is validated like the checkpoints of a training.
     ctranslate2: write a folder for CTranslate2, with a script translate.py that needs only the packages ctranslate2 and
     tokenizers. Both engines translate up to 100 validation sentences; export.json contains the comparison.
+    argos: write a package that Argos Translate and LibreTranslate install from the file, if its tokenizer gives the
+    same pieces as that of the run on held-out text and odd lines.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt export runs/mine --to ctranslate2 --output engine"
+    EXAMPLE: ClassVar[str] = "tmt export runs/mine --to argos --output en_de.argosmodel"
 
     run: Path = run_argument()
-    to: Literal["weights", "ctranslate2"] = option("target format (default: weights)", default="weights")
-    output: Path = option("a new folder", metavar="DIR", is_required=True)
+    to: Literal["weights", "ctranslate2", "argos"] = option("target format (default: weights)", default="weights")
+    output: Path = option("a new folder; argos: a new file FILE.argosmodel", metavar="PATH", is_required=True)
     checkpoint: str | None = option("checkpoint to export (default: best)", metavar="best|last|STEP")
     average: int | None = option(
         "weights: the mean of the N newest checkpoints, or with --checkpoint best of the N best (keep.last and "
@@ -41,21 +43,31 @@ class Export(Command):
         metavar="N",
         parse=number(2),
     )
-    quantization: Quantization | None = quantization_option()
+    quantization: Quantization | None = option(
+        "ctranslate2, argos: float32 (default of ctranslate2), int8 (default of argos), int8_float32, int8_float16, "
+        "int8_bfloat16, int16, float16, bfloat16",
+        metavar="Q",
+    )
     src: Path | None = option(
-        "ctranslate2: compare the engines on the lines of this file (default: validation sentences)", metavar="F"
+        "ctranslate2, argos: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
 
     def execute(self) -> None:
         """Run `tmt export`."""
+        is_argos = self.to == "argos"
         if self.to == "weights" and (self.quantization or self.src):
             raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
         if self.average and self.to != "weights":
             raise UserError("export: --average writes weights, which can be exported afterwards; leave out --to")
         if self.average and self.checkpoint not in (None, "best", "last"):
             raise UserError("export: --average takes the newest checkpoints, or the best: pass --checkpoint best")
-        if self.to == "ctranslate2" and find_spec("ctranslate2") is None:
-            raise UserError("export: --to ctranslate2: CTranslate2 is missing; run pip install ctranslate2")
+        if is_argos != (self.output.suffix == ".argosmodel"):
+            raise UserError(
+                f"export: {self.output}: the name of a package of --to argos ends in .argosmodel, others do not"
+            )
+        for package in {"ctranslate2": ["ctranslate2"], "argos": ["ctranslate2", "sentencepiece"]}.get(self.to, []):
+            if find_spec(package) is None:
+                raise UserError(f"export: --to {self.to}: a package is missing; run pip install {package}")
         line_io.check_files(self.src)
         from transformer_mt.runs.folder import RunFolder
 
@@ -64,11 +76,14 @@ class Export(Command):
         from transformer_mt.flows import export
 
         info = source.find_checkpoint(self.checkpoint or "best")
-        if self.to == "ctranslate2":
-            quantization = "float32" if self.quantization in (None, "auto") else self.quantization
-            lines = export.export_ctranslate2(source, str(info.step), self.output, quantization, self.src)
+        if self.to != "weights":
+            default = "int8" if is_argos else "float32"
+            quantization = default if self.quantization in (None, "auto") else self.quantization
+            write = export.export_argos if is_argos else export.export_ctranslate2
+            lines = write(source, str(info.step), self.output, quantization, self.src)
             print_text(f"{self.output}: {source.path}, step {info.step:,}, {quantization}, {self._measure()}", *lines)
-            print_text(f"python {quote(str(self.output / 'translate.py'))} < F > G translates lines")
+            if not is_argos:
+                print_text(f"python {quote(str(self.output / 'translate.py'))} < F > G translates lines")
             return
         averaged = [info]
         if self.average:
@@ -87,4 +102,5 @@ class Export(Command):
         )
 
     def _measure(self) -> str:
-        return files.format_bytes(files.measure_folder(self.output))
+        path = self.output
+        return files.format_bytes(files.measure_folder(path) if path.is_dir() else path.stat().st_size)

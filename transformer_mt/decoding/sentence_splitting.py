@@ -44,13 +44,13 @@ _ABBREVIATIONS = {
     "el": "κα κος δρ καθ π.χ βλ τηλ",
     "hi": "डॉ प्रो कु पं",
 }
-_NOT_FINAL = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
+NOT_FINAL = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
 _NUMBERED = (  # abbreviations before a number, in any language: "No. 5", but "No. He did not."
     "no nos nr nrs nro num núm č čl al art arts fig figs abb abs abt bd bde vol vols ch chap cap kap sec sect eq tab "
     "obr rys pp pag pagg pág págs str blz afb tel jan feb mar apr jun jul aug sep sept oct nov dec okt dez стр рис "
     "табл гл σελ αρ"
 )
-_BEFORE_NUMBERS = frozenset(_NUMBERED.split())
+BEFORE_NUMBERS = frozenset(_NUMBERED.split())
 _SAME_ABBREVIATIONS = {"no": "da", "nb": "da", "nn": "da"}
 
 _CLOSING_QUOTES = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
@@ -77,7 +77,7 @@ _SPACE = re.compile(r"\s+")
 
 def split_sentences(text: str, language: str | None = None) -> list[str]:
     """Return the sentences with the white space after them. Their concatenation is the text."""
-    language = _rule_language(language)
+    language = rule_language(language)
     starts, is_lower = [0], text.islower()
     for match in _STOP.finditer(text, len(text) - len(text.lstrip())):
         if match.end() < len(text) and _is_sentence_end(text, starts[-1], match, language, is_lower):
@@ -118,7 +118,7 @@ def _is_combining(text: str, index: int) -> bool:
     return unicodedata.category(text[index])[0] == "M" or "\u200d" in text[index - 1 : index + 1]
 
 
-def _rule_language(language: str | None) -> str:
+def rule_language(language: str | None) -> str:
     """Return the two-letter code whose rules apply: en for en_GB, eng and eng_Latn; da for no."""
     code = primary_language(language or "")
     return _SAME_ABBREVIATIONS.get(code, code)
@@ -184,9 +184,9 @@ def _continues_after(before: str, following: str, language: str) -> bool:
     """Return whether the full stop after `before` belongs to its last word and does not end the sentence."""
     word = _last_word(before)
     lower = word.lower()
-    if lower in _NOT_FINAL.get(language, ()):
+    if lower in NOT_FINAL.get(language, ()):
         return True
-    if following.isdigit() and (lower in _BEFORE_NUMBERS or (language == "de" and lower.endswith("str"))):
+    if following.isdigit() and (lower in BEFORE_NUMBERS or (language == "de" and lower.endswith("str"))):
         return True  # also "Bahnhofstr. 5"
     if lower in ("a.m", "p.m"):
         return False

@@ -1,9 +1,10 @@
-"""Export of a run: its weights or a mean of them as a run folder, or a folder for CTranslate2."""
+"""Export of a run: its weights or a mean of them as a run folder, or its model for another program."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import TORCH
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
@@ -130,6 +132,34 @@ def export_ctranslate2(
 
     Raises `UserError` if CTranslate2 does not support the model or the search.
     """
+    config = _check_ctranslate2(source)
+    from transformer_mt.tools.export import ctranslate2_export
+
+    translator = _load_fp32(source, checkpoint)
+    return ctranslate2_export.write_folder(translator, output, quantization, _read_sources(config, src))
+
+
+def export_argos(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> list[str]:
+    """Write a package of Argos Translate. Return a comparison like `export_ctranslate2`.
+
+    Raises `UserError` before the model is loaded, if CTranslate2 or SentencePiece cannot have the model or tokenizer.
+    """
+    config = _check_ctranslate2(source)
+    from transformer_mt.tools.export import argos_package
+
+    sources = _read_sources(config, src)
+    lines = sources if src is not None else [*sources, *_read_held_out(config)]
+    tokenizers = TokenizerPair.load(source.tokenizer)
+    try:
+        segmenter = argos_package.make_segmenter(tokenizers, config.decoding, config.model, lines)
+    except UserError as error:
+        raise UserError(f"{source.path}: cannot be exported to Argos Translate:\n{error}") from None
+    translator = _load_fp32(source, checkpoint)
+    return argos_package.write_package(translator, segmenter, output, quantization, sources)
+
+
+def _check_ctranslate2(source: RunFolder) -> Config:
+    """Return the configuration of a run. Raises `UserError` if CTranslate2 does not support it."""
     config = configuration.load_run(source)
     if problems := list(config.unsupported_by_ctranslate2()):
         lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
@@ -139,11 +169,12 @@ def export_ctranslate2(
             else f"(change them in {source.config})"
         )
         raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n{remedy}")
-    from transformer_mt.tools.export import ctranslate2_export
+    return config
 
+
+def _load_fp32(source: RunFolder, checkpoint: str) -> Translator:
     options = LoadOptions(checkpoint, "cpu", precision="fp32", owns_process=True)
-    translator = load_translator(source.path, options, **TORCH)
-    return ctranslate2_export.write_folder(translator, output, quantization, _read_sources(config, src))
+    return load_translator(source.path, options, **TORCH)
 
 
 def _read_sources(config: Config, src: Path | None) -> list[str]:
@@ -154,3 +185,11 @@ def _read_sources(config: Config, src: Path | None) -> list[str]:
     except (UserError, OSError) as error:
         log(f"the validation sentences cannot be read: {error}\n--src F compares the engines on the lines of a file")
         return []
+
+
+def _read_held_out(config: Config) -> Iterator[str]:
+    """Yield the targets of the validation set, and both sides of the test sets, as far as they can be read."""
+    for name in ("validation", *config.data.test):
+        with suppress(UserError, OSError):
+            for pair in load_split(config, name):
+                yield from pair[name == "validation" :]

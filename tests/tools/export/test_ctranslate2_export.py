@@ -15,11 +15,10 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 from safetensors.torch import load_file
 
 from transformer_mt import __version__
-from transformer_mt.flows.export import write_weights_folder
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
@@ -41,22 +40,6 @@ LINES = [
     "six " * 40,
     "five",
 ]
-
-
-@pytest.fixture
-def run(tiny_run: Path, in_tiny: Path) -> Path:
-    """Change to the folder where the tiny run was trained. Tests must not modify it."""
-    return tiny_run
-
-
-@pytest.fixture
-def noisy_run(run: Path, tmp_path: Path) -> Path:
-    """Add noise to the weights of the run, so that translations differ between sentences."""
-    model = load_plain(run, precision="fp32").model
-    add_noise(model, 5)
-    folder = RunFolder.open(run)
-    write_weights_folder(folder, tmp_path / "noisy", model, folder.find_checkpoint("best"), "noisy", [])
-    return tmp_path / "noisy"
 
 
 # --- for CTranslate2 --------------------------------------------------------------------------------------------------

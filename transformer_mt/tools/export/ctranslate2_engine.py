@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tokenizers as hf
 from pydantic import BaseModel, PositiveInt, ValidationError
 
+from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance, WordAlignment
@@ -89,8 +90,23 @@ def _describe(folder: Path, metadata: ExportMetadata, engine: CTranslate2Engine)
 
 
 def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens of one side in the order of their ids. Control symbols come last."""
-    return [*map(str, range(tokenizer.pad_id)), *tokenizer.control_symbols()]
+    """Return the tokens of one side in the order of their ids: the pieces, and then the control symbols.
+
+    An id without a piece has its number as name, as has one whose piece is the name of another token.
+    """
+    controls = tokenizer.control_symbols()
+    names = dict.fromkeys(controls)
+    for i in range(tokenizer.pad_id):
+        piece = (tokenizer.backend.id_to_token(i) or "").strip(OPEN + CLOSE)
+        names[mark(str(i)) if not piece or piece in names else piece] = None
+    return [*names][len(controls) :] + controls
+
+
+def read_vocabularies(folder: Path) -> list[list[str]]:
+    """Read the source and target tokens of a folder. Raises `OSError` or `ValueError` if it is damaged."""
+    shared = folder / "shared_vocabulary.json"
+    separate = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+    return [json.loads(read_bytes(path if path.exists() else shared, MAX_TOKENIZER_BYTES)) for path in separate]
 
 
 class CTranslate2Engine:
@@ -108,7 +124,7 @@ class CTranslate2Engine:
     ) -> None:
         """Load the model. `positions` is the length of the longest sequence that it can read."""
         self.tokenizers, self.max_positions = tokenizers, positions
-        self.src_vocabulary, self.tgt_vocabulary = list_vocabulary(tokenizers.src), list_vocabulary(tokenizers.tgt)
+        self.src_vocabulary, self.tgt_vocabulary = read_vocabularies(folder)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
         ctranslate2.set_log_level(logging.ERROR)  # `tmt` prints the compute type if the CPU lacks the wanted one
         kind, _, index = device.partition(":")

@@ -9,8 +9,7 @@ DIR/
 Keys and values that several heads share are repeated for each head. All positions except rotary ones become a table.
 The pad token gets an output bias of minus infinity, which removes it from the softmax.
 
-CTranslate2 gets ids as text ("0", "1", ...) instead of pieces, because two pieces may be equal, and a piece may look
-like a control symbol. It adds the control symbols of a source itself.
+The vocabularies have the pieces of the tokenizers. CTranslate2 adds the control symbols of a source itself.
 
 `D` model width, `H` heads, `G` key-value heads, `E` head width, `V` vocabulary size.
 """
@@ -70,11 +69,6 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
         shutil.copyfile(SCRIPT, folder / "translate.py")
         shutil.copyfile(letter_case.__file__, folder / "letter_case.py")
         parity = check_parity(translator, folder, texts)
-        if parity is not None and math.isnan(parity.score_difference):
-            raise UserError(
-                "export: log-probabilities of our translations are NaN, in tmt or in CTranslate2; export another "
-                "checkpoint, or with another --quantization"
-            )
         packages = ("ctranslate2", "tokenizers", "torch")
         src_langs = {code for tag in (None, *run.data.tags) for code in run.data.source_languages_of(tag)}
         metadata = {
@@ -99,14 +93,19 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
             "compared": parity and asdict(parity),
         }
         files.write_text(folder / EXPORT, json.dumps(metadata, ensure_ascii=False, indent=1) + "\n")
+    return describe_parity(parity, quantization)
+
+
+# --- parity -----------------------------------------------------------------------------------------------------------
+
+
+def describe_parity(parity: Parity | None, quantization: str) -> list[str]:
+    """Return the lines to print about a comparison."""
     if parity is None:
         return ["the two engines were not compared: there was no sentence to translate"]
     if quantization == "float32" and not parity.is_close:
         return [str(parity), "warning: the two differ more than rounding explains: do not rely on this export"]
     return [str(parity)]
-
-
-# --- parity -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,6 +141,7 @@ def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> 
     """Compare both engines on the first `PARITY_SENTENCES` texts that are not blank.
 
     Sources without tokens are skipped, because CTranslate2 does not score them. Returns None if no source is left.
+    Raises `UserError` if a score is NaN.
     """
     n_positions, max_source = find_length_limits(translator.model.config, translator.config, translator.tokenizers)
     chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
@@ -151,7 +151,13 @@ def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> 
     if not sources:
         return None
     exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
-    return compare(translator, exported, sources, tgt_tag)
+    parity = compare(translator, exported, sources, tgt_tag)
+    if math.isnan(parity.score_difference):
+        raise UserError(
+            "export: log-probabilities of our translations are NaN, in tmt or in CTranslate2; export another "
+            "checkpoint, or with another --quantization"
+        )
+    return parity
 
 
 def check_parity_on_random_ids(translator: Translator, folder: Path, n_positions: int) -> Parity:
@@ -220,7 +226,10 @@ def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -
     spec.register_source_vocabulary(list_vocabulary(tokenizers.src))
     spec.register_target_vocabulary(list_vocabulary(tokenizers.tgt))
     spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
-    spec.config.unk_token = PAD  # CTranslate2 requires one, but our tokenizers never produce it
+    unknown = {
+        list_vocabulary(each)[each.unk_id] if each.unk_id >= 0 else PAD for each in (tokenizers.src, tokenizers.tgt)
+    }
+    spec.config.unk_token = unknown.pop() if len(unknown) == 1 else PAD  # one is required; PAD is never produced
     spec.config.layer_norm_epsilon = config.norm_eps
     return spec
 

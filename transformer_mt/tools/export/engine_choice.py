@@ -87,7 +87,7 @@ def load_converted(
         raise UnavailableError(model.problem)
     try:
         engine = CTranslate2Engine(model.folder, tokenizers, model.positions, device, threads)
-    except (RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
+    except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
         raise UnavailableError(f"{model.folder} cannot be loaded: {error}") from None
     made = f", converted {info.path.name} in {time.perf_counter() - start:.1f} s" if model.is_new else ""
     quantization = f", {config.quantization}" if config.is_quantized else ""

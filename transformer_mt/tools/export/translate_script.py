@@ -23,6 +23,13 @@ if metadata["needs_tag"] and not tag:
     sys.exit(2)
 src_tag, tgt_tag = ([f"<{symbol}>"] if symbol else [] for symbol in tag.partition(":")[::2])
 src, tgt = (tokenizers.Tokenizer.from_file(str(here / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
+vocabularies = []
+for side in ("source", "target"):
+    path = here / f"{side}_vocabulary.json"
+    path = path if path.exists() else here / "shared_vocabulary.json"
+    vocabularies.append(json.loads(path.read_text(encoding="utf-8")))
+src_tokens, tgt_tokens = vocabularies
+tgt_ids = {token: i for i, token in enumerate(tgt_tokens[: tgt_tokens.index("<pad>")])}  # control symbols are last
 engine = ctranslate2.Translator(str(here), device="auto")
 with open(0, "rb") as file:
     raw_lines = file.readlines()
@@ -52,7 +59,7 @@ for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_spec
     if ids and line.strip() and not any(map(str.isalpha, line)):
         copied[i] = line
     elif ids and line.strip():  # CTranslate2 adds the control symbols
-        by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = [*src_tag, *map(str, ids)]
+        by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = [*src_tag, *(src_tokens[each] for each in ids)]
 for limit, sources in by_limit.items():
     results = engine.translate_batch(
         list(sources.values()),
@@ -69,7 +76,7 @@ for limit, sources in by_limit.items():
     )
     for i, result in zip(sources, results, strict=True):
         finished = [tokens for tokens in result.hypotheses if tokens[-1] == "</s>"]
-        translations[i] = [int(token) for token in (finished or result.hypotheses)[0] if token.isdigit()]
+        translations[i] = [tgt_ids[token] for token in (finished or result.hypotheses)[0] if token in tgt_ids]
 for i, text in enumerate(tgt.decode_batch(translations, skip_special_tokens=False)):
     text = restore_case[i](text, metadata["data"]["tgt_lang"]) if i in restore_case else text
     sys.stdout.buffer.write((copied.get(i, text).replace("\n", " ") + "\n").encode())
