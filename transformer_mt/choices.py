@@ -25,6 +25,11 @@ MarkupMode = Literal["none", "auto", "align"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 """Precision of matrix products."""
 
+Quantization = Literal[
+    "auto", "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
+"""Type in which CTranslate2 stores the weights of linear layers and embeddings; auto: float32."""
+
 RunColumn = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
 """Columns by which runs are sorted."""
 

@@ -390,6 +390,7 @@ MAY_CHANGE_ON_RESUME = {
     *("decoding.repetition_penalty", "decoding.sample", "decoding.temperature", "decoding.top_k"),
     *("decoding.top_p", "decoding.seed", "decoding.tag", "decoding.alignment_layer"),
     *("decoding.markup", "decoding.protect", "decoding.protect_patterns", "decoding.engine"),
+    "decoding.quantization",
     *("decoding.glossary", "decoding.guard", "decoding.batch_tokens"),
     *("keep.best", "keep.last"),
 }

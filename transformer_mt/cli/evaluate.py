@@ -10,7 +10,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt import __version__
-from transformer_mt.choices import EngineName, TextKind
+from transformer_mt.choices import EngineName, Quantization, TextKind
 from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option, positional
 from transformer_mt.cli.options import (
     LoadingOptions,
@@ -21,6 +21,7 @@ from transformer_mt.cli.options import (
     json_flag,
     language,
     number,
+    quantization_option,
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.errors import UserError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
 
 N_SHOWN = 5  # sentences of a comparison
-OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine"}
+OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,7 @@ class Evaluate(Command):
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
+    quantization: Quantization | None = quantization_option()
     text_kind: TextKindOptions = group(TextKindOptions)
     search: SearchOptions = group(SearchOptions)
 
@@ -127,7 +129,7 @@ class Evaluate(Command):
         from transformer_mt.runs.folder import RunFolder
 
         RunFolder.open(run)  # an exported model has no test sets and no scoring
-        overrides = collect_overrides(self.search, n_best=1, engine=self.engine)
+        overrides = collect_overrides(self.search, n_best=1, engine=self.engine, quantization=self.quantization)
         return load_translator(run, self.loading.make_load_options(ensemble=self.ensemble), **overrides)
 
 

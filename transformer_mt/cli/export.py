@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import ClassVar, Literal
 
+from transformer_mt.choices import Quantization
 from transformer_mt.cli.command import Command, option
 from transformer_mt.cli.options import check_is_new, number, run_argument
 from transformer_mt.cli.table import print_table, print_text
@@ -51,7 +52,7 @@ class Export(Command):
         metavar="N",
         parse=number(2),
     )
-    quantization: str | None = option(
+    quantization: Quantization | None = option(
         "ctranslate2, argos: float32 (default of ctranslate2), int8 (default of argos), int8_float32, int8_float16, "
         "int8_bfloat16, int16, float16, bfloat16",
         metavar="Q",
@@ -89,7 +90,8 @@ class Export(Command):
             print_text(f"{self.output}: MarianMTModel of {source.path}, step {info.step:,}, {self._measure()}")
             return
         if self.to != "weights":
-            quantization = self.quantization or ("int8" if is_argos else "float32")
+            default = "int8" if is_argos else "float32"
+            quantization = default if self.quantization in (None, "auto") else self.quantization
             write = export.export_argos if is_argos else export.export_ctranslate2
             lines = write(source, str(info.step), self.output, quantization, self.src)
             print_text(f"{self.output}: {source.path}, step {info.step:,}, {quantization}, {self._measure()}", *lines)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from transformer_mt.choices import EngineName, Precision, SplitWhen
+from transformer_mt.choices import EngineName, Precision, Quantization, SplitWhen
 from transformer_mt.cli.command import OptionGroup, Parse, collect_given, flag, list_given_flags, option, positional
 from transformer_mt.data.text_files import Errors
 from transformer_mt.errors import UserError
@@ -53,6 +53,15 @@ def engine_option() -> EngineName | None:
         "it supports the model and all options"
     )
     return option(help)
+
+
+def quantization_option() -> Quantization | None:
+    """Declare the type of the weights of CTranslate2."""
+    help = (
+        "weights of CTranslate2: int8 is smaller, and changes some translations; int8_float32, "
+        "int8_float16, int8_bfloat16, int16, float16, bfloat16, float32, or auto (default): float32"
+    )
+    return option(help, metavar="Q")
 
 
 def ensemble_option() -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
-from transformer_mt.choices import EngineName, SplitWhen
+from transformer_mt.choices import EngineName, Quantization, SplitWhen
 from transformer_mt.cli.command import Command, OptionGroup, flag, group, option, positional
 from transformer_mt.cli.options import (
     LoadingOptions,
@@ -20,6 +20,7 @@ from transformer_mt.cli.options import (
     engine_option,
     guard_option,
     number,
+    quantization_option,
     split_sentences_option,
 )
 from transformer_mt.errors import UserError
@@ -134,6 +135,7 @@ class Serve(Command):
     split_sentences: SplitWhen = split_sentences_option()
     guard: bool | None = guard_option()
     engine: EngineName | None = engine_option()
+    quantization: Quantization | None = quantization_option()
     loading: LoadingOptions = group(LoadingOptions)
     limits: LimitOptions = group(LimitOptions)
     access: AccessOptions = group(AccessOptions)
@@ -174,7 +176,8 @@ def _load_service(args: Serve, limits: Limits, keys: ApiKeys | None) -> Translat
     from transformer_mt.tools.serving.models import ModelOptions, iterate_language_pairs, load_models
     from transformer_mt.tools.serving.service import TranslationService
 
-    decoding = collect_overrides(args.search, n_best=1, engine=args.engine, guard=args.guard)
+    others = {"engine": args.engine, "quantization": args.quantization, "guard": args.guard}
+    decoding = collect_overrides(args.search, n_best=1, **others)
     options = args.loading.make_load_options(split=args.split_sentences)
     load = partial(load_translator, options=options, **decoding)
     models = load_models(args.models, ModelOptions(load, options.checkpoint))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from transformer_mt.choices import EngineName, SynthesisDirection
+from transformer_mt.choices import EngineName, Quantization, SynthesisDirection
 from transformer_mt.cli.command import (
     Command,
     OptionGroup,
@@ -24,6 +24,7 @@ from transformer_mt.cli.options import (
     errors_option,
     json_flag,
     number,
+    quantization_option,
     run_argument,
 )
 from transformer_mt.cli.table import print_json, print_table, print_text
@@ -83,6 +84,7 @@ class Synthesize(Command):
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
+    quantization: Quantization | None = quantization_option()
     files: FileOptions = group(FileOptions)
     search: SearchOptions = group(SearchOptions)
     sampling: SamplingOptions = group(SamplingOptions)
@@ -108,7 +110,8 @@ class Synthesize(Command):
             tasks=files.tasks,
             any_language=files.any_language,
         )
-        overrides = collect_overrides(self.search, self.sampling, n_best=1, engine=self.engine, guard=False)
+        others = {"engine": self.engine, "quantization": self.quantization, "guard": False}
+        overrides = collect_overrides(self.search, self.sampling, n_best=1, **others)
         options = self.loading.make_load_options(ensemble=self.ensemble, split="never")
         translator = load_translator(self.run, options, **overrides)
         self.sampling.check(self.search, "synthesize", translator.config.sample)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from transformer_mt.choices import DocumentFormat, ElementKind, EngineName, HtmlAttribute, MarkupMode, SplitWhen
+from transformer_mt.choices import (
+    DocumentFormat,
+    ElementKind,
+    EngineName,
+    HtmlAttribute,
+    MarkupMode,
+    Quantization,
+    SplitWhen,
+)
 from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option, positional
 from transformer_mt.cli.options import (
     LoadingOptions,
@@ -21,6 +29,7 @@ from transformer_mt.cli.options import (
     ensemble_option,
     errors_option,
     guard_option,
+    quantization_option,
     split_sentences_option,
 )
 from transformer_mt.data.text_files import Errors, read_pairs
@@ -154,6 +163,7 @@ class Translate(Command):
         default=(),
     )
     engine: EngineName | None = engine_option()
+    quantization: Quantization | None = quantization_option()
     n_best: int | None = option(
         "number of translations per line, best first; text format: always N lines, some may be empty", metavar="N"
     )
@@ -168,13 +178,14 @@ class Translate(Command):
 
     def collect_overrides(self) -> dict[str, object]:
         """Return the given options as keys of section `decoding`."""
-        groups = (self.search, self.sampling, self.markup)
+        from transformer_mt.decoding.decoding_config import TORCH
         from transformer_mt.flows.translation import is_exported
 
-        engine = self.engine
-        if self.lines.score_targets and not engine and not is_exported(self.run):
-            engine = "torch"  # CTranslate2 would be converted first
-        others = {"engine": engine, "n_best": self.n_best, "glossary": self.terminology.glossary}
+        groups = (self.search, self.sampling, self.markup)
+        others: Mapping[str, object] = {"engine": self.engine, "quantization": self.quantization}
+        if self.lines.score_targets and not self.engine and not is_exported(self.run):
+            others = TORCH  # CTranslate2 would be converted first
+        others = {**others, "n_best": self.n_best, "glossary": self.terminology.glossary}
         return collect_overrides(*groups, **others, guard=self.lines.guard)
 
     def execute(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import regex
 from pydantic import Field, ValidationError, model_validator
 
-from transformer_mt.choices import ElementKind, EngineName, MarkupMode
+from transformer_mt.choices import ElementKind, EngineName, MarkupMode, Quantization
 from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
 from transformer_mt.errors import UserError
 
@@ -20,6 +20,8 @@ ScoresT = TypeVar("ScoresT", "Tensor", float)
 MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
 GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
 MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took 41 s on a CPU
+TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
+"""Options of what only PyTorch can do."""
 MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
 
@@ -28,6 +30,8 @@ class DecodingConfig(Section):
 
     engine: Annotated[EngineName, MAY_CHANGE] = "auto"
     """library that translates: torch, ctranslate2, or auto: ctranslate2 on a CPU if it supports all options"""
+    quantization: Annotated[Quantization, MAY_CHANGE] = "auto"
+    """weights of CTranslate2: int8 is smaller, and changes some translations; auto: float32"""
     beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1)
     """beam size: hypotheses per sentence that are extended at each step; 1: greedy search; at most 128"""
     n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
@@ -81,6 +85,15 @@ class DecodingConfig(Section):
     """maximum of padded source tokens times beam per batch; in training at most 4,096, on a GPU 1 per 2 MB if more"""
 
     @model_validator(mode="after")
+    def _check_quantization(self) -> DecodingConfig:
+        if self.engine == "torch" and self.is_quantized:
+            raise section_error(
+                "quantization",
+                f"{self.quantization}: PyTorch has only float32; set engine: auto, or quantization: auto",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_n_best(self) -> DecodingConfig:
         for key, n_beams in (("beam", self.beam), ("n_best", self.n_best)):
             if n_beams > MAX_BEAMS:
@@ -114,6 +127,16 @@ class DecodingConfig(Section):
         if self.glossary is not None and self.sample:
             raise section_error("glossary", "random samples cannot be forced to have terms: set sample: false")
         return self
+
+    @property
+    def weight_type(self) -> str:
+        """Type of the weights of CTranslate2."""
+        return "float32" if self.quantization == "auto" else self.quantization
+
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether the weights are rounded, which only CTranslate2 does."""
+        return self.weight_type != "float32"
 
     @property
     def needs_stages(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.decoding_config import TORCH
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
@@ -129,9 +130,9 @@ def export_ctranslate2(
 ) -> list[str]:
     """Write a CTranslate2 folder. Return a comparison of both engines on the lines of `src` or the validation set.
 
-    Raises `UserError` if CTranslate2 does not support the model, the search or the quantization.
+    Raises `UserError` if CTranslate2 does not support the model or the search.
     """
-    config = _check_ctranslate2(source, quantization)
+    config = _check_ctranslate2(source)
     from transformer_mt.tools.export import ctranslate2_export
 
     translator = _load_fp32(source, checkpoint)
@@ -143,7 +144,7 @@ def export_argos(source: RunFolder, checkpoint: str, output: Path, quantization:
 
     Raises `UserError` before the model is loaded, if CTranslate2 or SentencePiece cannot have the model or tokenizer.
     """
-    config = _check_ctranslate2(source, quantization)
+    config = _check_ctranslate2(source)
     from transformer_mt.tools.export import argos_package
 
     sources = _read_sources(config, src)
@@ -173,8 +174,8 @@ def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: P
         raise UserError(f"{source.path}: cannot be exported to Transformers:\n{error}") from None
 
 
-def _check_ctranslate2(source: RunFolder, quantization: str) -> Config:
-    """Return the configuration of a run. Raises `UserError` if CTranslate2 does not support it or the quantization."""
+def _check_ctranslate2(source: RunFolder) -> Config:
+    """Return the configuration of a run. Raises `UserError` if CTranslate2 does not support it."""
     config = configuration.load_run(source)
     if problems := list(config.unsupported_by_ctranslate2()):
         lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
@@ -184,15 +185,12 @@ def _check_ctranslate2(source: RunFolder, quantization: str) -> Config:
             else f"(change them in {source.config})"
         )
         raise UserError(f"{source.path}: CTranslate2 does not support these settings:\n{lines}\n{remedy}")
-    from transformer_mt.tools.export import ctranslate2_export
-
-    ctranslate2_export.check_quantization(quantization)
     return config
 
 
 def _load_fp32(source: RunFolder, checkpoint: str) -> Translator:
     options = LoadOptions(checkpoint, "cpu", precision="fp32", owns_process=True)
-    return load_translator(source.path, options, engine="torch")
+    return load_translator(source.path, options, **TORCH)
 
 
 def _read_sources(config: Config, src: Path | None) -> list[str]:

@@ -140,12 +140,15 @@ def _load_torch(folders: Sequence[RunFolder], config: DecodingConfig, options: L
 def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions) -> Translator | None:
     """Load a run with CTranslate2. Return None if PyTorch must translate; the reason is logged."""
     is_required = config.engine == "ctranslate2"
-    if config.engine == "torch" or not (is_required or is_cpu(options.device)):
+    has_device = is_required or is_cpu(options.device)
+    if config.engine == "torch" or not (has_device or config.is_quantized):
         return None
     from transformer_mt.tools.export.ctranslate2_support import find_torch_reason, find_unsupported_search_keys
     from transformer_mt.tools.export.engine_choice import UnavailableError, load_converted
 
     try:
+        if not has_device:
+            raise UnavailableError("PyTorch translates on this device; use --device cpu or --engine ctranslate2")
         if reason := find_torch_reason(config, options.precision, has_others=bool(options.ensemble)):
             raise UnavailableError(reason)
         if is_required and options.alignments:
@@ -167,6 +170,8 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
     except UnavailableError as reason:
         if is_required:
             raise UserError(f"--engine ctranslate2: {reason}; use --engine torch instead") from None
+        if config.is_quantized:
+            raise UserError(f"--quantization {config.quantization}: {reason}; leave it out, or pass float32") from None
         log_rank0(f"tmt: engine torch: {reason}")
         return None
     from transformer_mt.decoding.translator import Translator

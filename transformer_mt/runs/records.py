@@ -52,21 +52,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     raise CorruptFileError(path, "its checksum does not match")
 
 
-def verify_manifest(path: Path, *names: str) -> None:
-    """Compare the files of the folder (all, or the named ones) with the manifest. Raises `CorruptFileError`."""
+def verify_manifest(path: Path, *names: str, trusts_old_files: bool = False) -> None:
+    """Compare the files of the folder (all, or the named ones) with the manifest. Raises `CorruptFileError`.
+
+    With `trusts_old_files`, a file that is not newer than the manifest is not read: only its size is compared.
+    """
     files = read_manifest(path)["files"]
+    trusted_until = path.stat().st_mtime_ns if trusts_old_files else 0
     for name in names or files:
         if name not in files:
             raise CorruptFileError(path.with_name(name), f"is not listed in {path.name}")
-        _verify_file(path.with_name(name), files[name])
+        _verify_file(path.with_name(name), files[name], trusted_until)
 
 
-def _verify_file(path: Path, expected: dict[str, Any]) -> None:
+def _verify_file(path: Path, expected: dict[str, Any], trusted_until: int) -> None:
     with _report_read_errors(path):
-        size = path.stat().st_size
-        if size < expected["bytes"]:
-            raise CorruptFileError(path, f"was truncated ({size:,} of {expected['bytes']:,} bytes)")
-        found = _size_and_checksum(path) if size == expected["bytes"] else None
+        state = path.stat()
+        if state.st_size < expected["bytes"]:
+            raise CorruptFileError(path, f"was truncated ({state.st_size:,} of {expected['bytes']:,} bytes)")
+        if state.st_size == expected["bytes"] and state.st_mtime_ns <= trusted_until:
+            return
+        found = _size_and_checksum(path) if state.st_size == expected["bytes"] else None
     if found != expected:
         raise CorruptFileError(path, "its checksum does not match")
 

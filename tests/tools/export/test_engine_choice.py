@@ -8,15 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain, read_folder
 
 from transformer_mt import LoadOptions, load_translator
+from transformer_mt.choices import Quantization
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export.ctranslate2_engine import ctranslate2
 
 AUTO = ("--engine", "auto", "--device", "cpu")
 
@@ -149,9 +151,10 @@ def test_a_model_is_converted_again_after_new_weights_and_damage(run: Path, tmt:
     (model,) = cached_models(run)
     content = model.read_bytes()
 
-    model.write_bytes(content[:-100])
-    found, messages = translate(tmt, run, *AUTO)
-    assert found == first and "converted" in messages and model.read_bytes() == content
+    for damaged in (content[:-100], content[:-1] + bytes([content[-1] ^ 1])):
+        model.write_bytes(damaged)
+        found, messages = translate(tmt, run, *AUTO)
+        assert found == first and "converted" in messages and model.read_bytes() == content
 
     change_weights(run, 6)
     expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
@@ -159,6 +162,41 @@ def test_a_model_is_converted_again_after_new_weights_and_damage(run: Path, tmt:
     assert found == expected != first and "converted" in messages and cached_models(run) == [model]
 
     assert [*model.parents[1].iterdir()] == [model.parent]
+
+
+def test_a_quantized_model_is_kept_beside_the_other_and_translates_like_an_export(run: Path, tmt: Tmt) -> None:
+    translate(tmt, run, *AUTO)
+    found, messages = translate(tmt, run, *AUTO, "--quantization", "int8")
+    assert "int8" in messages and "converted" in messages
+    plain, quantized = cached_models(run)
+    assert quantized.stat().st_size < plain.stat().st_size
+    assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--quantization", "int8", "--output", "exported"))
+    assert quantized.read_bytes() == Path("exported/model.bin").read_bytes()
+    assert translate(tmt, Path("exported"), "--quantization", "int8")[0] == found
+    assert_user_error(tmt("translate", "exported", "one", "--quantization", "int16"), "--quantization int16", "int8")
+    _, messages = translate(tmt, run, *AUTO, "--quantization", "int8")
+    assert "int8" in messages and "converted" not in messages
+    scores = json.loads(assert_succeeded(tmt("evaluate", run, *AUTO, "--quantization", "int8", "--json")))
+    assert scores["decoding"]["quantization"] == "int8" and scores["precision"].startswith("int8")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ("--engine torch", "engine"),
+        ("--engine auto --ensemble RUN", "--ensemble"),
+        ("--engine auto --sample", "decoding.sample"),
+    ],
+)
+def test_quantization_is_refused_where_pytorch_translates(options: str, part: str, run: Path, tmt: Tmt) -> None:
+    words = options.replace("RUN", str(run)).split()
+    refused = tmt("translate", run, "one", *words, "--device", "cpu", "--quantization", "int8")
+    assert_user_error(refused, "quantization", "int8", part)
+    assert refused.stdout == "" and not cached_models(run)
+
+
+def test_the_kinds_of_quantization_are_those_of_ctranslate2() -> None:
+    assert {*get_args(Quantization)} - {"auto"} == {*ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES}
 
 
 def test_converted_models_of_deleted_checkpoints_are_deleted(run: Path, tmt: Tmt) -> None:

@@ -35,7 +35,7 @@ MISTAKES = [
     ("transformers", "missing", [], "pip install sentencepiece"),
     ("argos", "missing", [], "pip install sentencepiece"),
     ("argos", "two", [], "tokenizer.joint"),
-    ("argos", "", ["--quantization", "int4"], "--quantization int4"),
+    ("argos", "", ["--quantization", "int4"], "--quantization"),
     ("argos", "", ["--src", "nowhere"], "nowhere"),
     ("transformers", "", ["--quantization", "int8"], "--quantization"),
     ("weights", "suffix", [], ".argosmodel"),

@@ -347,6 +347,12 @@ def load_exported(
     """
     metadata = read_metadata(folder)
     check_device(device)
+    quantization = decoding.get("quantization", "auto")
+    if quantization not in ("auto", metadata.quantization):
+        raise UserError(
+            f"--quantization {quantization}: {folder} holds {metadata.quantization}; leave it out, or export the run "
+            f"with --quantization {quantization}"
+        )
     try:
         paths = [folder / f"{side}_tokenizer.json" for side in ("src", "tgt")]
         contents = [read_bytes(path, MAX_TOKENIZER_BYTES).decode() for path in paths]
@@ -354,7 +360,7 @@ def load_exported(
             check_content(json.loads(content))
         backends = [hf.Tokenizer.from_str(content) for content in contents]
         src, tgt = map(Tokenizer, backends)
-        config = metadata.decoding.with_options(decoding)
+        config = metadata.decoding.with_options({**decoding, "quantization": "auto"})
         check_search(config)
         tokenizers = TokenizerPair(
             src, tgt, metadata.source_bos, shares_ids=metadata.joint, source_eos=metadata.source_eos

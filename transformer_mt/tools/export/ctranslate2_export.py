@@ -55,13 +55,6 @@ RANDOM_LENGTHS = (1, 3, 6, 10, 15, 25)  # in tokens
 MIN_IDENTICAL, MAX_DIFFERENCE = 0.99, 1e-3  # thresholds for a float32 model
 
 
-def check_quantization(quantization: str) -> None:
-    """Raise `UserError` if CTranslate2 does not support this quantization."""
-    types = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
-    if quantization not in types:
-        raise UserError(f"--quantization {quantization}: CTranslate2 has {', '.join(types)}")
-
-
 def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> list[str]:
     """Write the folder atomically, compare its translations of `texts` with ours, and return the lines to print.
 

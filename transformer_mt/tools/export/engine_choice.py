@@ -4,10 +4,11 @@
       model.bin  config.json  *vocabulary.json   read by CTranslate2
       cache.json                                 what the model was made from, and checksums
 
-The folder holds the model of the checkpoint with this step. The model of a read-only run, or of one with a link out of
-this folder, is in the user's cache instead. A model is made again unless its files are intact, and the weights, the
-tokenizers, the settings of the model and the versions are the same. After the conversion, both engines score
-translations of random sources. If the scores differ by more than rounding, `cache.json` says so, and PyTorch is used.
+The folder holds the model of the checkpoint with this step. One with quantized weights is in a folder such as
+step-000500.int8. The models of a read-only run, or of one with a link out of this folder, are in the user's cache
+instead. A model is made again unless its files are unchanged, and the weights, the tokenizers, the settings of the
+model and the versions are the same. After the conversion to float32, both engines score translations of random
+sources. If the scores differ by more than rounding, `cache.json` says so, and PyTorch is used.
 
 Importing this module imports neither torch nor CTranslate2.
 """
@@ -89,7 +90,8 @@ def load_converted(
     except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
         raise UnavailableError(f"{model.folder} cannot be loaded: {error}") from None
     made = f", converted {info.path.name} in {time.perf_counter() - start:.1f} s" if model.is_new else ""
-    log_rank0(f"tmt: engine {engine.name}{made}")
+    quantization = f", {config.quantization}" if config.is_quantized else ""
+    log_rank0(f"tmt: engine {engine.name}{quantization}{made}")
     return engine, LoadedRun.make(run, tokenizers, info)
 
 
@@ -122,6 +124,7 @@ class _Conversion:
 
     run: RunFolder
     checkpoint: CheckpointInfo
+    weight_type: str
     made_from: dict[str, str]
     positions: int
     load_torch: LoadTorch
@@ -148,9 +151,10 @@ class _Conversion:
             "weights": checkpoint.files[WEIGHTS].sha256,
             "tokenizers": sha256(read_bytes(run.tokenizer, MAX_TOKENIZER_BYTES)).hexdigest(),
             "model": sha256(model.model_dump_json().encode()).hexdigest(),
+            "weight_type": config.weight_type,
             "versions": f"transformer-mt {__version__}, ctranslate2 {ctranslate2.__version__}",
         }
-        return cls(run, checkpoint, made_from, positions, load_torch)
+        return cls(run, checkpoint, config.weight_type, made_from, positions, load_torch)
 
     @cached_property
     def candidate_folders(self) -> list[Path]:
@@ -160,7 +164,8 @@ class _Conversion:
         in_cache = find_user_cache() / CACHE / digest[:32]
         if in_run.is_symlink() or find_link_out(in_run):
             return [in_cache]
-        return [in_run / self.checkpoint.path.name, in_cache]
+        suffix = "" if self.weight_type == "float32" else f".{self.weight_type}"
+        return [in_run / f"{self.checkpoint.path.name}{suffix}", in_cache]
 
     def find(self) -> _ConvertedModel | None:
         return next(filter(None, map(self.read, self.candidate_folders)), None)
@@ -172,7 +177,7 @@ class _Conversion:
             found = _Description.model_validate_json(read_bytes(path))
             if found.made_from != self.made_from or found.positions < self.positions:
                 return None
-            verify_manifest(path)
+            verify_manifest(path, trusts_old_files=True)
         except (OSError, ValueError, CorruptFileError):
             return None
         return _ConvertedModel(folder, found.positions, found.problem, is_new=False)
@@ -202,6 +207,8 @@ class _Conversion:
                 raise UnavailableError(f"a running training replaced {self.checkpoint.path}; try again")
             save_model(translator, self.positions, "float32", folder)
             parity = check_parity_on_random_ids(translator, folder, self.positions)
+            if self.weight_type != "float32":
+                save_model(translator, self.positions, self.weight_type, folder)
         except (UserError, RuntimeError, ValueError) as error:
             raise UnavailableError(f"{self.checkpoint.path} cannot be converted: {error}") from None
         problem = ""
@@ -216,7 +223,7 @@ class _Conversion:
         """Delete the models of checkpoints that the run has no longer, and what a killed process left long ago."""
         kept = {folder.name for folder in self.run.list_checkpoint_folders().values()}
         for folder in self.candidate_folders[0].parent.glob("step-*"):  # the user's cache has none
-            if folder.name not in kept:
+            if folder.name.partition(".")[0] not in kept:
                 with suppress(OSError):  # another process deletes it
                     delete_folder(folder)
         for folder in self.candidate_folders:
