@@ -32,8 +32,8 @@ class Export(Command):
     (Vaswani et al. 2017, section 6.1) is validated like the checkpoints of a training.
     ctranslate2: write a folder for CTranslate2, with a script translate.py that needs only the packages ctranslate2 and
     tokenizers. Both engines translate up to 100 validation sentences; export.json contains the comparison.
-    argos: write a package that Argos Translate and LibreTranslate install from the file, if its tokenizer gives the
-    same pieces as that of the run on held-out text and odd lines.
+    argos: write a package that Argos Translate installs from the file, if its tokenizer gives the same pieces as that
+    of the run on held-out text and odd lines.
     transformers: write a folder for MarianMTModel and MarianTokenizer, of an imported OPUS-MT model, also after its
     fine-tuning.
     """
