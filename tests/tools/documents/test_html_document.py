@@ -10,6 +10,7 @@ from document_helpers import fill, identity, parse, rotate, sources, upper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transformer_mt.choices import DocumentFormat
 from transformer_mt.tools.markup.elements import MarkedText
 
 FRAGMENTS = (
@@ -60,7 +61,7 @@ HINTS = ("&shy;", "&#173;", "&#xAD;", "\u00ad", "&#8203;", "&ZeroWidthSpace;", "
 
 @pytest.mark.parametrize("hint", HINTS)
 @pytest.mark.parametrize("document_format", ["html", "markdown"])
-def test_places_where_a_word_may_be_divided_are_left_out(hint: str, document_format: str) -> None:
+def test_places_where_a_word_may_be_divided_are_left_out(hint: str, document_format: DocumentFormat) -> None:
     text = f"A sleep{hint}ing dog with an e{hint}mail."
     page = f"<p>{text}</p>" if document_format == "html" else f"{text}\n"
     document = parse(page, document_format)
