@@ -11,6 +11,7 @@ import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
+from transformer_mt.data.sources import load_pairs
 from transformer_mt.flows.configuration import load, load_run
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
@@ -242,6 +243,32 @@ def test_replay_files_take_the_place_of_data_that_are_gone(german_run: str, tmt:
     assert_succeeded(tmt(*command, "old.en", "t.de"))
     sources = load(Path("tuned.yaml")).data.train_sources
     assert Path(sources[1].src[0]).read_text(encoding="utf-8") == Path("old.en").read_text(encoding="utf-8")
+
+
+def write_quickstart_pairs(n: int) -> None:
+    """Write pairs whose languages can be detected; the last ones repeat the first, with another translation."""
+    pairs = [*load_pairs("train")[:n], *((src, "Etwas anderes.") for src, _ in load_pairs("train")[:20])]
+    for side, name in enumerate(("q.en", "q.de")):
+        Path(name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+
+
+def test_exchanged_files_are_refused(brief_run: str, tmt: Tmt) -> None:
+    write_quickstart_pairs(200)
+    command = ("init", "q.de", "q.en", "--from", brief_run, "--tag", "2de", "--out", "tuned.yaml")
+    assert_user_error(tmt(*command), "q.de: the sources are in de, and the targets in en")
+    assert not Path("tuned.yaml").exists()
+
+
+def test_no_held_out_sentence_is_trained_on(brief_run: str, tmt: Tmt) -> None:
+    write_quickstart_pairs(300)
+    command = ("init", "q.en", "q.de", "--from", brief_run, "--tag", "2de", "--out", "tuned.yaml")
+    assert "translate with --tag 2de" in assert_succeeded(tmt(*command))
+    for side in ("src", "tgt"):
+        train, *held_out = (
+            {*Path(f"tuned-data/new-{part}.{side}").read_text(encoding="utf-8").splitlines()}
+            for part in ("train", "valid", "test")
+        )
+        assert all(held_out) and not any(train & each for each in held_out)
 
 
 def test_options_of_a_fine_tuning_need_a_run(folder: Path, tmt: Tmt) -> None:

@@ -120,7 +120,7 @@ def tag_error(tag: str | None, tags: Sequence[str]) -> UserError:
     known = ", ".join(tags)
     if tag is None:
         return UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
-    return UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
+    return UserError(f"unknown tag {tag}; the model " + (f"knows: {known}" if tags else "has no tags: leave out --tag"))
 
 
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key

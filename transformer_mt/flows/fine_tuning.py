@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.system.log import log
 from transformer_mt.tools.importing.imported_model import Direction
-from transformer_mt.tools.languages.detection import find_other_language
+from transformer_mt.tools.languages.detection import are_exchanged, find_other_language
 from transformer_mt.tools.languages.scripts import split_units
 from transformer_mt.tools.vocabulary.extension import extend_vocabulary
 
@@ -108,6 +108,13 @@ def write_fine_tuning_config(
     except UserError as error:
         raise UserError(f"--from: {run.path}: {error}") from None
     new = _read_pairs(old, NEW, given, direction)
+    lines = [*zip(*new.train[0].pairs[:MAX_DETECTED], strict=True)]
+    if len(new.train[0].pairs) >= MIN_PAIRS and are_exchanged(direction[:2], *lines):
+        src, tgt = direction[:2]
+        raise UserError(
+            f"{given.train[0]}: the sources are in {tgt}, and the targets in {src}: exchange the files (or --columns), "
+            f"because {run.path} translates from {src} to {tgt}"
+        )
     warnings = [*_warn_about_languages(new.train[0].pairs, direction)]
     if given.replay:
         old_files = replace(given, train=given.replay, validation=(), test=())
@@ -135,9 +142,11 @@ def write_fine_tuning_config(
     folder.mkdir(exist_ok=True)
     _write_pairs(folder, new, known)
     write_config(output, text)
-    return InitialConfig(
-        f"{run.path}, fine-tuned on {sum(len(part.pairs) for part in new.train):,} pairs", warnings, []
-    )
+    n_pairs = sum(len(part.pairs) for part in new.train)
+    tests = "" if new.validation else ", each a behaviour test"
+    tag = direction.tag
+    advice = [f"the new pairs have the tag {tag}: translate with --tag {tag}"] if tag else []
+    return InitialConfig(f"{run.path}, fine-tuned on {n_pairs:,} pairs{tests}", warnings, advice)
 
 
 def _write_pairs(folder: Path, new: Splits, known: Splits) -> None:
@@ -223,7 +232,10 @@ def _write_start(
         new.vocab_size - known.vocab_size
         for new, known in ((extended.tokenizers.src, tokenizers.src), (extended.tokenizers.tgt, tokenizers.tgt))
     )
-    log(f"{start.path}: {n_src:,} new symbols of the source, {n_tgt:,} of the target")
+    new_symbols = f"{n_src:,} new symbols of the source, {n_tgt:,} of the target"
+    if extended.tokenizers.src is extended.tokenizers.tgt:
+        new_symbols = f"{n_src:,} new symbols, for source and target"
+    log(f"{start.path}: {new_symbols}")
 
 
 def _add_source(old: Config, new: Mapping[str, Any]) -> Config:
@@ -241,7 +253,7 @@ def _add_source(old: Config, new: Mapping[str, Any]) -> Config:
 def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direction) -> Splits:
     """Read the pairs of files, with held-out ones unless their files are given.
 
-    None are held out from few pairs, such as corrected translations.
+    Training pairs with a held-out sentence are left out. None are held out from few pairs, such as corrections.
     """
 
     def load(files: Sequence[Path]) -> ParallelCorpus:
@@ -256,14 +268,17 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
             held_out[part] = load(files)
         elif is_divided:
             train, held_out[part] = split_off_validation(train, N_HELD_OUT, seed=number)
+    held_out_src, held_out_tgt = (
+        {*chain.from_iterable(corpus.column(side) for corpus in held_out.values())} for side in ("src", "tgt")
+    )
     defaults = Direction(old.data.src_lang, old.data.tgt_lang, None)
     keys = {key: value for key, value in direction._asdict().items() if value != getattr(defaults, key)}
 
-    def make(part: str, corpus: ParallelCorpus) -> SourcePairs:
-        return SourcePairs(name, f"{name}-{part}", [*corpus], keys)
+    def make(part: str, pairs: Iterable[Pair]) -> SourcePairs:
+        return SourcePairs(name, f"{name}-{part}", [*pairs], keys)
 
     return Splits(
-        [make("train", train)],
+        [make("train", (pair for pair in train if pair[0] not in held_out_src and pair[1] not in held_out_tgt))],
         *([make(part, held_out[part])] if part in held_out else [] for part in ("valid", "test")),
     )
 

@@ -81,6 +81,7 @@ def load_converted(
     check_device(device)
     start = time.perf_counter()
     info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
+    tokenizers.tag_ids(config.tag)  # raises for an unknown tag before the conversion
     conversion = _Conversion.plan(run, info, config, tokenizers, load_torch)
     model = conversion.find() or conversion.make()
     if model.problem:

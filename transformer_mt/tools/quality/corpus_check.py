@@ -147,7 +147,10 @@ def check_tokenizers(train: ParallelCorpus, tokenizers: TokenizerPair) -> Iterat
         if n_unknown:
             severity = Severity.WARNING if n_unknown > MAX_UNKNOWN * n_tokens else Severity.OK
             message = f"tokens of the {side} are unknown or single bytes"
-            remedy = "raise tokenizer.vocab_size, or lower tokenizer.min_frequency"
+            remedy = (
+                "raise tokenizer.vocab_size, or lower tokenizer.min_frequency; tmt init --extend-vocabulary adds "
+                "pieces to the vocabulary of a trained or imported run"
+            )
             yield Finding("tokenizer", f"{side} unknown", severity, message, n_unknown, n_tokens, examples, remedy)
 
 
