@@ -42,6 +42,7 @@ TOKENS = 2048  # of a batch; a step has two batches, each of new or of old pairs
 STEPS_PER_ROOT = 10  # steps for the square root of the number of new pairs
 MIN_STEPS, MAX_STEPS = 200, 10_000
 PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls with the square root of the width
+NEW_PEAK, NEW_STEPS = 3.5, 2  # factors for new pieces, which have to be learned
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
 TESTS = "new-tests.yaml"
@@ -129,7 +130,7 @@ def write_fine_tuning_config(
             warnings.append(f"the model may forget: {reason}")
     start = RunFolder(folder / START) if is_extended else run
     base = f"base: {os.path.relpath(run.config, output.parent)}  # model, tokenizers, and all settings not below\n"
-    settings = [*_choose_settings(old, start, folder, new, known)]
+    settings = [*_choose_settings(old, start, folder, new, known, is_extended=is_extended)]
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
@@ -329,7 +330,9 @@ def _name_old_source(source: Source) -> str:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits) -> Iterator[Setting]:
+def _choose_settings(
+    old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits, *, is_extended: bool
+) -> Iterator[Setting]:
     """Yield the data, and the settings that differ from those of the run."""
 
     def list_sources(parts: Sequence[SourcePairs], **weights: float) -> list[Setting]:
@@ -349,8 +352,9 @@ def _choose_settings(old: Config, run: RunFolder, folder: Path, new: Splits, kno
     yield Setting("data", "test", tests, "scored at the end, and with the weights of the start")
     n_new = len(new.train[0].pairs)
     is_held_out = bool(new.validation)
-    n_steps = min(MAX_STEPS, max(MIN_STEPS, round(STEPS_PER_ROOT * math.sqrt(n_new))))
-    peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model)
+    n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (NEW_STEPS if is_extended else 1)
+    n_steps = min(MAX_STEPS, max(MIN_STEPS, n_steps))
+    peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model) * (NEW_PEAK if is_extended else 1)
     gate = {part.name: GATE for part in known.validation}
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),
