@@ -240,7 +240,7 @@ class SilentMetricsLogger(MetricsLogger):
     def _ignore(self, *_args: Any, **_kwargs: Any) -> None:
         """Do nothing."""
 
-    start = advance = log_scalars = log_markdown = log_figures = truncate = _ignore
+    start = advance = log_training = log_scalars = log_markdown = log_figures = truncate = _ignore
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
