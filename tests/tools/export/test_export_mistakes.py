@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 from helpers import Tmt, assert_user_error, read_folder
 
-from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export import exported_folder
 
 pytest.importorskip("sentencepiece", reason="SentencePiece is not installed")
 pytest.importorskip("transformers", reason="Transformers is not installed")
@@ -102,5 +102,5 @@ def fail_while_writing(monkeypatch: pytest.MonkeyPatch, error: BaseException) ->
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(ctranslate2_export, "compare", fail)
+    monkeypatch.setattr(exported_folder, "compare", fail)
     monkeypatch.setattr(safetensors.torch, "save", fail)
