@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ pytest.importorskip("sentencepiece", reason="SentencePiece is not installed")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 NAMES = {"ctranslate2": "out", "argos": "out.argosmodel", "transformers": "out"}
+if all(map(find_spec, ("onnxruntime", "onnxscript"))):
+    NAMES["onnx"] = "out"
 EVERYWHERE = {
     "file": ([], "exists already"),
     "folder": ([], "exists already"),
