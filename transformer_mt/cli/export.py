@@ -20,6 +20,7 @@ PACKAGES = {
     "ctranslate2": ("ctranslate2",),
     "argos": ("ctranslate2", "sentencepiece"),
     "transformers": ("sentencepiece",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
 }
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
@@ -36,12 +37,14 @@ class Export(Command):
     of the run on held-out text and odd lines.
     transformers: write a folder for MarianMTModel and MarianTokenizer, of an imported OPUS-MT model, also after its
     fine-tuning.
+    onnx: write encoder.onnx and decoder.onnx, one step with a cache, with a script translate.py that needs only the
+    packages onnxruntime, tokenizers and numpy. The comparison is that of ctranslate2.
     """
 
     EXAMPLE: ClassVar[str] = "tmt export runs/mine --to argos --output en_de.argosmodel"
 
     run: Path = run_argument()
-    to: Literal["weights", "ctranslate2", "argos", "transformers"] = option(
+    to: Literal["weights", "ctranslate2", "argos", "transformers", "onnx"] = option(
         "target format (default: weights)", default="weights"
     )
     output: Path = option("a new folder; argos: a new file FILE.argosmodel", metavar="PATH", is_required=True)
@@ -53,12 +56,12 @@ class Export(Command):
         parse=number(2),
     )
     quantization: Quantization | None = option(
-        "ctranslate2, argos: float32 (default of ctranslate2), int8 (default of argos), int8_float32, int8_float16, "
+        "float32 (default), int8 (default of argos); ctranslate2, argos: also int8_float32, int8_float16, "
         "int8_bfloat16, int16, float16, bfloat16",
         metavar="Q",
     )
     src: Path | None = option(
-        "ctranslate2, argos: compare on the lines of this file (default: validation sentences)", metavar="F"
+        "ctranslate2, argos, onnx: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
 
     def execute(self) -> None:
@@ -74,9 +77,8 @@ class Export(Command):
             raise UserError(
                 f"export: {self.output}: the name of a package of --to argos ends in .argosmodel, others do not"
             )
-        for package in PACKAGES.get(self.to, ()):
-            if find_spec(package) is None:
-                raise UserError(f"export: --to {self.to}: a package is missing; run pip install {package}")
+        if missing := [package for package in PACKAGES.get(self.to, ()) if find_spec(package) is None]:
+            raise UserError(f"export: --to {self.to}: needs more packages; run pip install {' '.join(missing)}")
         line_io.check_files(self.src)
         from transformer_mt.runs.folder import RunFolder
 
@@ -92,8 +94,12 @@ class Export(Command):
         if self.to != "weights":
             default = "int8" if is_argos else "float32"
             quantization = default if self.quantization in (None, "auto") else self.quantization
-            write = export.export_argos if is_argos else export.export_ctranslate2
-            lines = write(source, str(info.step), self.output, quantization, self.src)
+            writers = {
+                "ctranslate2": export.export_ctranslate2,
+                "argos": export.export_argos,
+                "onnx": export.export_onnx,
+            }
+            lines = writers[self.to](source, str(info.step), self.output, quantization, self.src)
             print_text(f"{self.output}: {source.path}, step {info.step:,}, {quantization}, {self._measure()}", *lines)
             if not is_argos:
                 print_text(f"python {quote(str(self.output / 'translate.py'))} < F > G translates lines")

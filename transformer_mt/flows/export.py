@@ -158,6 +158,18 @@ def export_argos(source: RunFolder, checkpoint: str, output: Path, quantization:
     return argos_package.write_package(translator, segmenter, output, quantization, sources)
 
 
+def export_onnx(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> list[str]:
+    """Write an ONNX folder. Return a comparison like `export_ctranslate2`.
+
+    Raises `UserError` before the model is loaded, for a search or a quantization that the folder cannot have.
+    """
+    from transformer_mt.tools.export import onnx_export
+
+    config = configuration.load_run(source)
+    onnx_export.check_settings(config.decoding, quantization)
+    return onnx_export.write_folder(_load_fp32(source, checkpoint), output, quantization, _read_sources(config, src))
+
+
 def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: Path) -> None:
     """Write a folder for `MarianMTModel` of Transformers. Raises `UserError` for a model of another shape."""
     from transformer_mt.tools.export import marian_export

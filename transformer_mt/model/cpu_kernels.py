@@ -224,8 +224,9 @@ HAS_MKL_AND_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn
 
 def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
     """Return whether `onednn_linear` may replace `F.linear`, and is faster. It has no gradient."""
-    is_large_fp32 = x.numel() * weight.size(0) >= ONEDNN_PRODUCT and x.dtype == weight.dtype == torch.float32
-    return is_large_fp32 and HAS_MKL_AND_ONEDNN and uses_cpu_kernels(x.device) and not torch.is_grad_enabled()
+    is_usable = HAS_MKL_AND_ONEDNN and not torch.is_grad_enabled() and uses_cpu_kernels(x.device)
+    # the size comes last: a graph that PyTorch traces must not depend on it
+    return is_usable and x.dtype == weight.dtype == torch.float32 and x.numel() * weight.size(0) >= ONEDNN_PRODUCT
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

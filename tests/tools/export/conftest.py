@@ -1,13 +1,21 @@
-"""Runs that exports read."""
+"""Runs and translators that exports read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from export_helpers import WORDS, make_tokenizer
 from helpers import Tmt, add_noise, assert_succeeded, load_plain
 
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.engine import TorchEngine
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.flows import configuration
 from transformer_mt.flows.export import write_weights_folder
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 
 
@@ -25,6 +33,27 @@ def noisy_run(run: Path, tmp_path: Path) -> Path:
     folder = RunFolder.open(run)
     write_weights_folder(folder, tmp_path / "noisy", model, folder.find_checkpoint("best"), "noisy", [])
     return tmp_path / "noisy"
+
+
+@pytest.fixture
+def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Translator]:
+    """`make_translator(norm="rmsnorm")`: a model with random noise on its weights, and tokenizers of invented words."""
+
+    def make_translator(
+        vocabularies: tuple[int, int] = (WORDS, WORDS),
+        source_bos: bool = False,
+        tags: tuple[str, ...] = (),
+        rough: float = 0.3,
+        **settings: Any,
+    ) -> Translator:
+        src, tgt = map(make_tokenizer, vocabularies)
+        pair = TokenizerPair(src, tgt, source_bos).with_tags(tags, is_needed=bool(tags))
+        sizes, pads = (pair.src.vocab_size, pair.tgt.vocab_size), (pair.src.pad_id, pair.tgt.pad_id)
+        model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
+        config = configuration.load(configuration.find_builtin_config("quickstart")).decoding
+        return Translator(TorchEngine([model], pair), pair, config)
+
+    return make_translator
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
+from export_helpers import list_imports
 from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 from safetensors.torch import load_file
 
@@ -22,7 +23,7 @@ from transformer_mt import __version__
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
-from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export import ctranslate2_export, exported_folder
 from transformer_mt.tools.export.ctranslate2_support import MAX_POSITIONS, find_length_limits
 
 LINES = [
@@ -58,7 +59,7 @@ def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path:
     assert compared["score_difference"] < 1e-3
     assert "8 of 8 translations identical" in output
     assert f"{compared['score_difference']:.1e}" in output
-    names = "model.bin config.json shared_vocabulary.json export.json translate.py letter_case.py"
+    names = "model.bin config.json shared_vocabulary.json export.json translate.py exported_lines.py letter_case.py"
     assert {path.name for path in out.iterdir()} == {*names.split(), "src_tokenizer.json", "tgt_tokenizer.json"}
     assert [path.name for path in out.parent.iterdir()] == ["engine"]
     assert read_folder(run) == before
@@ -94,9 +95,7 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
 
 
 def test_the_script_imports_only_ctranslate2_and_tokenizers() -> None:
-    text = ctranslate2_export.SCRIPT.read_text(encoding="utf-8")
-    found = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) - sys.stdlib_module_names
-    assert found == {"ctranslate2", "tokenizers", "letter_case"}  # the last is copied beside it
+    assert list_imports(ctranslate2_export.SCRIPT) == {"ctranslate2", "tokenizers"}
 
 
 def test_quantised_exports_record_their_own_parity(noisy_run: Path, tmp_path: Path, tmt: Tmt) -> None:
@@ -129,8 +128,8 @@ def test_missing_validation_text_is_reported_and_src_replaces_it(run_copy: Path,
 def test_a_float32_difference_beyond_rounding_gives_a_warning(
     quantization: str, n_lines: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = ctranslate2_export.Parity(100, 98, 0.0, "float32")
-    monkeypatch.setattr(ctranslate2_export, "compare", lambda *_: far)
+    far = exported_folder.Parity(100, 98, 0.0, "float32")
+    monkeypatch.setattr(exported_folder, "compare", lambda *_: far)
     translator = load_plain(run, precision="fp32")
     lines = ctranslate2_export.write_folder(translator, tmp_path / "engine", quantization, ["one"])
     assert len(lines) == n_lines and lines[-1].startswith("warning: ") is (n_lines == 2)
@@ -168,7 +167,7 @@ def test_a_failed_or_terminated_export_leaves_no_files(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(ctranslate2_export, "compare", fail)
+    monkeypatch.setattr(exported_folder, "compare", fail)
     done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "x" / "engine")
     assert done.returncode == (143 if isinstance(error, SystemExit) else 2), done.stderr
     assert not list((tmp_path / "x").iterdir())

@@ -9,27 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers as hf
 import torch
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+from export_helpers import WORDS, sources
 from numpy.typing import NDArray
 
 from transformer_mt.data.batches import collate_pairs
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.flows import configuration
 from transformer_mt.model.model_config import ModelConfig, StackConfig
-from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.export import ctranslate2_export
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
-from transformer_mt.tools.export.ctranslate2_export import Parity, compare
 from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys
+from transformer_mt.tools.export.exported_folder import Parity, compare
 from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.training_config import LossConfig, OptimizerConfig
 
-WORDS = 20
 POSITIONS = 64
 MakeTranslator = Callable[..., Translator]
 
@@ -62,37 +58,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tie_embeddings": "none",
     },
 }
-
-
-def make_tokenizer(n_words: int) -> Tokenizer:
-    words = {f"w{i}": i for i in range(n_words)}
-    return Tokenizer(hf.Tokenizer(hf.models.WordLevel(words, unk_token="w0")))
-
-
-@pytest.fixture
-def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
-    """`make_translator(norm="rmsnorm")`: a model with random noise on its weights, and tokenizers of invented words."""
-
-    def make_translator(
-        vocabularies: tuple[int, int] = (WORDS, WORDS), source_bos: bool = False, rough: float = 0.3, **settings: Any
-    ) -> Translator:
-        src, tgt = map(make_tokenizer, vocabularies)
-        pair = TokenizerPair(src, tgt, source_bos)
-        sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
-        model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
-        return Translator(
-            TorchEngine([model], pair),
-            pair,
-            configuration.load(configuration.find_builtin_config("quickstart")).decoding,
-        )
-
-    return make_translator
-
-
-def sources() -> list[list[int]]:
-    """Return sentences of 1 to 15 tokens, two of them equal."""
-    rng = random.Random(3)
-    return [[rng.randrange(WORDS) for _ in range(rng.randrange(1, 16))] for _ in range(22)] + [[3], [3]]
 
 
 def export(translator: Translator, folder: Path, quantization: str = "float32") -> CTranslate2Engine:

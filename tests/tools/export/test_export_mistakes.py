@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 from helpers import Tmt, assert_user_error, read_folder
 
-from transformer_mt.tools.export import ctranslate2_export
+from transformer_mt.tools.export import exported_folder
 
 pytest.importorskip("sentencepiece", reason="SentencePiece is not installed")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 NAMES = {"ctranslate2": "out", "argos": "out.argosmodel", "transformers": "out"}
+if all(map(find_spec, ("onnxruntime", "onnxscript"))):
+    NAMES["onnx"] = "out"
 EVERYWHERE = {
     "file": ([], "exists already"),
     "folder": ([], "exists already"),
@@ -102,5 +105,5 @@ def fail_while_writing(monkeypatch: pytest.MonkeyPatch, error: BaseException) ->
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(ctranslate2_export, "compare", fail)
+    monkeypatch.setattr(exported_folder, "compare", fail)
     monkeypatch.setattr(safetensors.torch, "save", fail)

@@ -20,9 +20,10 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.system import files
-from transformer_mt.tools.export.ctranslate2_engine import list_vocabulary
-from transformer_mt.tools.export.ctranslate2_export import check_parity, describe_parity, save_model
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, list_vocabulary
+from transformer_mt.tools.export.ctranslate2_export import save_model
 from transformer_mt.tools.export.ctranslate2_support import find_length_limits
+from transformer_mt.tools.export.exported_folder import check_parity, describe_parity
 from transformer_mt.tools.export.sentence_splitter import make_splitter
 from transformer_mt.tools.export.sentencepiece_model import check_segmentation, convert_tokenizer, make_odd_lines
 from transformer_mt.tools.languages.detection import language_name
@@ -67,7 +68,7 @@ def write_package(
         model.mkdir()
         needed = MAX_TOKENS + translator.tokenizers.n_source_controls
         save_model(translator, max(n_positions, needed), quantization, model)
-        parity = check_parity(translator, model, texts)
+        parity = check_parity(translator, CTranslate2Engine(model, translator.tokenizers, n_positions), texts)
         (folder / "sentencepiece.model").write_bytes(segmenter)
         (folder / "minisbd").mkdir()
         (folder / "minisbd" / "splitter.onnx").write_bytes(make_splitter(data.src_lang))

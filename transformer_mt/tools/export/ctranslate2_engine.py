@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +56,7 @@ class TrainingDataMetadata(BaseModel):
 class ExportMetadata(BaseModel):
     """The keys of `export.json` that translation needs."""
 
+    engine: str = "ctranslate2"
     step: int
     quantization: str
     data: TrainingDataMetadata
@@ -72,10 +74,13 @@ def read_metadata(folder: Path) -> ExportMetadata:
     path = folder / EXPORT
     refuse_special_files(folder)
     try:
-        return ExportMetadata.model_validate_json(read_bytes(path))
+        metadata = ExportMetadata.model_validate_json(read_bytes(path))
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors())
         raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
+    if metadata.engine != "ctranslate2":
+        raise UserError(f"{folder}: is a model for {metadata.engine}; run python {quote(str(folder / 'translate.py'))}")
+    return metadata
 
 
 def _describe(folder: Path, metadata: ExportMetadata, engine: CTranslate2Engine) -> ModelProvenance:

@@ -4,7 +4,7 @@ DIR/
   model.bin  config.json  *vocabulary.json   read by CTranslate2
   src_tokenizer.json  tgt_tokenizer.json     read by the tokenizers library
   export.json                                source run, decoding settings and parity check
-  translate.py, letter_case.py               translate text; need only ctranslate2 and tokenizers
+  translate.py and its modules               translate text; need only ctranslate2 and tokenizers
 
 Keys and values that several heads share are repeated for each head. All positions except rotary ones become a table.
 The pad token gets an output bias of minus infinity, which removes it from the softmax.
@@ -16,43 +16,30 @@ The vocabularies have the pieces of the tokenizers. CTranslate2 adds the control
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
-from random import Random
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from transformer_mt import __version__
-from transformer_mt.data import letter_case
 from transformer_mt.data.tokenizers.tokenizer import BOS, EOS, PAD, TokenizerPair
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.layers import FeedForward
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
 from transformer_mt.model.transformer import Embedding, Stack, Transformer
-from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
 from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, ctranslate2, list_vocabulary
 from transformer_mt.tools.export.ctranslate2_support import find_length_limits
+from transformer_mt.tools.export.exported_folder import check_parity, describe_parity, write_metadata, write_texts
 
 Spec = Any  # the specifications of CTranslate2 are only partly typed
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
-SCRIPT = Path(__file__).with_name("translate_script.py")
-BATCH_SENTENCES = 16
-PARITY_SENTENCES = 100
-RANDOM_LENGTHS = (1, 3, 6, 10, 15, 25)  # in tokens
-MIN_IDENTICAL, MAX_DIFFERENCE = 0.99, 1e-3  # thresholds for a float32 model
+SCRIPT = Path(__file__).with_name("ctranslate2_script.py")
 
 
 def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> list[str]:
@@ -60,141 +47,13 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
 
     `translator` holds one model in fp32 on the CPU.
     """
-    run, tokenizers = translator.runs[0], translator.tokenizers
-    n_positions, max_source = find_length_limits(translator.model.config, translator.config, tokenizers)
+    n_positions, _ = find_length_limits(translator.model.config, translator.config, translator.tokenizers)
     with files.atomic_new_folder(output) as folder:
         save_model(translator, n_positions, quantization, folder)
-        for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt)):
-            files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
-        shutil.copyfile(SCRIPT, folder / "translate.py")
-        shutil.copyfile(letter_case.__file__, folder / "letter_case.py")
-        parity = check_parity(translator, folder, texts)
-        packages = ("ctranslate2", "tokenizers", "torch")
-        src_langs = {code for tag in (None, *run.data.tags) for code in run.data.source_languages_of(tag)}
-        metadata = {
-            "run": str(run.folder.path),
-            "step": run.step,
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {"transformer-mt": __version__, **{package: version(package) for package in packages}},
-            "quantization": quantization,
-            "data": {
-                **{key: getattr(run.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
-                "lengths": run.lengths and run.lengths.model_dump(),
-                "src_langs": sorted(src_langs) if len(src_langs) > 1 else [],
-            },
-            "source_bos": tokenizers.source_bos,
-            "source_eos": tokenizers.source_eos,
-            "joint": tokenizers.joint,
-            "tags": [*tokenizers.tags],
-            "needs_tag": tokenizers.needs_tag,
-            "positions": n_positions,
-            "longest_source": max_source,
-            "decoding": translator.config.model_dump(mode="json"),
-            "compared": parity and asdict(parity),
-        }
-        files.write_text(folder / EXPORT, json.dumps(metadata, ensure_ascii=False, indent=1) + "\n")
+        parity = check_parity(translator, CTranslate2Engine(folder, translator.tokenizers, n_positions), texts)
+        write_texts(folder, translator, SCRIPT)
+        write_metadata(folder, translator, "ctranslate2", ["ctranslate2"], quantization, parity)
     return describe_parity(parity, quantization)
-
-
-# --- parity -----------------------------------------------------------------------------------------------------------
-
-
-def describe_parity(parity: Parity | None, quantization: str) -> list[str]:
-    """Return the lines to print about a comparison."""
-    if parity is None:
-        return ["the two engines were not compared: there was no sentence to translate"]
-    if quantization == "float32" and not parity.is_close:
-        return [str(parity), "warning: the two differ more than rounding explains: do not rely on this export"]
-    return [str(parity)]
-
-
-@dataclass(frozen=True)
-class Parity:
-    """The result of comparing both engines."""
-
-    sentences: int
-    identical: int
-    """Number of identical translations."""
-    score_difference: float
-    """Largest difference between the log-probabilities of a token in our translations; NaN if one of them is NaN."""
-    compute_type: str
-    """Type in which CTranslate2 computed. Our model computed in fp32."""
-
-    @property
-    def is_close(self) -> bool:
-        """True if rounding explains the differences of a float32 model."""
-        return self.identical >= MIN_IDENTICAL * self.sentences and self.has_close_scores
-
-    @property
-    def has_close_scores(self) -> bool:
-        """True if rounding explains the differences of the log-probabilities of a float32 model."""
-        return self.score_difference <= MAX_DIFFERENCE
-
-    def __str__(self) -> str:
-        return (
-            f"greedy, {self.compute_type}: {self.identical:,} of {self.sentences:,} translations identical to those of "
-            f"tmt in fp32, log-probabilities of tokens within {self.score_difference:.1e}"
-        )
-
-
-def check_parity(translator: Translator, folder: Path, texts: Sequence[str]) -> Parity | None:
-    """Compare both engines on the first `PARITY_SENTENCES` texts that are not blank.
-
-    Sources without tokens are skipped, because CTranslate2 does not score them. Returns None if no source is left.
-    Raises `UserError` if a score is NaN.
-    """
-    n_positions, max_source = find_length_limits(translator.model.config, translator.config, translator.tokenizers)
-    chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
-    tokenizer = translator.tokenizers.src
-    src_tag, tgt_tag = _first_tag(translator)
-    sources = [src_tag + ids[:max_source] for ids in tokenizer.encode(chosen) if ids]
-    if not sources:
-        return None
-    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
-    parity = compare(translator, exported, sources, tgt_tag)
-    if math.isnan(parity.score_difference):
-        raise UserError(
-            "export: log-probabilities of our translations are NaN, in tmt or in CTranslate2; export another "
-            "checkpoint, or with another --quantization"
-        )
-    return parity
-
-
-def check_parity_on_random_ids(translator: Translator, folder: Path, n_positions: int) -> Parity:
-    """Compare both engines on sources of random tokens, for a run whose texts may be missing."""
-    random, n_tokens = Random(1), translator.tokenizers.src.pad_id
-    lengths = (min(length, translator.max_source_tokens) for length in RANDOM_LENGTHS)
-    src_tag, tgt_tag = _first_tag(translator)
-    sources = [[*src_tag, *(random.randrange(n_tokens) for _ in range(n))] for n in lengths]
-    exported = CTranslate2Engine(folder, translator.tokenizers, n_positions)
-    return compare(translator, exported, sources, tgt_tag)
-
-
-def _first_tag(translator: Translator) -> tuple[list[int], list[int]]:
-    """Return the ids of the first tag for source and target, if the model needs one."""
-    tokenizers = translator.tokenizers
-    return tokenizers.tag_ids(tokenizers.tags[0] if tokenizers.needs_tag else None)
-
-
-def compare(
-    translator: Translator, exported: CTranslate2Engine, sources: Sequence[Sequence[int]], tgt_tag: list[int]
-) -> Parity:
-    """Translate source ids and score our translations, which start with `tgt_tag`, with both engines."""
-    n_identical, gaps = 0, [0.0]
-    config = translator.config.for_validation()
-    for start in range(0, len(sources), BATCH_SENTENCES):
-        batch = [list(ids) for ids in sources[start : start + BATCH_SENTENCES]]
-        prefixes = [tgt_tag] * len(batch)
-        ours = [best for best, *_ in translator.engine.search(batch, config, prefixes=prefixes)]
-        theirs = [best for best, *_ in exported.search(batch, config, prefixes=prefixes, scores=False)]
-        n_identical += sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
-        # Scoring adds EOS, so an unfinished translation that fills all learned positions must lose its last token.
-        targets = [one.ids if one.finished else one.ids[:-1] for one in ours]
-        log_probs = (engine.score(batch, targets) for engine in (translator.engine, exported))
-        for our_scores, their_scores in zip(*log_probs, strict=True):
-            gaps += [abs(a - b) for a, b in zip(our_scores, their_scores, strict=True)]
-    difference = math.nan if any(map(math.isnan, gaps)) else max(gaps)
-    return Parity(len(sources), n_identical, difference, exported.precision)
 
 
 # --- model ------------------------------------------------------------------------------------------------------------

@@ -200,14 +200,17 @@ class _Conversion:
 
     def _fill(self, folder: Path) -> None:
         """Write the converted model to an empty folder, or why it must not be used."""
-        from transformer_mt.tools.export.ctranslate2_export import check_parity_on_random_ids, save_model
+        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
+        from transformer_mt.tools.export.ctranslate2_export import save_model
+        from transformer_mt.tools.export.exported_folder import check_parity_on_random_ids
 
         try:
             translator = self.load_torch(str(self.checkpoint.step))
             if translator.runs[0].weights_hash != shorten_weights_hash(self.checkpoint):
                 raise UnavailableError(f"a running training replaced {self.checkpoint.path}; try again")
             save_model(translator, self.positions, "float32", folder)
-            parity = check_parity_on_random_ids(translator, folder, self.positions)
+            exported = CTranslate2Engine(folder, translator.tokenizers, self.positions)
+            parity = check_parity_on_random_ids(translator, exported)
             if self.weight_type != "float32":
                 save_model(translator, self.positions, self.weight_type, folder)
         except (UserError, RuntimeError, ValueError) as error:

@@ -1,0 +1,80 @@
+# pyright: basic
+"""Lines of text for `translate.py` of an exported folder: from standard input to ids, and back to standard output.
+
+Needs only tokenizers, and `letter_case.py`, which is copied beside it.
+"""
+
+import json
+import signal
+import sys
+
+import tokenizers
+from letter_case import find_case, has_letters, to_sentence_case  # pyright: ignore[reportMissingImports]
+
+BATCH_LINES = 32  # that are translated together
+
+
+def translate_lines(folder, translate):
+    """Translate the lines of standard input. The only argument of the command is a tag.
+
+    `translate` maps the ids of sources, the limit of their translations in tokens, the names of the symbols of the tag
+    before source and target, and the section `decoding` of the run to the ids of the translations.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader closes the pipe
+    metadata = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    decoding, languages = metadata["decoding"], metadata["data"]
+    tag = sys.argv[1] if len(sys.argv) > 1 else decoding["tag"] or ""
+    if metadata["needs_tag"] and not tag:
+        _warn(f"the model needs a tag; pass one such as {metadata['tags'][0]}")
+        sys.exit(2)
+    src_tag, tgt_tag = ([f"<{symbol}>"] if symbol else [] for symbol in tag.partition(":")[::2])
+    src, tgt = (tokenizers.Tokenizer.from_file(str(folder / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
+    lines = _read_lines()
+    translations: list[list[int]] = [[] for _ in lines]
+    copied: dict[int, str] = {}  # lines without letters
+    by_limit: dict[int, dict[int, list[int]]] = {}  # an engine has one limit per call
+    restore_case = {}  # functions that restore the case of lines that are translated in sentence case
+    for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
+        ids, longest = encoding.ids, metadata["longest_source"]
+        restore = find_case(line)
+        if decoding["restore_case"] and restore:
+            changed = src.encode(to_sentence_case(line, languages["src_lang"]), add_special_tokens=False).ids
+            if len(changed) < len(ids):
+                ids = changed
+                restore_case[i] = restore
+        if len(ids) > longest:
+            _warn(f"line {i + 1} has {len(ids)} tokens and is truncated to {longest}")
+            ids = ids[:longest]
+        limit = int(decoding["max_length_factor"] * len(src_tag + ids)) + decoding["max_length_offset"] + len(tgt_tag)
+        if ids and line.strip() and not has_letters(line):
+            copied[i] = line
+        elif ids and line.strip():
+            by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = ids
+    for limit, sources in by_limit.items():
+        indices = [*sources]
+        for start in range(0, len(indices), BATCH_LINES):
+            batch = indices[start : start + BATCH_LINES]
+            found = translate([sources[i] for i in batch], limit, src_tag, tgt_tag, decoding)
+            for i, ids in zip(batch, found, strict=True):
+                translations[i] = ids
+    for i, text in enumerate(tgt.decode_batch(translations, skip_special_tokens=False)):
+        text = restore_case[i](text, languages["tgt_lang"]) if i in restore_case else text
+        sys.stdout.buffer.write((copied.get(i, text).replace("\n", " ") + "\n").encode())
+
+
+def _read_lines():
+    """Return the lines of standard input."""
+    with open(0, "rb") as file:
+        raw_lines = file.readlines()
+    lines: list[str] = []
+    for number, line in enumerate(raw_lines, start=1):
+        try:
+            lines.append(line.decode("utf-8" if lines else "utf-8-sig").removesuffix("\n").removesuffix("\r"))
+        except UnicodeDecodeError:
+            _warn(f"line {number} is not UTF-8 text; convert it, e.g. with iconv")
+            sys.exit(2)
+    return lines
+
+
+def _warn(message):
+    sys.stderr.write(f"translate.py: {message}\n")
