@@ -254,9 +254,9 @@ def _show_comparison(comparison: Comparison) -> None:
     header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
     print_table(header, list(_score_rows(comparison)), numbers=range(2, len(header)))
     if any(metric.lacks_p_values for metric in comparison.metrics.values()):
-        from transformer_mt.tools.analysis.significance import NO_P_VALUE
+        from transformer_mt.tools.analysis.significance import NO_P_VALUES_MESSAGE
 
-        print_text(NO_P_VALUE)
+        print_text(NO_P_VALUES_MESSAGE)
     for name, metric in comparison.metrics.items():
         print_text(f"{name:<6}  {metric.signature}")
     _explain_missing_ter(comparison.metrics)

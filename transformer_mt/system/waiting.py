@@ -2,7 +2,7 @@
 
 torch and CTranslate2 divide each product among threads of GNU OpenMP (libgomp). A thread that is done spins, because
 most products take less time than waking a sleeping thread. But if other programs use the cores, it spins while the
-thread that it waits for has no core, and a training can become ten times slower.
+thread that it waits for has no core, and a training can become twelve times slower.
 
 libgomp itself stops spinning in a process that has more OpenMP threads than cores (GOMP_SPINCOUNT in its manual). So a
 watcher adds idle threads while the cores are contended, and ends them when they are not. The threads that compute stay
@@ -41,7 +41,7 @@ WATCHER = "waiting"  # name of the thread that watches
 def start(waiting: Waiting, n_threads: int, log: Callable[[str], None] | None = None) -> None:
     """Let the threads of this process spin (active), sleep (passive), or sleep while the cores are contended (auto).
 
-    The first call in a process decides. `log` gets a line at each change. Nothing changes for a single thread, in a
+    A running watcher is kept. `log` gets a line at each change. Nothing changes for a single thread, in a
     process with a variable of `OPENMP_VARIABLES`, and where the system is not Linux, or does not count delays.
     """
     is_decided = waiting == "active" or any(map(os.environ.get, OPENMP_VARIABLES))

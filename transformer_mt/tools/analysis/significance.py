@@ -16,14 +16,14 @@ MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which t
 MIN_DIFFERENT = 6
 """Minimum number of different translations for a p-value. With 5, the exact randomisation test cannot fall below
 2 / 2^5 = 0.06, but sacreBLEU reports 0.0001, because it does not count trials with an equal difference."""
-NO_P_VALUE = (
+NO_P_VALUES_MESSAGE = (
     f"no p: fewer than {MIN_DIFFERENT} translations differ from those of A, or there are more than "
     f"{MAX_RESAMPLED_PAIRS:,} pairs"
 )
 
 PValues = tuple[float | None, float | None]
 """Of paired bootstrap resampling, and of approximate randomisation; None: not computed."""
-NO_P_VALUES: PValues = (None, None)
+MISSING_P_VALUES: PValues = (None, None)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MetricComparison:
 
     @property
     def lacks_p_values(self) -> bool:
-        """Whether the difference of a system has no p-values."""
+        """True if the difference of a system has no p-values."""
         return any(system.difference is not None and system.p_bootstrap is None for system in self.systems)
 
 
@@ -79,7 +79,7 @@ def compare_systems(
         if name in p_values:
             signature.update("ar", RANDOMISATION_TRIALS)
         scores = [SystemScore(values[0], intervals[0])]
-        for i, p in enumerate(p_values.get(name, [NO_P_VALUES] * (len(systems) - 1)), start=1):
+        for i, p in enumerate(p_values.get(name, [MISSING_P_VALUES] * (len(systems) - 1)), start=1):
             scores.append(SystemScore(values[i], intervals[i], values[i] - values[0], *p))
         comparisons[name] = MetricComparison(str(signature), scores)
     return comparisons
@@ -118,7 +118,7 @@ def _test_differences(
             elif n_different[i] >= MIN_DIFFERENT:
                 found = by_bootstrap[i].p_value, by_randomisation[i].p_value
             else:
-                found = NO_P_VALUES
+                found = MISSING_P_VALUES
             p_values[name].append(found)
     return p_values
 

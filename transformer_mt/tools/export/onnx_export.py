@@ -78,7 +78,7 @@ class DecoderGraph(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor, src: Tensor, memory: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a token to each row. Return logits of the next [B, V], and the cache with its keys and values.
+        """Feed one token per row. Return the logits of the next one, and the cache extended by this token.
 
         [B, 1], [B, S], [n, 2, B, G, S, E], [n, 2, B, G, P, E] -> [B, V], [n, 2, B, G, P + 1, E]
         """
@@ -107,7 +107,7 @@ class DecoderGraph(nn.Module):
 
 
 def check_settings(config: DecodingConfig, quantization: str) -> None:
-    """Raise `UserError` for settings of the search that the script lacks, and for another quantization."""
+    """Raise `UserError` for settings of the search that the script lacks, and for an unknown quantization."""
     if quantization not in QUANTIZATIONS:
         raise UserError(f"--quantization {quantization}: ONNX Runtime has {', '.join(QUANTIZATIONS)}")
     unsupported = dict(find_unsupported_search_keys(config))
@@ -137,8 +137,8 @@ def save_model(translator: Translator, quantization: str, folder: Path) -> None:
     n_positions, _ = find_length_limits(model.config, translator.config, tokenizers)
     for table in model.modules():
         if isinstance(table, PositionTable):
-            table.get(n_positions)  # a graph cannot compute further rows
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+            table.get(n_positions)  # the table is a constant of the graph
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     for name, graph, inputs, outputs in _list_graphs(model, n_positions):
         path = folder / f"{name}.onnx"
         with warnings.catch_warnings():

@@ -218,7 +218,7 @@ class _Placer:
         return min(max(low, start), end), min(max(high, start), end)
 
     def _ends_word(self, index: int) -> bool:
-        """Return whether an element follows a word without a space, and no word follows it so."""
+        """Return whether a word directly precedes an element, and none directly follows it."""
         parts = ["", *self.source.parts, ""]
         position = parts.index(index)
         before, after = (part if isinstance(part, str) else "" for part in (parts[position - 1], parts[position + 1]))
@@ -227,11 +227,11 @@ class _Placer:
     def _offset(self, index: int, word: int) -> int:
         """Return the offset of an element before a source word.
 
-        An element at the end of a word, such as the mark of a footnote, follows the target word aligned with that. If
-        target words are aligned with the word after it, it is the start of the first of them. Otherwise it is the end
-        of the last target word aligned with the nearest earlier source word that has one. If there is none, it is the
-        start of the translation for the first source word, and the end for others. It is the end, too, for an element
-        after the final punctuation.
+        An element at the end of a word, such as the mark of a footnote, follows the last target word aligned with it.
+        If target words are aligned with the word after it, it is the start of the first of them. Otherwise it is the
+        end of the last target word aligned with the nearest earlier source word that has one. If there is none, it is
+        the start of the translation for the first source word, and the end for others. It is the end, too, for an
+        element after the final punctuation.
         """
         text, ends = self.source_text
         if 0 < ends[index] == len(text) and not text[-1].isalnum():
@@ -253,7 +253,7 @@ _ORDERED = regex.compile(r"%(?![%(]|\d+\$)[^A-Z_]*[A-Za-z@]|\{(?:![rsa])?(?::[^{
 def keep_placeholder_order(translation: MarkedText) -> MarkedText:
     """Return a translation whose placeholders without number or name are in the order of the source.
 
-    Its other elements keep their places. A program would fill placeholders in another order with the wrong values.
+    Its other elements keep their places. In another order, a program would fill them with the wrong values.
     """
     ordered = [i for i, element in enumerate(translation.elements) if _ORDERED.fullmatch(element.surface)]
     remaining = iter(ordered)
@@ -287,7 +287,7 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
     def needs_space_before(single: int, previous: Part) -> bool:
         """Return whether a space belongs between the last part of the output and a single element.
 
-        There is none if the same character precedes the element in the source, or if words precede it here and there.
+        There is none if the same character precedes the element in the source, or if a word precedes it in both.
         """
         source_previous = source.parts[index_of[single] - 1] if index_of[single] else " "
         last, source_last = last_character(previous), last_character(source_previous)
