@@ -68,7 +68,9 @@ class Export(Command):
         """Run `tmt export`."""
         is_argos = self.to == "argos"
         if self.to in ("weights", "transformers") and (self.quantization or self.src):
-            raise UserError(f"export --to {self.to}: --quantization and --src belong to ctranslate2; leave them out")
+            raise UserError(
+                f"export --to {self.to}: --quantization and --src need --to ctranslate2, argos or onnx; leave them out"
+            )
         if self.average and self.to != "weights":
             raise UserError("export: --average writes weights, which can be exported afterwards; leave out --to")
         if self.average and self.checkpoint not in (None, "best", "last"):

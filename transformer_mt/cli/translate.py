@@ -184,7 +184,7 @@ class Translate(Command):
         groups = (self.search, self.sampling, self.markup)
         others: Mapping[str, object] = {"engine": self.engine, "quantization": self.quantization}
         if self.lines.score_targets and not self.engine and not is_exported(self.run):
-            others = TORCH  # CTranslate2 would be converted first
+            others = {**TORCH, "quantization": self.quantization or "auto"}  # CTranslate2 would be converted first
         others = {**others, "n_best": self.n_best, "glossary": self.terminology.glossary}
         return collect_overrides(*groups, **others, guard=self.lines.guard)
 

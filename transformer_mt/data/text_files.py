@@ -249,8 +249,8 @@ def check_line_ends(only_line: bytes, name: str) -> None:
     """Raise `UserError` if a text without a line feed has a carriage return between others: one ends each line."""
     if b"\r" in only_line[:-1]:
         raise UserError(
-            f"{name}:1: lines end in carriage returns (\\r) alone; convert them to line feeds, e.g. with "
-            f"tr '\\r' '\\n' < {quote(name)} > converted.txt"
+            f"{name}:1: lines end in carriage returns (\\r) alone; convert the plain text to line feeds, e.g. with "
+            r"tr '\r' '\n' < OLD > NEW"
         )
 
 

@@ -21,7 +21,7 @@ MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on
 GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
 MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took 41 s on a CPU
 TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
-"""Options of what only PyTorch can do."""
+"""Overrides of section `decoding` for what only PyTorch can do."""
 MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
 
@@ -130,7 +130,7 @@ class DecodingConfig(Section):
 
     @property
     def weight_type(self) -> str:
-        """Type of the weights of CTranslate2."""
+        """Return the type of the weights of CTranslate2."""
         return "float32" if self.quantization == "auto" else self.quantization
 
     @property

@@ -42,7 +42,7 @@ TOKENS = 2048  # of a batch; a step has two batches, each of new or of old pairs
 STEPS_PER_ROOT = 10  # steps for the square root of the number of new pairs
 MIN_STEPS, MAX_STEPS = 200, 10_000
 PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls with the square root of the width
-NEW_PEAK, NEW_STEPS = 3.5, 2  # factors for new pieces, which have to be learned
+EXTENSION_PEAK_FACTOR, EXTENSION_STEP_FACTOR = 3.5, 2  # for new pieces, which have to be learned
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
 TESTS = "new-tests.yaml"
@@ -278,8 +278,11 @@ def _read_pairs(old: Config, name: str, given: FineTuningInput, direction: Direc
     def make(part: str, pairs: Iterable[Pair]) -> SourcePairs:
         return SourcePairs(name, f"{name}-{part}", [*pairs], keys)
 
+    kept = [pair for pair in train if pair[0] not in held_out_src and pair[1] not in held_out_tgt]
+    if not kept:
+        raise UserError(f"{given.train[0]}: every pair has a sentence of the validation or test files; pass others")
     return Splits(
-        [make("train", (pair for pair in train if pair[0] not in held_out_src and pair[1] not in held_out_tgt))],
+        [make("train", kept)],
         *([make(part, held_out[part])] if part in held_out else [] for part in ("valid", "test")),
     )
 
@@ -352,9 +355,9 @@ def _choose_settings(
     yield Setting("data", "test", tests, "scored at the end, and with the weights of the start")
     n_new = len(new.train[0].pairs)
     is_held_out = bool(new.validation)
-    n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (NEW_STEPS if is_extended else 1)
+    n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (EXTENSION_STEP_FACTOR if is_extended else 1)
     n_steps = min(MAX_STEPS, max(MIN_STEPS, n_steps))
-    peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model) * (NEW_PEAK if is_extended else 1)
+    peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model) * (EXTENSION_PEAK_FACTOR if is_extended else 1)
     gate = {part.name: GATE for part in known.validation}
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),

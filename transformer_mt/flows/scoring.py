@@ -275,8 +275,8 @@ def _warn_of_texts(systems: Mapping[Path, Texts], reference: Path, references: T
     for path, texts in {**systems, reference: references}.items():
         if scorer.text == "raw" and sum(map(is_tokenized, texts)) >= TOKENIZED_SHARE * len(texts):
             log(
-                f"tmt: warning: {path}: has spaces before punctuation or between words that nobody types; scores are "
-                "those of plain text: take it, or detokenize this one (or pass --text moses)"
+                f"tmt: warning: {path}: has spaces before punctuation or between words, as tokenized text; "
+                "scores expect plain text: detokenize the file, or pass --text moses"
             )
     if empty := [number for number, text in enumerate(references, start=1) if not text.strip()]:
         lines = f"line {empty[0]:,} is" if len(empty) == 1 else f"{len(empty):,} lines are"

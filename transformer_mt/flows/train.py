@@ -179,7 +179,8 @@ def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart |
     config = ranks.run_on_rank0(lambda: resolve_config(run, config))
     machine = resolve_machine(config.device, config.precision, config.threads)
     configure_process(machine)
-    waiting.start(config.train.waiting, machine.threads, log_rank0)
+    if machine.device.type == "cpu":
+        waiting.start(config.train.waiting, machine.threads, log_rank0)
     log_rank0(describe_training(config, machine, ranks))
     with ranks.rank0_first("data is prepared"):
         data = prepare_data(run, config)

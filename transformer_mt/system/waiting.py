@@ -112,7 +112,8 @@ class IdleThreads:
 
     def start(self) -> None:
         """Start threads in the copies that have none yet."""
-        found = {*re.findall(r"/.*/libgomp[^/\n]*$", MEMORY_MAP.read_text(encoding="utf-8"), re.MULTILINE)}
+        memory_map = MEMORY_MAP.read_text(encoding="utf-8", errors="surrogateescape")
+        found = {*re.findall(r"/.*/libgomp[^/\n]*$", memory_map, re.MULTILINE)}
         for library in found - self._libraries:
             threading.Thread(target=self._hold, args=(library, self._end), daemon=True).start()
         self._libraries |= found

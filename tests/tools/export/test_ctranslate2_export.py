@@ -254,7 +254,7 @@ def test_an_existing_output_is_refused(run: Path, tmp_path: Path, tmt: Tmt) -> N
     ("options", "parts"),
     [
         (["--to", "ctranslate2", "--quantization", "int4"], ["--quantization", "int4", "int8_float32", "bfloat16"]),
-        (["--to", "weights", "--quantization", "int8"], ["belong to ctranslate2"]),
+        (["--to", "weights", "--quantization", "int8"], ["need --to ctranslate2"]),
         (["--to", "ctranslate2", "--src", "nowhere"], ["nowhere: no such file"]),
         (["--to", "ctranslate2", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
     ],
