@@ -103,7 +103,7 @@ def test_the_speed_after_a_resume_is_that_of_the_new_process(run_copy: Path, tmt
     assert "step 9 begins; a line every 3 steps" in done.stderr
     metrics = read_metrics(run_copy)
     assert 1 < metrics["train/tokens_per_second"][9] < 1e8
-    assert 0 <= metrics["train/waiting"][9] <= 1
+    assert 0 <= metrics["train/data_wait"][9] <= 1
 
 
 def test_training_resumes_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -> None:

@@ -64,7 +64,7 @@ def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 def curves(folder: Path, name: str) -> list[dict[str, Any]]:
     lines = (folder / "runs" / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    timings = ("train/tokens_per_second", "train/waiting", "train/hours")
+    timings = ("train/tokens_per_second", "train/data_wait", "train/hours")
     return [{key: value for key, value in json.loads(line).items() if key not in timings} for line in lines]
 
 

@@ -67,14 +67,14 @@ class Explain(Command):
             raise UserError(f"{self.attention}: the suffix sets the image format; use {', '.join(IMAGE_SUFFIXES)}")
         if self.attention is None and self.kind != "cross":
             raise UserError(f"explain: --kind {self.kind} belongs to --attention F; add it, or leave out --kind")
-        from transformer_mt.decoding.decoding_config import TORCH
+        from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import load_translator
         from transformer_mt.tools.analysis.explanation import explain
         from transformer_mt.tools.analysis.explanation_page import find_likely_reasons
 
         overrides = {**collect_overrides(self.search, n_best=1), "sample": False}  # sampling has no beams
         options = self.loading.make_load_options()
-        translator = load_translator(self.run, options, **{**overrides, **TORCH})
+        translator = load_translator(self.run, options, **{**overrides, **FORCE_TORCH})
         explanation = explain(translator, text, reference)
         reasons = find_likely_reasons(translator, explanation)
         if self.json:

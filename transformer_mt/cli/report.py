@@ -58,7 +58,7 @@ class Report(Command):
 
     def _load_translator(self, run: Path) -> Translator:
         tag = {} if self.tag is None else {"tag": self.tag}
-        from transformer_mt.decoding.decoding_config import TORCH
+        from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import load_translator
 
-        return load_translator(run, self.loading.make_load_options(), n_best=1, **TORCH, **tag)
+        return load_translator(run, self.loading.make_load_options(), n_best=1, **FORCE_TORCH, **tag)

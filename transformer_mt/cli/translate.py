@@ -178,13 +178,14 @@ class Translate(Command):
 
     def collect_overrides(self) -> dict[str, object]:
         """Return the given options as keys of section `decoding`."""
-        from transformer_mt.decoding.decoding_config import TORCH
+        from transformer_mt.decoding.decoding_config import FORCE_TORCH
         from transformer_mt.flows.translation import is_exported
 
         groups = (self.search, self.sampling, self.markup)
         others: Mapping[str, object] = {"engine": self.engine, "quantization": self.quantization}
         if self.lines.score_targets and not self.engine and not is_exported(self.run):
-            others = {**TORCH, "quantization": self.quantization or "auto"}  # CTranslate2 would be converted first
+            # CTranslate2 would be converted first.
+            others = {**FORCE_TORCH, "quantization": self.quantization or "auto"}
         others = {**others, "n_best": self.n_best, "glossary": self.terminology.glossary}
         return collect_overrides(*groups, **others, guard=self.lines.guard)
 

@@ -34,14 +34,14 @@ class TranslationUnit(NamedTuple):
         return None if src is None or tgt is None or src == tgt else (self.segments[src], self.segments[tgt])
 
 
-def find_code(language: str, codes: Collection[str], *, exactly: bool = False) -> str | None:
-    """Return the code of a language among others: the same code, or unless `exactly` the first one of the language.
+def find_code(language: str, codes: Collection[str], *, is_exact: bool = False) -> str | None:
+    """Return the code of a language among others: the same code, or unless `is_exact` the first one of the language.
 
     Case and the separator do not matter: `en-US` is `EN_us`.
     """
     wanted = _normalize(language)
     found = [code for code in codes if _normalize(code) == wanted]
-    if not exactly:
+    if not is_exact:
         found += [code for code in codes if primary_language(code) == primary_language(language)]
     return found[0] if found else None
 

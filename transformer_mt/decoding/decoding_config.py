@@ -20,7 +20,7 @@ ScoresT = TypeVar("ScoresT", "Tensor", float)
 MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
 GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
 MAX_BEAMS = 128  # each hypothesis reads the keys of all; 300 of 150 tokens took 41 s on a CPU
-TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
+FORCE_TORCH: Mapping[str, object] = {"engine": "torch", "quantization": "auto"}
 """Overrides of section `decoding` for what only PyTorch can do."""
 MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
@@ -89,7 +89,7 @@ class DecodingConfig(Section):
         if self.engine == "torch" and self.is_quantized:
             raise section_error(
                 "quantization",
-                f"{self.quantization}: PyTorch has only float32; set engine: auto, or quantization: auto",
+                f"{self.quantization}: only CTranslate2 rounds weights; set engine: auto, or quantization: auto",
             )
         return self
 

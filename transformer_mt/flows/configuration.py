@@ -341,7 +341,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         )
     tree = read_inherited(path, _read_file, _is_merged)
     if (run := find_run(path)) is not None:
-        tree = _place(tree, run)
+        tree = _set_run_location(tree, run)
     return _validate(tree, path, overrides)
 
 
@@ -390,7 +390,7 @@ def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
     """
     cache_dir = Path(DataConfig.model_fields["cache_dir"].default)  # of the trainings in this folder
     folder = str(cache_dir if cache_dir.is_dir() else find_user_cache())
-    tree = _place(run.read_config(), run).replace(("data", "cache_dir"), folder, Location(str(run.config)))
+    tree = _set_run_location(run.read_config(), run).replace(("data", "cache_dir"), folder, Location(str(run.config)))
     return _validate(tree, run.config, overrides)
 
 
@@ -406,7 +406,7 @@ def _read_file(path: Path) -> Tree:
     return read_yaml(path) if (run := find_run(path)) is None else run.read_config()
 
 
-def _place(tree: Tree, run: RunFolder) -> Tree:
+def _set_run_location(tree: Tree, run: RunFolder) -> Tree:
     """Return the settings of a run with the name and place of its folder, which may have been renamed or moved."""
     here = Location(str(run.config))
     place = Path(str(tree.values.get("runs_dir", "runs")), str(tree.values.get("name")))

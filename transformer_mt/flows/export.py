@@ -13,7 +13,7 @@ import torch
 
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.decoding_config import TORCH
+from transformer_mt.decoding.decoding_config import FORCE_TORCH
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
@@ -202,7 +202,7 @@ def _check_ctranslate2(source: RunFolder) -> Config:
 
 def _load_fp32(source: RunFolder, checkpoint: str) -> Translator:
     options = LoadOptions(checkpoint, "cpu", precision="fp32", owns_process=True)
-    return load_translator(source.path, options, **TORCH)
+    return load_translator(source.path, options, **FORCE_TORCH)
 
 
 def _read_sources(config: Config, src: Path | None) -> list[str]:

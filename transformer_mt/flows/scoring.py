@@ -91,7 +91,7 @@ def evaluate_file(path: Path, reference: Path, scoring: FileScoring) -> tuple[di
     """Score a file of translations. Return a header for JSON, and the scores."""
     scorer = scoring.make_scorer()
     hypotheses, references = _read_texts(path, reference)
-    _warn_of_texts({path: hypotheses}, reference, references, scorer)
+    _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scoring.tgt_lang:
         _warn_of_language(reference, references)
     scores = score_with_intervals(hypotheses, references, scorer)
@@ -139,7 +139,7 @@ class RunEvaluation:
         """Read the files. Warn if they are in other languages than the run."""
         sources, references = _read_texts(src, ref)
         data = config.data
-        _warn_of_texts({}, ref, references, scorer)
+        _warn_about_texts({}, ref, references, scorer)
         languages, *others = {source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources}
         if not others:
             if are_exchanged(languages, sources, references):
@@ -229,7 +229,7 @@ def compare(
     paths = [ref, *([src] if src else []), *(path for path in systems if path not in runs)]
     texts = dict(zip(paths, _read_texts(*paths), strict=True))
     references, sources = texts[ref], texts[src] if src else None
-    _warn_of_texts({path: texts[path] for path in systems if path in texts}, ref, references, scorer)
+    _warn_about_texts({path: texts[path] for path in systems if path in texts}, ref, references, scorer)
     if not configs and not scoring.tgt_lang:
         _warn_of_language(ref, references)
     hypotheses: list[Texts] = []
@@ -267,7 +267,7 @@ def _read_texts(*paths: Path) -> list[list[str]]:
     return read_aligned_files(*paths)
 
 
-def _warn_of_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
+def _warn_about_texts(systems: Mapping[Path, Texts], reference: Path, references: Texts, scorer: Scorer) -> None:
     """Warn of translations that equal the references, of tokens instead of plain text, and of empty references."""
     for path, texts in systems.items():
         if [*texts] == [*references]:

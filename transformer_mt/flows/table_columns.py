@@ -100,7 +100,7 @@ def _choose_named(table: Path, head: Head, columns: Sequence[str] | None, langua
     src, tgt = (_find_name(language, names) if language else None for language in languages)
     if is_tmx:  # a unit may have several regions of a language
         src, tgt = (
-            language if language and name and find_code(language, head[0], exactly=True) else name
+            language if language and name and find_code(language, head[0], is_exact=True) else name
             for language, name in zip(languages, (src, tgt), strict=True)
         )
     if len(head) > 1 and (len(names) > 2 or not (src or tgt)):
@@ -133,7 +133,7 @@ def _merge_spellings(codes: Sequence[str]) -> list[str]:
 
 def _find_name(language: str, names: Sequence[str]) -> str | None:
     """Return the name that is the code of a language in any case, or else the only one of this language."""
-    exact = find_code(language, names, exactly=True)
+    exact = find_code(language, names, is_exact=True)
     others = [name for name in names if primary_language(name) == primary_language(language)]
     return exact or (others[0] if len(others) == 1 else None)
 

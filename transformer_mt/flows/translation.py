@@ -171,7 +171,7 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
         if is_required:
             raise UserError(f"--engine ctranslate2: {reason}; use --engine torch instead") from None
         if config.is_quantized:
-            raise UserError(f"--quantization {config.quantization}: {reason}; leave it out, or pass float32") from None
+            raise UserError(f"quantization {config.quantization}: {reason}; choose auto or float32") from None
         log_rank0(f"tmt: engine torch: {reason}")
         return None
     from transformer_mt.decoding.translator import Translator

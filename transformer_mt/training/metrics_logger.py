@@ -31,7 +31,7 @@ Pixels = NDArray[np.uint8]
 
 CHARTS = {
     "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
-    "input": ("padding", "waiting"),
+    "input": ("data_wait", "padding"),
     "optimization": ("consistency", "gradient_norm", "loss_scale", "skipped_steps", "split_batches"),
     "progress": ("epoch", "hours"),
     "quality": ("chrf", "chrf++", "degenerate", "nll", "ppl"),

@@ -151,7 +151,7 @@ class LogWindow:
             "train/nll": nll,
             "train/ppl": perplexity(nll),
             "train/gradient_norm": self.grad_norm,
-            "train/waiting": self.seconds_waiting / self.seconds,
+            "train/data_wait": self.seconds_waiting / self.seconds,
             "train/padding": 1 - (self.total("n_src") + self.total("n_tgt")) / (self.total("n_padded") or math.nan),
         }
         if self.loss_scale is not None:

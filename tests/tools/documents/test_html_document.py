@@ -69,6 +69,13 @@ def test_places_where_a_word_may_be_divided_are_left_out(hint: str, document_for
     assert "A SLEEPING DOG WITH AN EMAIL." in fill(document, upper)
 
 
+@pytest.mark.parametrize("text", ["หมา​นอน", "ឆ្កែ​ដេក", "ခွေး​အိပ်"])
+@pytest.mark.parametrize("document_format", ["html", "markdown"])
+def test_zero_width_spaces_stay_where_they_divide_words(text: str, document_format: DocumentFormat) -> None:
+    page = f"<p>{text}</p>" if document_format == "html" else f"{text}\n"
+    assert sources(parse(page, document_format)) == [text]
+
+
 def test_block_tags_separate_segments_and_inline_tags_belong_to_them() -> None:
     page = "<h1>A dog</h1><ul><li>The <b>old</b> cat<li>x<br>y</ul>text<table><td>cell"
     assert sources(parse(page, "html")) == ["A dog", "The <b>old</b> cat", "x", "y", "text", "cell"]

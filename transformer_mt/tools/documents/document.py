@@ -269,11 +269,16 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
     return DocumentSegment(mark("".join(texts), spans), tokens[0].start, tokens[-1].end, render)
 
 
-_BREAK_HINT = re.compile("[\N{SOFT HYPHEN}\N{ZERO WIDTH SPACE}]|<wbr[ \t\r\n]*/?>", re.IGNORECASE)
+_SOUTHEAST_ASIAN = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"  # scripts in which a zero-width space divides words
+_BREAK_HINT = re.compile(
+    "\N{SOFT HYPHEN}|<wbr[ \t\r\n]*/?>"
+    f"|(?<!{_SOUTHEAST_ASIAN})\N{ZERO WIDTH SPACE}|\N{ZERO WIDTH SPACE}(?!{_SOUTHEAST_ASIAN})",
+    re.IGNORECASE,
+)
 
 
 def drop_break_hints(text: str) -> str:
-    """Return a text without soft hyphens, zero-width spaces and `<wbr>`."""
+    """Return a text without soft hyphens, `<wbr>`, and zero-width spaces, unless these divide the words of a script."""
     return _BREAK_HINT.sub("", text)
 
 

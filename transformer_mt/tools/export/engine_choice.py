@@ -125,7 +125,6 @@ class _Conversion:
 
     run: RunFolder
     checkpoint: CheckpointInfo
-    weight_type: str
     made_from: dict[str, str]
     positions: int
     load_torch: LoadTorch
@@ -155,7 +154,11 @@ class _Conversion:
             "weight_type": config.weight_type,
             "versions": f"transformer-mt {__version__}, ctranslate2 {ctranslate2.__version__}",
         }
-        return cls(run, checkpoint, config.weight_type, made_from, positions, load_torch)
+        return cls(run, checkpoint, made_from, positions, load_torch)
+
+    @property
+    def weight_type(self) -> str:
+        return self.made_from["weight_type"]
 
     @cached_property
     def candidate_folders(self) -> list[Path]:

@@ -246,7 +246,7 @@ class _Placer:
         return 0 if word == 0 else len(self.translation)
 
 
-_ORDERED = regex.compile(r"%(?![%(]|\d+\$)[^A-Z_]*[A-Za-z@]|\{(?:![rsa])?(?::[^{}]*)?\}")
+_UNNUMBERED = regex.compile(r"%(?![%(]|\d+\$)[^A-Z_]*[A-Za-z@]|\{(?:![rsa])?(?::[^{}]*)?\}")
 """Placeholders without a number or name, such as `%s` and `{}`: a program fills them in their order."""
 
 
@@ -255,7 +255,7 @@ def keep_placeholder_order(translation: MarkedText) -> MarkedText:
 
     Its other elements keep their places. In another order, a program would fill them with the wrong values.
     """
-    ordered = [i for i, element in enumerate(translation.elements) if _ORDERED.fullmatch(element.surface)]
+    ordered = [i for i, element in enumerate(translation.elements) if _UNNUMBERED.fullmatch(element.surface)]
     remaining = iter(ordered)
     parts = [next(remaining) if part in ordered else part for part in translation.parts]
     return MarkedText.make(parts, translation.elements)
