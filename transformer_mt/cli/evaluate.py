@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from transformer_mt import __version__
 from transformer_mt.choices import EngineName, Quantization, TextKind
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.flows.scoring import Comparison, Evaluation, FileScoring
     from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
+    from transformer_mt.tools.analysis.metric_command import MetricCommand
 
 N_SHOWN = 5  # sentences of a comparison
+METRIC_SECONDS = 3600
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
 
 
@@ -56,6 +58,37 @@ class TextKindOptions(OptionGroup):
         from transformer_mt.flows.scoring import FileScoring
 
         return FileScoring(self.tgt_lang, self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricOptions(OptionGroup):
+    """A metric that a program computes."""
+
+    TITLE: ClassVar[str] = "metric of a program"
+
+    metric_command: str | None = option(
+        "also score with this program, which reads lines of source, translation and reference, separated by tabs, and "
+        "writes one number for each",
+        metavar="CMD",
+    )
+    system_score: Literal["mean", "last"] | None = option(
+        "score of the system: mean of the lines (default), or last: the program writes it in one more line"
+    )
+    metric_timeout: float | None = option(
+        f"end the program after this time ({METRIC_SECONDS})", metavar="SECONDS", parse=number(0, kind=float)
+    )
+
+    def make_command(self) -> MetricCommand | None:
+        """Return the program, or None if there is none."""
+        if self.metric_command is None:
+            return None
+        from transformer_mt.tools.analysis.metric_command import MetricCommand
+
+        return MetricCommand.parse(
+            self.metric_command,
+            has_system_score=self.system_score == "last",
+            seconds=METRIC_SECONDS if self.metric_timeout is None else self.metric_timeout,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +126,7 @@ class Evaluate(Command):
     output: Path | None = option(
         "write the translations to this file, one per line; it is replaced if it exists", metavar="OUT"
     )
+    metric: MetricOptions = group(MetricOptions)
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
@@ -103,9 +137,18 @@ class Evaluate(Command):
     def execute(self) -> None:
         """Run `tmt evaluate`."""
         _check_arguments(self)
+        command = self.metric.make_command()
         if len(self.systems) == 1:
-            _evaluate(self)
-            return
+            all_pass = _evaluate(self, command)
+        else:
+            self._compare(command)
+            all_pass = True
+        if command and command.problem:
+            raise command.problem
+        if not all_pass:
+            sys.exit(1)
+
+    def _compare(self, command: MetricCommand | None) -> None:
         from transformer_mt.flows.scoring import compare
 
         assert self.ref  # checked
@@ -117,6 +160,7 @@ class Evaluate(Command):
             self.load,
             self.text_kind.make_scoring(),
             N_SHOWN if self.show is None else self.show,
+            command,
         )
         if self.json:
             print_json({"tmt": __version__, **asdict(comparison)})
@@ -149,6 +193,7 @@ def _check_arguments(args: Evaluate) -> None:
         given = {*list_given_flags(args)} - OPTIONS_OF_COMPARISON
     if not has_run:
         allowed = {"--src", "--ref", "--json", "--show"} if is_comparison else {"--ref", "--json"}
+        allowed |= {"--src"} if args.metric.metric_command else set()
         given |= {*list_given_flags(args, args.loading, args.search)} - allowed
         reason = "files contain existing translations"
     if given:
@@ -161,6 +206,10 @@ def _check_arguments(args: Evaluate) -> None:
         raise UserError("evaluate: pass the reference translations as --ref G")
     if has_run and bool(args.src) != bool(args.ref):
         raise UserError("evaluate: --src and --ref go together, because a run has to translate")
+    if args.metric.metric_command is None and (given_flags := list_given_flags(args.metric)):
+        raise UserError(f"evaluate: {given_flags[0]} needs --metric-command; add it, or leave the option out")
+    if args.metric.metric_command is not None and args.src is None and not (has_run and not is_comparison):
+        raise UserError("evaluate: --metric-command reads the sources, too; pass them as --src F")
     if args.set is not None and args.src:
         raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
     if len(args.systems) > len(ascii_uppercase):
@@ -172,8 +221,8 @@ def _check_arguments(args: Evaluate) -> None:
 # --- one system -------------------------------------------------------------------------------------------------------
 
 
-def _evaluate(args: Evaluate) -> None:
-    """Score a run or a file, and run the behaviour tests."""
+def _evaluate(args: Evaluate, command: MetricCommand | None) -> bool:
+    """Score a run or a file, and run the behaviour tests. Return whether all of them pass."""
     from transformer_mt.flows.scoring import RunEvaluation, evaluate_file
     from transformer_mt.tools.analysis.behaviour_tests import check_translations, load_behaviour_tests
 
@@ -188,16 +237,20 @@ def _evaluate(args: Evaluate) -> None:
             args.output,
             args.robustness,
             needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show)),
+            command=command,
         ).evaluate(translator)
         header["checkpoint"] = args.loading.checkpoint or "best"
     else:
         assert args.ref  # checked
-        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scoring())
+        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scoring(), args.src, command)
     sets: dict[str, object] = {}
     for evaluation in evaluations:
         sets[evaluation.name] = evaluation.to_json()
         if not args.json:
             _show_evaluation(evaluation, args.show or 0)
+        if command and isinstance(command.problem, KeyboardInterrupt):
+            tests = ()
+            break
     results: list[BehaviourResult] = []
     if translator and tests:
         tags = [test.tag or translator.config.tag for test in tests]
@@ -209,8 +262,7 @@ def _evaluate(args: Evaluate) -> None:
         rows = [(each.title, each.translation, each.problem or "passes") for each in results]
         print_table(("test", "translation", "problem"), rows)
         print_text(f"{sum(not each.problem for each in results)} of {len(results)} behaviour tests pass")
-    if any(each.problem for each in results):
-        sys.exit(1)
+    return not any(each.problem for each in results)
 
 
 def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
@@ -222,8 +274,8 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
     print_text(f"{evaluation.name} ({details})")
     rows: list[tuple[str, ...]] = []
     for name, score in evaluation.scores.items():
-        interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else "-"
-        rows.append((name, f"{score.value:.2f}", interval, score.signature))
+        value, *bounds = (_format(name, each) for each in (score.value, *(score.interval or ())))
+        rows.append((name, value, " to ".join(bounds) or "-", score.signature))
     print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
     _explain_missing_ter(evaluation.scores)
     if evaluation.robustness:
@@ -238,6 +290,11 @@ def _explain_missing_ter(metrics: Collection[str]) -> None:
         from transformer_mt.evaluation.metrics import NO_TER
 
         print(NO_TER)
+
+
+def _format(metric: str, value: float, sign: str = "") -> str:
+    """Return a score as text. That of a program may have a range from 0 to 1."""
+    return f"{value:{sign}.{4 if metric == 'command' else 2}f}"
 
 
 # --- several systems --------------------------------------------------------------------------------------------------
@@ -262,11 +319,13 @@ def _show_comparison(comparison: Comparison) -> None:
     _explain_missing_ter(comparison.metrics)
     letters, unit = list(comparison.systems), comparison.unit
     print_text(f"\nby {unit} of the reference")
-    head = [unit, "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
-    rows = [
-        [bucket.words, f"{bucket.pairs:,}", *map(SCORE.format, [*bucket.bleu, *bucket.chrf])]
-        for bucket in comparison.lengths
-    ]
+    by_length = ["BLEU", "chrF", *(["command"] if "command" in comparison.metrics else [])]
+    head = [unit, "pairs", *(f"{metric} {letter}" for metric in by_length for letter in letters)]
+    rows: list[list[str]] = []
+    for bucket in comparison.lengths:
+        scores = zip(by_length, (bucket.bleu, bucket.chrf, bucket.command or ()), strict=False)
+        cells = [_format(metric, value) for metric, values in scores for value in values]
+        rows.append([bucket.words, f"{bucket.pairs:,}", *cells])
     print_table(head, rows, numbers=range(1, len(head)))
     if comparison.frequencies:
         print_text(f"\nF1 of {unit}, by their frequency in the training text")
@@ -279,13 +338,14 @@ def _show_comparison(comparison: Comparison) -> None:
         if sentence.source is not None:
             print_text(f"  source     {sentence.source}")
         print_text(f"  reference  {sentence.reference}")
-        for letter, text, chrf in zip(letters, sentence.translations, sentence.chrf, strict=True):
-            print_text(f"  {letter} {chrf:8.2f}  {text}")
+        for i, (letter, text) in enumerate(zip(letters, sentence.translations, strict=True)):
+            command = f" {_format('command', sentence.command[i]):>9}" if sentence.command else ""
+            print_text(f"  {letter} {sentence.chrf[i]:8.2f}{command}  {text}")
 
 
 def _score_rows(comparison: Comparison) -> Iterator[list[str]]:
     for metric, compared in comparison.metrics.items():
         for letter, system in zip(comparison.systems, compared.systems, strict=True):
-            difference = "" if system.difference is None else f"{system.difference:+.2f}"
+            difference = "" if system.difference is None else _format(metric, system.difference, "+")
             p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
-            yield [metric if letter == "A" else "", letter, f"{system.score:.2f}", difference, *p_values]
+            yield [metric if letter == "A" else "", letter, _format(metric, system.score), difference, *p_values]

@@ -43,9 +43,11 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.analysis import breakdown
 from transformer_mt.tools.analysis.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
+from transformer_mt.tools.analysis.metric_command import COMMAND_METRIC, MetricCommand
 from transformer_mt.tools.analysis.significance import (
     IntervalScore,
     MetricComparison,
+    compare_line_scores,
     compare_systems,
     score_with_intervals,
 )
@@ -87,16 +89,28 @@ class FileScoring:
         return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
 
 
-def evaluate_file(path: Path, reference: Path, scoring: FileScoring) -> tuple[dict[str, object], list[Evaluation]]:
-    """Score a file of translations. Return a header for JSON, and the scores."""
+def evaluate_file(
+    path: Path, reference: Path, scoring: FileScoring, src: Path | None, command: MetricCommand | None
+) -> tuple[dict[str, object], list[Evaluation]]:
+    """Score a file of translations, whose sources a command reads. Return a header for JSON, and the scores."""
     scorer = scoring.make_scorer()
-    hypotheses, references = _read_texts(path, reference)
+    hypotheses, references, *sources = _read_texts(path, reference, *([src] if src else []))
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scoring.tgt_lang:
         _warn_of_language(reference, references)
-    scores = score_with_intervals(hypotheses, references, scorer)
+    scores = _score(str(path), sources[0] if sources else (), hypotheses, references, scorer, command)
     header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scoring.tgt_lang, "text": scorer.text}
     return header, [Evaluation(str(reference), len(references), scores)]
+
+
+def _score(
+    name: str, sources: Texts, hypotheses: Texts, references: Texts, scorer: Scorer, command: MetricCommand | None
+) -> dict[str, IntervalScore]:
+    """Compute all scores. That of a command which fails is left out."""
+    scores = score_with_intervals(hypotheses, references, scorer)
+    if command and (line_scores := command.score(name, sources, hypotheses, references, scorer)):
+        scores[COMMAND_METRIC] = IntervalScore.of_first(compare_line_scores([line_scores], command.signature))
+    return scores
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,8 @@ class RunEvaluation:
     """Whether changed copies of each set are scored, too."""
     needs_set: bool = True
     """Whether a run without test sets is refused."""
+    command: MetricCommand | None = None
+    """A metric of the user."""
 
     def evaluate(self, translator: Translator) -> tuple[dict[str, object], Iterator[Evaluation]]:
         """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""
@@ -188,7 +204,7 @@ class RunEvaluation:
             seconds = time.perf_counter() - start
             if file:
                 file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-        scores = score_with_intervals(hypotheses, references, test_set.scorer)
+        scores = _score(test_set.name, sources, hypotheses, references, test_set.scorer, self.command)
         samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
         robustness = measure_robustness(test_set, partial(translate_set, translator)) if self.robustness else ()
         method = describe_system(translator)
@@ -219,8 +235,9 @@ def compare(
     load: Callable[[Path], Translator],
     scoring: FileScoring,
     n_shown: int,
+    command: MetricCommand | None,
 ) -> Comparison:
-    """Translate with the systems that are runs, and compare all translations."""
+    """Translate with the systems that are runs, and compare all translations. A failed command has no scores."""
     configs = {run: configuration.load_run(run) for run in map(RunFolder.open, filter(Path.is_dir, systems))}
     for run in configs:
         run.find_checkpoint(checkpoint)  # report a missing checkpoint before a run translates
@@ -245,14 +262,24 @@ def compare(
     training_text = None
     if configs:
         training_text = read_training_targets(*next(iter(configs.items())), partial(warnings.warn, stacklevel=1))
+    metrics = compare_systems(hypotheses, references, scorer)
+    line_scores = [
+        scores
+        for name, texts in zip(systems, hypotheses, strict=True)
+        if command and (scores := command.score(str(name), sources or (), texts, references, scorer))
+    ]
+    if command and not command.problem:
+        metrics[COMMAND_METRIC] = compare_line_scores(line_scores, command.signature)
+    else:
+        line_scores = []
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
         scorer.unit,
-        compare_systems(hypotheses, references, scorer),
-        breakdown.score_by_length(hypotheses, references, scorer),
+        metrics,
+        breakdown.score_by_length(hypotheses, references, scorer, line_scores),
         breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
-        breakdown.find_most_different(hypotheses, sources, references, scorer, n_shown),
+        breakdown.find_most_different(hypotheses, sources, references, scorer, n_shown, line_scores),
     )
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from statistics import fmean
 from typing import NamedTuple
 
 import regex
@@ -17,6 +18,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS, Scorer, Texts, score_corpus
+from transformer_mt.tools.analysis.metric_command import LineScores
 
 LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
 """Maximum reference length of each bucket in words. One more bucket has no maximum."""
@@ -33,6 +35,8 @@ class LengthBucket:
     pairs: int
     bleu: list[float]
     chrf: list[float]
+    command: list[float] | None = None
+    """Mean scores of the metric of the user."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,27 @@ class FrequencyBucket:
 
 @dataclass(frozen=True)
 class SentenceComparison:
-    """The translations of one sentence by all systems, with their sentence-level chrF."""
+    """The translations of one sentence by all systems, with their sentence-level scores."""
 
     line: int
     source: str | None
     reference: str
     translations: list[str]
     chrf: list[float]
+    command: list[float] | None = None
+    """Scores of the metric of the user."""
+
+    @property
+    def score_range(self) -> float:
+        """Difference between the systems by the metric of the user, or without one, by chrF."""
+        scores = self.command or self.chrf
+        return max(scores) - min(scores)
 
 
-def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
-    """Compute BLEU and chrF for each range of reference lengths that occurs."""
+def score_by_length(
+    systems: Sequence[Texts], references: Texts, scorer: Scorer, line_scores: Sequence[LineScores] = ()
+) -> list[LengthBucket]:
+    """Compute BLEU, chrF and the mean of line scores for each range of reference lengths that occurs."""
     lengths = [len(words) for words in make_word_splitter(scorer)(references)]
     metrics = scorer.make_metrics()
     systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
@@ -72,7 +86,8 @@ def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer)
                 [score_corpus(metrics[name], [texts[i] for i in rows], own_references).value for texts in systems]
                 for name in ("BLEU", "chrF")
             )
-            buckets.append(LengthBucket(label, len(rows), bleu, chrf))
+            command = [fmean(system.lines[i] for i in rows) for system in line_scores]
+            buckets.append(LengthBucket(label, len(rows), bleu, chrf, command or None))
     return buckets
 
 
@@ -101,9 +116,13 @@ def compute_f1_by_frequency(
 
 
 def compare_sentences(
-    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer
+    systems: Sequence[Texts],
+    sources: Texts | None,
+    references: Texts,
+    scorer: Scorer,
+    line_scores: Sequence[LineScores] = (),
 ) -> list[SentenceComparison]:
-    """Compute the chrF of each sentence and system, in the order of the references."""
+    """Compute the chrF of each sentence and system, in the order of the references, beside their line scores."""
     chrf = [scorer.score_sentences(texts, references) for texts in systems]
     return [
         SentenceComparison(
@@ -112,18 +131,24 @@ def compare_sentences(
             reference,
             [texts[i] for texts in systems],
             [scores[i] for scores in chrf],
+            [system.lines[i] for system in line_scores] or None,
         )
         for i, reference in enumerate(references)
     ]
 
 
 def find_most_different(
-    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
+    systems: Sequence[Texts],
+    sources: Texts | None,
+    references: Texts,
+    scorer: Scorer,
+    count: int,
+    line_scores: Sequence[LineScores] = (),
 ) -> list[SentenceComparison]:
-    """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
-    sentences = compare_sentences(systems, sources, references, scorer)
-    different = [sentence for sentence in sentences if max(sentence.chrf) > min(sentence.chrf)]
-    return sorted(different, key=lambda sentence: min(sentence.chrf) - max(sentence.chrf))[:count]
+    """Return up to `count` sentences with the largest range of scores. Sentences with range 0 are left out."""
+    sentences = compare_sentences(systems, sources, references, scorer, line_scores)
+    different = [sentence for sentence in sentences if sentence.score_range > 0]
+    return sorted(different, key=lambda sentence: -sentence.score_range)[:count]
 
 
 def make_word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:

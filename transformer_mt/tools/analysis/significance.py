@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+from sacrebleu.metrics import base
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # pyright: ignore[reportPrivateUsage]
 
 from transformer_mt.evaluation.metrics import Score, Scorer, Texts, score_corpus
+from transformer_mt.tools.analysis.metric_command import COMMAND_METRIC, LineScores
 
 BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
@@ -17,8 +19,8 @@ MIN_DIFFERENT = 6
 """Minimum number of different translations for a p-value. With 5, the exact randomisation test cannot fall below
 2 / 2^5 = 0.06, but sacreBLEU reports 0.0001, because it does not count trials with an equal difference."""
 NO_P_VALUES_MESSAGE = (
-    f"no p: fewer than {MIN_DIFFERENT} translations differ from those of A, or there are more than "
-    f"{MAX_RESAMPLED_PAIRS:,} pairs"
+    f"no p: fewer than {MIN_DIFFERENT} translations differ from those of A, there are more than "
+    f"{MAX_RESAMPLED_PAIRS:,} pairs, or a command computes the score of the system"
 )
 
 PValues = tuple[float | None, float | None]
@@ -68,6 +70,48 @@ def compare_systems(
     """
     references, systems = scorer.detokenize(references), [scorer.detokenize(texts) for texts in systems]
     metrics = {name: metric for name, metric in scorer.make_metrics().items() if names is None or name in names}
+    return _compare_by_metrics(metrics, systems, references)
+
+
+def compare_line_scores(systems: Sequence[LineScores], signature: str) -> MetricComparison:
+    """Compare every system with the first one by the scores that a command computed.
+
+    If the command computes the scores of systems, there are no intervals and no p-values: it would have to compute
+    them for each sample.
+    """
+    values = [system.system for system in systems if system.system is not None]
+    if values:
+        others = [SystemScore(value, difference=value - values[0]) for value in values[1:]]
+        return MetricComparison(signature, [SystemScore(values[0]), *others])
+    texts = [list(map(repr, system.lines)) for system in systems]
+    (compared,) = _compare_by_metrics({COMMAND_METRIC: _LineMean()}, texts, [""] * len(texts[0])).values()
+    return MetricComparison(f"{signature}|{compared.signature}", compared.systems)
+
+
+class _LineMean(Metric):
+    """The mean of scores. A hypothesis is such a score, written as text, and references are ignored."""
+
+    def _aggregate_and_compute(self, stats: list[list[Any]]) -> base.Score:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+    def _compute_score_from_stats(self, stats: list[Any]) -> base.Score:
+        total, count = stats
+        return base.Score(COMMAND_METRIC, float(total / count))
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
+        return [float(hypothesis), 1]
+
+
+def _compare_by_metrics(
+    metrics: Mapping[str, Metric], systems: Sequence[Texts], references: Texts
+) -> dict[str, MetricComparison]:
+    """Score plain text by each metric, and compare every system with the first one."""
     p_values: dict[str, list[PValues]] = {}
     if len(systems) > 1 and len(references) <= MAX_RESAMPLED_PAIRS:
         p_values = _test_differences(metrics, systems, references)
@@ -129,10 +173,16 @@ class IntervalScore(Score):
 
     interval: tuple[float, float] | None
 
+    @classmethod
+    def of_first(cls, comparison: MetricComparison) -> IntervalScore:
+        """Return the score of the first system."""
+        first = comparison.systems[0]
+        return cls(first.score, comparison.signature, first.interval)
+
 
 def score_with_intervals(hypotheses: Texts, references: Texts, scorer: Scorer) -> dict[str, IntervalScore]:
     """Compute BLEU, chrF, chrF++ and TER with confidence intervals. Keys are the names of the metrics."""
     return {
-        name: IntervalScore(comparison.systems[0].score, comparison.signature, comparison.systems[0].interval)
+        name: IntervalScore.of_first(comparison)
         for name, comparison in compare_systems([hypotheses], references, scorer).items()
     }
