@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gettext
 import itertools
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import polib
@@ -145,6 +147,45 @@ def test_existing_translations_of_a_po_file_are_replaced_by_option() -> None:
     complete = fill(parse(PO, "po"), upper).replace("#, fuzzy\n", "")
     assert sources(parse(complete, "po")) == []
     assert fill(parse(complete, "po"), upper) == complete
+
+
+PLURAL_RULES = {
+    "en": "nplurals=2; plural=(n != 1);",
+    "fr": "nplurals=2; plural=(n > 1);",
+    "ja": "nplurals=1; plural=0;",
+    "is": "nplurals=2; plural=(n%10!=1 || n%100==11);",
+    "lt": "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);",
+    "lv": "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);",
+    "ru": "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);",
+    "pl": "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);",
+    "sl": "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);",
+    "ga": "nplurals=5; plural=(n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4);",
+    "ar": "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);",
+}
+
+
+@pytest.mark.parametrize("singular", ["a minute", "%(count)s minute"])
+@pytest.mark.parametrize("rule", PLURAL_RULES.values(), ids=PLURAL_RULES)
+def test_plural_forms_of_many_numbers_say_the_number(rule: str, singular: str, tmp_path: Path) -> None:
+    plural = "%(count)s minutes"
+    empty = "".join(f'msgstr[{i}] ""\n' for i in range(int(rule[len("nplurals=")])))
+    header = f'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {rule}\\n"\n\n'
+    text = f'{header}#, python-format\nmsgid "{singular}"\nmsgid_plural "{plural}"\n{empty}'
+    polib.pofile(fill(parse(text, "po"), identity)).save_as_mofile(str(tmp_path / "x.mo"))
+    with (tmp_path / "x.mo").open("rb") as file:
+        translations = gettext.GNUTranslations(file)
+    found = [translations.ngettext(singular, plural, n) for n in range(200)]
+    assert all("%(count)s" in form for form in found if found.count(form) > 5)
+    assert found[1] == (singular if "count" in singular or found.count(found[1]) < 5 else plural)
+
+
+@pytest.mark.parametrize(
+    "rule", ["", "nplurals=INTEGER; plural=EXPRESSION;", "nplurals=2; plural=n%0;", "x", "plural=("]
+)
+def test_plural_forms_without_a_rule_are_those_of_english(rule: str) -> None:
+    header = f'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {rule}\\n"\n\n'
+    text = f'{header}msgid "one file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    assert polib.pofile(fill(parse(text, "po"), upper))[0].msgstr_plural == {0: "ONE FILE", 1: "%D FILES"}
 
 
 def test_plural_forms_of_po_in_another_order_keep_their_index() -> None:

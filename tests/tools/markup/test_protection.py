@@ -23,6 +23,7 @@ MARKED: dict[ElementKind, list[str]] = {
     ],
     "placeholders": [
         "Hi ⟦{name}⟧, ⟦{0}⟧ of ⟦{}⟧, ⟦%s⟧m ⟦%s⟧ and ⟦%(n)d⟧, ⟦%1$s⟧, ⟦${HOME}⟧, ⟦{{ user.name }}⟧, 100% sure, 5%",
+        "⟦%(link)s⟧sign up⟦%(end_link)s⟧, ⟦%1$s⟧more, ⟦%(n)d⟧nd, ⟦%(path)s⟧python.txt, ⟦%(rate).1f⟧percent, 5%discount",
         "⟦{{{y}}}⟧ ⟦@{x}⟧ ⟦#{y}⟧ ⟦{$z}⟧ ⟦[% x %]⟧ ⟦${x ? 'a' : 'b'}⟧ ⟦%{count}⟧ ⟦%{x|y}⟧ ⟦{a, b}⟧, but not {it's}",
         "⟦{% if x %}⟧a⟦{% endif %}⟧ ⟦<%= x > 1 %>⟧",
         "⟦%ld⟧ ⟦%zu⟧ ⟦%llu⟧ ⟦%-5.2f⟧ ⟦%*d⟧ ⟦%.*s⟧ ⟦%p⟧ 100⟦%%⟧ ⟦{:.2f}⟧ ⟦{!r}⟧ ⟦%@⟧ ⟦%+05d⟧, 5 % der, 100 %",

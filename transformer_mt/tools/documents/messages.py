@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gettext
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import polib
@@ -17,6 +19,7 @@ from transformer_mt.tools.documents.document import (
     check_encoding_name,
     make_text_parts,
 )
+from transformer_mt.tools.markup.protection import find_placeholders
 
 _OTHER_LINE_BREAKS = re.compile("[\v\f\x1c-\x1e\x85\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}]|\r(?!\n)")
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -26,6 +29,8 @@ _KEYWORD = re.compile(
     re.MULTILINE,
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
+N_PLURALS = 1000  # numbers whose plural forms are compared
+MAX_UNNAMED = 5  # numbers with the form of a text that does not say the number, as in gettext
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
 
 
@@ -36,7 +41,9 @@ def parse_po(text: str, options: DocumentOptions) -> Document:
     UTF-8.
     """
     _check_lines(text)
-    sources = [source for entry in _read_entries(text) if not entry.obsolete for source in _sources(entry)]
+    entries = _read_entries(text)
+    forms = _find_plural_forms(entries.metadata.get("Plural-Forms", ""))
+    sources = [source for entry in entries if not entry.obsolete for source in _sources(entry, forms)]
     strings = [*_KEYWORD.finditer(text)]
     values = [match.span("strings") for match in strings if match["keyword"] == "msgstr"]
     replacements: list[Replacement] = []
@@ -62,7 +69,7 @@ def _check_lines(text: str) -> None:
             raise DocumentError(number, "not a line of a PO file; check the file with msgfmt -c")
 
 
-def _read_entries(text: str) -> Sequence[polib.POEntry]:
+def _read_entries(text: str) -> polib.POFile:
     try:
         # A final line break, because polib opens a text that is the name of a file.
         return polib.pofile(_OTHER_LINE_BREAKS.sub(" ", text) + "\n")
@@ -72,13 +79,30 @@ def _read_entries(text: str) -> Sequence[polib.POEntry]:
         raise DocumentError(line, f"not a PO file{f' ({reason})' if reason else ''}; check it with msgfmt -c") from None
 
 
-def _sources(entry: polib.POEntry) -> Iterator[tuple[str, bool]]:
-    """Yield the text to translate for each `msgstr` of a message, and whether its translation is missing or fuzzy."""
+def _find_plural_forms(header: str) -> list[int]:
+    """Return the plural form of each number from 0, by the header field `Plural-Forms`, else as in English."""
+    rule = re.search("plural=([^;]*)", header)
+    with suppress(ValueError, ZeroDivisionError):
+        return [*map(gettext.c2py(rule[1] if rule else "n != 1"), range(N_PLURALS))]
+    return [n != 1 for n in range(N_PLURALS)]
+
+
+def _sources(entry: polib.POEntry, forms: Sequence[int]) -> Iterator[tuple[str, bool]]:
+    """Yield the text to translate for each `msgstr` of a message, and whether its translation is missing or fuzzy.
+
+    The singular is the source of the form of 1. If this is the form of many numbers, a singular without the number
+    ("one file") is not, and `msgfmt -c` refuses it, too.
+    """
     if not entry.msgid_plural:
         yield entry.msgid, not entry.msgstr or entry.fuzzy
         return
+    singular, plural = (
+        {text[span.start : span.end] for span in find_placeholders(text)} for text in (entry.msgid, entry.msgid_plural)
+    )
+    is_usable = plural <= singular or forms.count(forms[1]) <= MAX_UNNAMED
     for index, translation in entry.msgstr_plural.items():  # in the order of the file
-        yield entry.msgid_plural if index else entry.msgid, not translation or entry.fuzzy
+        is_singular = is_usable and index == forms[1]
+        yield entry.msgid if is_singular else entry.msgid_plural, not translation or entry.fuzzy
 
 
 def _header_replacements(text: str, start: int, end: int, language: str) -> Iterator[Replacement]:

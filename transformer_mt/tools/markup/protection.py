@@ -47,8 +47,8 @@ TEMPLATE = regex.compile(_TEMPLATE)
 _PLACEHOLDER = regex.compile(
     rf"{_TEMPLATE}|"
     r"[$@#%]\{\{?[^{}]*\}\}?|\{[\w.:!,#$@|() -]*\}"  # {name} {0} {} ${x ? y : z} #{x} %{x} {$x}
-    r"|(?<!\d)%(?:\(\w+\)|\d++\$)?[-+#0']*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh?|ll?|[jzqL])?[diouxXeEfFgGcrspa@]"
-    r"(?![A-Za-z]{3})|%%"  # %s %(x)d %1$s %-5.2f %lu
+    r"|(?<!\d)%(?:(?P<key>\(\w+\)|\d++\$)|)[-+#0']*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh?|ll?|[jzqL])?[diouxXeEfFgGcrspa@]"
+    r"(?(key)|(?![A-Za-z]{3}))|%%"  # %s %(x)d %1$s %-5.2f %lu; with a key, a word may follow: %(b)sold%(e)s
     r"|(?<![A-Za-z]:\\\S*|\\|[A-Za-z]:)\\[nrt]"  # \n that is no line break yet, but not in C:\new
     r"|%[A-Z_]{2,}%"
 )
