@@ -8,6 +8,15 @@ class UserError(Exception):
     """
 
 
+class MissingPackageError(UserError):
+    """A package is not installed that only some commands need."""
+
+    def __init__(self, where: str, *requirements: str) -> None:
+        """`where` needs the requirements, such as `transformer_mt[serve]` for all packages of an extra."""
+        quoted = " ".join(f'"{each}"' for each in requirements)
+        super().__init__(f"{where}: needs more packages: pip install {quoted}")
+
+
 class DivergedError(UserError):
     """The gradient of a training was not finite for many steps in a row."""
 

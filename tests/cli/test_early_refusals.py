@@ -27,7 +27,7 @@ def test_wrong_arguments_are_refused_before_torch_is_imported(tiny_run: Path, tm
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refusals = {
-            "pip install ctranslate2": ["export", run, "--to", "ctranslate2", "--output", str(tmp_path / "new")],
+            'pip install "ctranslate2"': ["export", run, "--to", "ctranslate2", "--output", str(tmp_path / "new")],
             "exists already": ["export", run, "--to", "weights", "--output", str(existing)],
             f"cannot listen on 127.0.0.1, port {port}": ["serve", run, "--port", port],
             "--src and --ref go together": ["report", run, "--src", str(two)],

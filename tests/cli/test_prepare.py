@@ -76,9 +76,9 @@ def test_options_of_engines_that_do_not_fit_are_refused(
     assert not (tmp_path / "jobs").exists()
 
 
-@pytest.mark.parametrize(("engine", "package"), [("slurm", "datatrove"), ("ray", "ray")])
-def test_an_engine_that_is_not_installed_is_named_with_its_package(
-    engine: str, package: str, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("engine", "package", "extra"), [("slurm", "datatrove", "cluster"), ("ray", "ray", "ray")])
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(
+    engine: str, package: str, extra: str, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    assert_user_error(tmt("prepare", "tiny.yaml", "--engine", engine), f"--engine {engine}", f"pip install {package}")
+    assert_user_error(tmt("prepare", "tiny.yaml", "--engine", engine), f"--engine {engine}", f"transformer_mt[{extra}]")

@@ -12,16 +12,19 @@ from transformer_mt.choices import Quantization
 from transformer_mt.cli.command import Command, option
 from transformer_mt.cli.options import check_is_new, number, run_argument
 from transformer_mt.cli.table import print_table, print_text
-from transformer_mt.errors import UserError
+from transformer_mt.errors import MissingPackageError, UserError
 from transformer_mt.flows import line_io
 from transformer_mt.system import files
 
-PACKAGES = {
-    "ctranslate2": ("ctranslate2",),
-    "argos": ("ctranslate2", "sentencepiece"),
-    "transformers": ("sentencepiece",),
-    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+CTRANSLATE2 = {"ctranslate2": "ctranslate2"}
+SENTENCEPIECE = {"sentencepiece": "transformer_mt[sentencepiece]"}
+REQUIREMENTS = {
+    "ctranslate2": CTRANSLATE2,
+    "argos": CTRANSLATE2 | SENTENCEPIECE,
+    "transformers": SENTENCEPIECE,
+    "onnx": dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "transformer_mt[onnx]"),
 }
+"""Modules that a format needs, and what installs each."""
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
 
@@ -79,8 +82,9 @@ class Export(Command):
             raise UserError(
                 f"export: {self.output}: the name of a package of --to argos ends in .argosmodel, others do not"
             )
-        if missing := [package for package in PACKAGES.get(self.to, ()) if find_spec(package) is None]:
-            raise UserError(f"export: --to {self.to}: needs more packages; run pip install {' '.join(missing)}")
+        needed = REQUIREMENTS.get(self.to, {}).items()
+        if missing := dict.fromkeys(requirement for module, requirement in needed if find_spec(module) is None):
+            raise MissingPackageError(f"export: --to {self.to}", *missing)
         line_io.check_files(self.src)
         from transformer_mt.runs.folder import RunFolder
 

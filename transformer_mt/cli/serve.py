@@ -23,7 +23,7 @@ from transformer_mt.cli.options import (
     quantization_option,
     split_sentences_option,
 )
-from transformer_mt.errors import UserError
+from transformer_mt.errors import MissingPackageError
 from transformer_mt.system.log import log
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Serve(Command):
     """Translate over HTTP: a web page, an API like that of LibreTranslate, and metrics for Prometheus.
 
     Requests that arrive together are translated together. SIGTERM and Ctrl-C end the server after the accepted
-    requests; SIGHUP loads new checkpoints. Needs: pip install fastapi uvicorn prometheus-client
+    requests; SIGHUP loads new checkpoints. Needs: pip install "transformer_mt[serve]"
     """
 
     EXAMPLE: ClassVar[str] = "tmt serve runs/mine --port 8080"
@@ -155,7 +155,7 @@ class Serve(Command):
 def _serve(args: Serve) -> None:
     """Check packages, keys and the address, and then import torch and load the models."""
     if not all(map(find_spec, ("fastapi", "uvicorn", "prometheus_client"))):
-        raise UserError("serve: needs more packages: pip install fastapi uvicorn prometheus-client")
+        raise MissingPackageError("serve", "transformer_mt[serve]")
     from transformer_mt.tools.serving.limits import ApiKeys, Limits
     from transformer_mt.tools.serving.server import limit_connections, open_listener, run_until_stopped
 

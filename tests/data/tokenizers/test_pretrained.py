@@ -241,5 +241,5 @@ def test_mismatched_kind_is_refused(tmp_path: Path) -> None:
 def test_missing_sentencepiece_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spm.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UserError, match=r"pip install sentencepiece"):
+    with pytest.raises(UserError, match=r"transformer_mt\[sentencepiece\]"):
         load_file(tmp_path / "spm.model")

@@ -166,5 +166,5 @@ def test_an_unsupported_quantization_leaves_nothing(run: Path, tmp_path: Path, t
 def test_missing_packages_are_named(run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_mt.cli.export.find_spec", lambda _: None)
     done = tmt("export", run, "--to", "onnx", "--output", tmp_path / "out")
-    assert_user_error(done, "pip install onnx onnxruntime onnxscript")
+    assert_user_error(done, "transformer_mt[onnx]")
     assert not list(tmp_path.iterdir())

@@ -237,4 +237,4 @@ def test_a_missing_package_is_named(tiny_run: Path, tmt: Tmt, monkeypatch: pytes
     monkeypatch.setattr(
         "transformer_mt.cli.serve.find_spec", lambda name: None if name == "uvicorn" else find_spec(name)
     )
-    assert_user_error(tmt("serve", tiny_run), "uvicorn")
+    assert_user_error(tmt("serve", tiny_run), "transformer_mt[serve]")

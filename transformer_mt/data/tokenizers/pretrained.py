@@ -16,7 +16,7 @@ import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_mt.data.tokenizers.tokenizer import MAX_TOKENIZER_BYTES, check_content, check_ids, find_kind
-from transformer_mt.errors import UserError
+from transformer_mt.errors import MissingPackageError, UserError
 from transformer_mt.system.files import read_bytes
 
 EXPECTED = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
@@ -138,7 +138,7 @@ def parse_sentencepiece(path: Path, where: str) -> Any:
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
-        raise UserError(f"{where}: a SentencePiece model needs one more package: pip install sentencepiece") from None
+        raise MissingPackageError(where, "transformer_mt[sentencepiece]") from None
     if not path.exists():
         raise UserError(f"{where}: no such file")
     proto, content = cast(Any, sentencepiece_model_pb2).ModelProto(), read_bytes(path, MAX_TOKENIZER_BYTES)

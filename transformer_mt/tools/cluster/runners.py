@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt.data.stages import Stage, StageRunner, TaskResult, run_in_worker
-from transformer_mt.errors import UserError
+from transformer_mt.errors import MissingPackageError, UserError
 from transformer_mt.system.log import ProgressReport, log_rank0
 
 MAX_POLL_SECONDS = 15.0
@@ -214,7 +214,4 @@ def _import_engine(module: str, engine: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        package = module.partition(".")[0]
-        raise UserError(
-            f"--engine {engine}: needs more packages: pip install {package} (or transformer-mt[{extra}])"
-        ) from None
+        raise MissingPackageError(f"--engine {engine}", f"transformer_mt[{extra}]") from None
