@@ -24,7 +24,7 @@ def test_config_prints_yaml_that_loads_to_the_same_configuration(in_tiny: Path, 
 
 
 def test_config_without_a_file_prints_the_quickstart(tmt: Tmt) -> None:
-    quickstart = configuration.load(configuration.find_builtin_config("quickstart"))
+    quickstart = configuration.load(configuration.find_preset("quickstart"))
     assert tmt("config").stdout == render_yaml(quickstart)
     assert tmt("config", "seed=7").stdout == render_yaml(quickstart.model_copy(update={"seed": 7}))
 

@@ -57,6 +57,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with ZipFile(tmp_path / "a.zip", "w") as archive:
         for name, text in {"README": "x", "a.de-en.de": tgt, "a.de-en.en": src, "a.de-en.xml": "<x/>"}.items():
             archive.writestr(name, text)
+    (tmp_path / "link.yaml").symlink_to("nowhere")
     (tmp_path / "archive").write_bytes((tmp_path / "a.zip").read_bytes())
     (tmp_path / "a.en.gz").write_bytes(gzip.compress(src.encode()))
     table = pyarrow.table({"en": [en for en, _ in PAIRS], "de": [de for _, de in PAIRS]})
@@ -225,9 +226,36 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
     configuration.load(corpus / "mine.yaml")
 
 
+@pytest.mark.parametrize("name", configuration.list_presets())
+def test_a_preset_is_written_with_the_settings_that_it_inherits(name: str, corpus: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("init", "--preset", name))
+    assert configuration.load(corpus / f"{name}.yaml") == configuration.load(configuration.find_preset(name))
+    before = read_folder(corpus)
+    assert_user_error(tmt("init", "--preset", name), f"{name}.yaml: exists already", "--force")
+    assert read_folder(corpus) == before
+
+
+def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
+    _, *rows, _ = tmt("init", "--preset").stdout.splitlines()
+    assert [row.split()[0] for row in rows] == [*configuration.list_presets()]
+    assert all(len(row.split()) > 5 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
+        (("--preset", "quick"), ("--preset quick: ", "quickstart", "low_resource")),
+        (("--preset", "a.en", "a.de"), ("a.de: ", "--preset")),
+        (("a.en", "a.de", "--preset", "quickstart"), ("a.en: ", "--preset")),
+        (("a.en", "a.de", "--preset"), ("a.en: ", "--preset")),
+        (("--preset", "quickstart", "--src-lang", "fr"), ("--src-lang: ", "--preset")),
+        (("--preset", "quickstart", "--opus", "de-en", "--corpora", "Tatoeba"), ("--corpora: ", "--preset")),
+        (("--preset", "quickstart", "--from", "runs/a"), ("--from: ", "--preset")),
+        (("--preset", "--out", "x.yaml"), ("--preset: ",)),
+        (("--preset", "quickstart", "--out", "x.txt"), ("--out x.txt: ",)),
+        (("--preset", "quickstart", "--out", "none/x.yaml"), ("--out none/x.yaml: ",)),
+        (("--preset", "quickstart", "--out", "/proc/x.yaml"), ("/proc/x.yaml: ", "--out")),
+        (("--preset", "quickstart", "--out", "link.yaml"), ("link.yaml: exists already",)),
         (("a.en", "short.de"), ("a.en has 40 lines, short.de has 39 lines",)),
         (("archive",), ("archive: is a ZIP archive",)),
         (("no_header.tsv", "--columns", "en", "de"), ("no_header.tsv: has no header", PAIRS[0][0][:15], "1 to 2")),

@@ -26,7 +26,7 @@ from transformer_mt.system.files import measure_folder
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.trainer import StepDone
 
-QUICKSTART = configuration.find_builtin_config("quickstart")
+QUICKSTART = configuration.find_preset("quickstart")
 MEASURED = Measurements(
     setup_seconds=1,
     cache_bytes=10,

@@ -373,7 +373,7 @@ def test_schema_has_every_key_and_base() -> None:
 
 
 def test_builtin_quickstart_equals_the_file_in_configs() -> None:
-    assert load(configuration.find_builtin_config("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
+    assert load(configuration.find_preset("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
 
 
 # --- keys that may change on resume -----------------------------------------------------------------------------------

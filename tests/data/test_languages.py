@@ -29,7 +29,7 @@ def test_invalid_codes_are_refused_with_a_remedy(code: str, remedy: str) -> None
     with pytest.raises(ValueError, match=remedy):
         check_language(code)
     with pytest.raises(UserError, match=r"data\.tgt_lang"):
-        configuration.load(configuration.find_builtin_config("quickstart"), [f"data.tgt_lang='{code}'"])
+        configuration.load(configuration.find_preset("quickstart"), [f"data.tgt_lang='{code}'"])
 
 
 def test_tgt_lang_option_refuses_a_country_code(tmt, tmp_path: Path) -> None:

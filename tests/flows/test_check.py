@@ -83,7 +83,7 @@ def write(folder: Path, name: str, pairs: Sequence[Pair]) -> str:
 
 
 def load(*overrides: str) -> Config:
-    return configuration.load(configuration.find_builtin_config("quickstart"), overrides)
+    return configuration.load(configuration.find_preset("quickstart"), overrides)
 
 
 def check(folder: Path, pairs: Sequence[Pair], held_out: Sequence[Pair], workers: int = 1) -> CorpusReport:

@@ -7,7 +7,7 @@ import pytest
 from transformer_mt.flows import configuration
 from transformer_mt.flows.resolve import find_questionable_settings
 
-QUICKSTART = configuration.find_builtin_config("quickstart")
+QUICKSTART = configuration.find_preset("quickstart")
 
 
 def find_keys(*overrides: str, n_batches: int = 200, longest: int = 100) -> list[str]:

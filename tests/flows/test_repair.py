@@ -34,7 +34,7 @@ def write(src: Sequence[str], tgt: Sequence[str]) -> Config:
     for language, lines in (("en", src), ("de", tgt)):
         Path(f"train.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     overrides = ("name=mine", "data.train={src: train.en, tgt: train.de}", "data.test={}", "data.cache_dir=cache")
-    return configuration.load(configuration.find_builtin_config("quickstart"), overrides)
+    return configuration.load(configuration.find_preset("quickstart"), overrides)
 
 
 def read(folder: str) -> list[Pair]:
@@ -153,7 +153,7 @@ def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair], tmt: Tmt)
 def test_a_corpus_that_is_not_text_files_is_repaired() -> None:
     train = "data.train={builtin: quickstart, split: validation}"
     overrides = (train, "data.validation=null", "data.cache_dir=cache", "data.test={}")
-    config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
+    config = configuration.load(configuration.find_preset("quickstart"), overrides)
     report = repair_corpus(config, Path("new"))
     assert report.totals.n_pairs > 0.9 * len(load_pairs("validation"))
 

@@ -50,7 +50,7 @@ def make_validator(
             f"validation.probes={probes}",
             *settings,
         )
-        config = configuration.load(configuration.find_builtin_config("quickstart"), overrides)
+        config = configuration.load(configuration.find_preset("quickstart"), overrides)
         corpus = encode_validation(config, load_split(config, "validation"), small_tokenizers)
         return Validator(config, Machine(torch.device("cpu"), "fp32", 1), Ranks(), model, small_tokenizers, corpus)
 

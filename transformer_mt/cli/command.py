@@ -67,6 +67,7 @@ def option(
     flag: str | None = None,
     parse: Parse | None = None,
     takes_list: bool = False,
+    bare: str | None = None,
     is_exclusive: bool = False,
 ) -> Any:
     """Declare an option with a value. Its field is None if the option is not given and has no default.
@@ -75,9 +76,10 @@ def option(
 
     `flag` and `parse` are by default the name and the type of the field. A `tuple[X, ...]` is filled by repeating the
     flag, or, with `takes_list`, by several values after one flag. No other flag with a value may be repeated.
+    With `bare`, the flag may be given without a value, which is `bare` then.
     Only one exclusive option of a command may be given.
     """
-    argument = {"help": help, "metavar": metavar, "flag": flag, "parse": parse, "takes_list": takes_list}
+    argument = {"help": help, "metavar": metavar, "flag": flag, "parse": parse, "takes_list": takes_list, "bare": bare}
     default = MISSING if is_required else default
     return field(default=default, metadata={**argument, "is_exclusive": is_exclusive})
 
@@ -159,6 +161,8 @@ def _derive_settings(each: Field[Any], hint: Any) -> dict[str, Any]:
             settings |= {"action": "append", "default": None}  # argparse would append to the default itself
     elif is_positional and not is_required:
         settings["nargs"] = "?"
+    elif each.metadata.get("bare") is not None:
+        settings |= {"nargs": "?", "const": each.metadata["bare"]}
     if get_origin(hint) is Literal:
         settings["choices"] = get_args(hint)
         hint = str
@@ -273,4 +277,4 @@ def list_config_keys() -> list[str]:
     """Return the dotted keys of the configuration."""
     from transformer_mt.flows import configuration
 
-    return list(configuration.flatten(configuration.load(configuration.find_builtin_config("quickstart"))))
+    return list(configuration.flatten(configuration.load(configuration.find_preset("quickstart"))))

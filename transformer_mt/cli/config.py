@@ -45,11 +45,11 @@ class Config(Command):
     def _show_tokenizers(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
         from transformer_mt.flows.check import describe_vocabularies, show_tokens
-        from transformer_mt.flows.configuration import find_builtin_config, load_run_or_file
+        from transformer_mt.flows.configuration import find_preset, load_run_or_file
         from transformer_mt.flows.prepare import load_split, make_tokenizers
 
         path, overrides = self.config.split()
-        config, run = load_run_or_file(path or find_builtin_config("quickstart"), overrides)
+        config, run = load_run_or_file(path or find_preset("quickstart"), overrides)
         if run is not None:
             tokenizers = TokenizerPair.load(run.tokenizer)
         else:

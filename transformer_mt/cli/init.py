@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from transformer_mt.cli.command import Command, flag, list_given_flags, option, positional
 from transformer_mt.cli.options import language, number
-from transformer_mt.cli.table import print_text
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import log
 
@@ -42,6 +42,8 @@ class Init(Command):
     where line N of TGT translates line N of SRC, or in one file with both languages: a table (.tsv, .csv, .jsonl or
     .parquet), a translation memory (.tmx) or a Moses archive (.zip).
 
+    With --preset, it writes a configuration that ships with the program; quickstart trains without files and network.
+
     With --from, the configuration fine-tunes a trained or imported run: it repeats some of the run's own pairs, and
     refuses a checkpoint that forgets them. Its text is in a folder beside it, such as mine-data.
     """
@@ -52,8 +54,8 @@ class Init(Command):
         "source sentences, one per line (plain or compressed), or a file of pairs", metavar="SRC", default=None
     )
     tgt: Path | None = positional("their translations, line by line; not for a table", metavar="TGT", default=None)
-    out: Path = option(
-        "file to write (default: mine.yaml); the run gets its name", default=Path("mine.yaml"), metavar="X.yaml"
+    out: Path | None = option(
+        "file to write (default: mine.yaml, or the name of the preset); the run gets its name", metavar="X.yaml"
     )
     force: bool = flag("replace an existing file, and with --from its folder of text")
     src_lang: str | None = option(
@@ -70,6 +72,9 @@ class Init(Command):
         metavar="N",
         parse=number(0),
         default=0,
+    )
+    preset: str | None = option(
+        "write the preset of this name; without a name: list the presets", metavar="NAME", bare=""
     )
     opus: LanguagePair | None = option(
         "train on corpora of OPUS, from one language to another, such as de-en; tmt prepare downloads them",
@@ -110,24 +115,50 @@ class Init(Command):
         """Write the configuration, and print what to do next."""
         if self.start is None and (given := {*list_given_flags(self)} & {"--tag", "--replay", "--extend-vocabulary"}):
             raise UserError(f"{min(given)}: belongs to --from RUN; leave it out")
-        if self.opus is None and self.corpora is None:
+        if self.preset is not None:
+            self._use_preset(self.preset)
+        elif self.opus is None and self.corpora is None:
             self._print(self._inspect())
         else:
             self._print(self._find_corpora())
 
+    @property
+    def output(self) -> Path:
+        """The file to write."""
+        return self.out or Path(f"{self.preset or 'mine'}.yaml")
+
+    def _use_preset(self, name: str) -> None:
+        from transformer_mt.flows.configuration import list_presets, read_preset_comment
+
+        self._refuse_others("--preset", "--out", "--force")
+        if name:
+            from transformer_mt.flows.init import write_preset
+
+            self._print(write_preset(name, self.output, force=self.force))
+        elif self.out or self.force:
+            raise UserError("--preset: needs a name to write a file, such as --preset quickstart")
+        else:
+            rows = [(preset, read_preset_comment(path)[0]) for preset, path in list_presets().items()]
+            print_table(["preset", "description"], rows)
+            print_text("tmt init --preset NAME --out FILE writes one")
+
+    def _refuse_others(self, *options: str) -> None:
+        """Raise `UserError` if files, or other options than these, are given together with the first one."""
+        if others := {*list_given_flags(self)} - {*options}:
+            raise UserError(
+                f"{min(others)}: has no effect with {options[0]}; leave it out, or write it into the configuration"
+            )
+        if self.src is not None:
+            raise UserError(f"{self.src}: cannot be combined with {options[0]}; add it to the configuration afterwards")
+
     def _find_corpora(self) -> InitialConfig:
         from transformer_mt.flows.init import write_opus_config
 
-        if others := {*list_given_flags(self)} - {"--opus", "--corpora", "--out", "--force"}:
-            raise UserError(
-                f"{min(others)}: has no effect with --opus; leave it out, or write it into the configuration"
-            )
-        if self.src is not None:
-            raise UserError(f"{self.src}: cannot be combined with --opus; add it to the configuration afterwards")
+        self._refuse_others("--opus", "--corpora", "--out", "--force")
         corpora = [*dict.fromkeys(filter(None, (self.corpora or "").split(",")))]
         if self.opus is None or not corpora:
             raise UserError("--opus and --corpora need each other: --opus de-en --corpora Tatoeba,Europarl")
-        return write_opus_config(self.out, self.opus, corpora, force=self.force)
+        return write_opus_config(self.output, self.opus, corpora, force=self.force)
 
     def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config
@@ -137,7 +168,9 @@ class Init(Command):
             if len(given) > 2:
                 raise UserError(f"{name}: takes one table or two text files, not {len(given)}; put other files first")
         if self.src is None:
-            raise UserError("pass two text files, a file of pairs, or --opus and --corpora; see tmt init --help")
+            raise UserError(
+                "pass two text files, a file of pairs, --preset, or --opus and --corpora; see tmt init --help"
+            )
         if self.columns and self.tgt is not None and 1 not in map(len, lists.values()):
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         files = [self.src] if self.tgt is None else [self.src, self.tgt]
@@ -146,7 +179,7 @@ class Init(Command):
             return self._fine_tune(self.start, files, ask)
         return write_initial_config(
             files,
-            self.out,
+            self.output,
             force=self.force,
             src_lang=self.src_lang,
             tgt_lang=self.tgt_lang,
@@ -174,15 +207,15 @@ class Init(Command):
             extend_vocabulary=self.extend_vocabulary,
             ask=ask,
         )
-        return write_fine_tuning_config(RunFolder.open(run), given, self.out, force=self.force)
+        return write_fine_tuning_config(RunFolder.open(run), given, self.output, force=self.force)
 
     def _print(self, config: InitialConfig) -> None:
         for warning in config.warnings:
             log(f"tmt: warning: {warning}")
-        out = quote(str(self.out))
+        out = quote(str(self.output))
         print_text(
             *(f"advice: {advice}" for advice in config.advice),
-            f"{self.out} is written: {config.summary}; next:",
+            f"{self.output} is written: {config.summary}; next:",
             *([f"tmt prepare {out}         # download"] if self.opus else []),
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
             f"tmt plan {out}            # hours, memory and disk",

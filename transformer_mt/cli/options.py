@@ -157,7 +157,7 @@ class ConfigOptions(OptionGroup):
         from transformer_mt.flows import configuration
 
         path, overrides = self.split()
-        return configuration.load(path or configuration.find_builtin_config("quickstart"), overrides)
+        return configuration.load(path or configuration.find_preset("quickstart"), overrides)
 
     def load_for_training(self) -> Config:
         """Load the configuration. Raises `UserError` if its paths are relative to the file."""

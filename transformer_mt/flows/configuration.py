@@ -6,6 +6,7 @@ import json
 import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -440,10 +441,28 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     return config
 
 
-def find_builtin_config(name: str) -> Path:
-    """Return the path of a configuration that ships with the program, installed or in a checkout."""
-    inside = Path(str(resources.files("transformer_mt"))) / "configs" / f"{name}.yaml"
-    return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
+def list_presets() -> dict[str, Path]:
+    """Return the configurations that ship with the program, in an installation or a checkout, by their names."""
+    inside = Path(str(resources.files("transformer_mt"))) / "configs"
+    folder = inside if inside.exists() else inside.parents[1] / "configs"
+    paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "architectures").glob("*.yaml"))]
+    return {path.stem: path for path in paths if path.stem != "reference"}
+
+
+def find_preset(name: str) -> Path:
+    """Return the path of a configuration that ships with the program. Raises `UserError` for an unknown name."""
+    presets = list_presets()
+    if name not in presets:
+        raise UserError(f"--preset {name}: there is no such preset; choose one of {', '.join(presets)}")
+    return presets[name]
+
+
+def read_preset_comment(path: Path) -> list[str]:
+    """Return the lines of the comment at the top of a preset. The first one is its description."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [
+        line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), lines[1:])
+    ]
 
 
 def _is_merged(path: KeyPath) -> bool:

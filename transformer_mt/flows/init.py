@@ -17,6 +17,7 @@ from transformer_mt.data.tables import is_table
 from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
+from transformer_mt.flows.configuration import find_preset, load, read_preset_comment
 from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
@@ -327,6 +328,39 @@ def write_opus_config(
     return InitialConfig(summary, [], [])
 
 
+def write_preset(name: str, output: Path, *, force: bool) -> InitialConfig:
+    """Write a configuration that ships with the program, with the settings that it inherits.
+
+    Raises `UserError` if there is no such preset, or the output cannot be written.
+    """
+    path = find_preset(name)
+    check_output(output, force)
+    config = load(path)
+    sections = config.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    settings = [_make_setting(section, *entry) for section, entries in sections.items() for entry in entries.items()]
+    src, tgt = config.data.src_lang, config.data.tgt_lang
+    lines = [
+        f"Preset {name}, written by `tmt init`. For your own text, change languages and files in section data:",
+        f"  train: {{src: train.{src}, tgt: train.{tgt}}}",
+        f"  validation: {{src: valid.{src}, tgt: valid.{tgt}}} (null: some training pairs are held out)",
+        f"  test: {{test: {{src: test.{src}, tgt: test.{tgt}}}}} ({{}}: none)",
+        "",
+    ]
+    write_config(output, render(settings, [*lines, *read_preset_comment(path)]))
+    advice = f"for your own text, change the languages and files in section data of {output}"
+    return InitialConfig(f"preset {name}, {src} to {tgt}", [], [advice])
+
+
+def _make_setting(section: str, key: str, value: object) -> Setting:
+    """Return a setting without a reason. A mapping of mappings, such as `data.test`, gets a line for each entry."""
+    if isinstance(value, list):
+        return Setting(section, key, tuple(cast(list[object], value)), "")
+    entries = cast(dict[str, object], value) if isinstance(value, dict) else {}
+    if entries and all(isinstance(entry, dict) for entry in entries.values()):
+        return Setting(section, key, [_make_setting("", *entry) for entry in entries.items()], "")
+    return Setting(section, key, value, "")
+
+
 OPUS_REASONS = {"table": "where it is saved", "url": "`tmt prepare` downloads it", "license": "as OPUS states it"}
 
 
@@ -353,7 +387,7 @@ def check_output(output: Path, force: bool) -> None:
     """Raise `UserError` if the YAML file cannot be written, or exists and `force` is false."""
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--out {output}: a configuration ends in .yaml")
-    if output.exists() and (output.is_dir() or not force):
+    if (output.exists() or output.is_symlink()) and (output.is_dir() or not force):
         remedy = "choose another name" + ("" if output.is_dir() else ", or replace it with --force")
         raise UserError(f"--out {output}: exists already; {remedy}")
     if not output.parent.is_dir():
@@ -490,7 +524,7 @@ def render(settings: Sequence[Setting], lines: list[str]) -> str:
     """Return the YAML text, with some lines about the corpus, and the reasons, as comments."""
     if any("BLEU" in setting.reason for setting in settings):
         lines = [*lines, BLEU_NOTE]
-    lines = [f"# {line}" for line in lines]
+    lines = [f"# {line}".rstrip() for line in lines]
     width = min(MAX_WIDTH, max(len(entry) for entry, _ in _list_entries(settings)))
     for section, group in groupby(settings, lambda setting: setting.section):
         lines += [

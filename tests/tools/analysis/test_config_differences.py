@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from transformer_mt.config.yaml_files import read_value
-from transformer_mt.flows.configuration import Config, find_builtin_config, flatten, load
+from transformer_mt.flows.configuration import Config, find_preset, flatten, load
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
 
@@ -43,7 +43,7 @@ def test_each_differing_key_has_both_values_in_the_order_of_the_reference() -> N
 @pytest.mark.parametrize("name", ["quickstart", "multi30k_en_de", "low_resource"])
 def test_differences_are_the_flat_keys_that_differ(name: str) -> None:
     """Compare with the flat keys of two files, which have no list of sources."""
-    one, other = load(find_builtin_config("quickstart")), load(find_builtin_config(name))
+    one, other = load(find_preset("quickstart")), load(find_preset(name))
     here, there = flatten(one), flatten(other)
     sections = ("data.train.", "data.validation", "data.test")  # a source of one side only is one difference
     expected = {key for key in {**here, **there} if here.get(key) != there.get(key) and not key.startswith(sections)}

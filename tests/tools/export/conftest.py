@@ -50,7 +50,7 @@ def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Tra
         pair = TokenizerPair(src, tgt, source_bos).with_tags(tags, is_needed=bool(tags))
         sizes, pads = (pair.src.vocab_size, pair.tgt.vocab_size), (pair.src.pad_id, pair.tgt.pad_id)
         model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
-        config = configuration.load(configuration.find_builtin_config("quickstart")).decoding
+        config = configuration.load(configuration.find_preset("quickstart")).decoding
         return Translator(TorchEngine([model], pair), pair, config)
 
     return make_translator
