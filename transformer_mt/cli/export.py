@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import ClassVar, Literal
 
 from transformer_mt.choices import Quantization
-from transformer_mt.cli.command import Command, option
+from transformer_mt.cli.command import Command, flag, option
 from transformer_mt.cli.options import check_is_new, number, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import MissingPackageError, UserError
@@ -41,7 +42,8 @@ class Export(Command):
     transformers: write a folder for MarianMTModel and MarianTokenizer, of an imported OPUS-MT model, also after its
     fine-tuning.
     onnx: write encoder.onnx and decoder.onnx, one step with a cache, with a script translate.py that needs only the
-    packages onnxruntime, tokenizers and numpy. The comparison is that of ctranslate2.
+    packages onnxruntime, tokenizers and numpy. The comparison is that of ctranslate2. With --web, a page translates
+    inside the browser.
     """
 
     EXAMPLE: ClassVar[str] = "tmt export runs/mine --to argos --output en_de.argosmodel"
@@ -66,14 +68,20 @@ class Export(Command):
     src: Path | None = option(
         "ctranslate2, argos, onnx: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
+    web: bool = flag("onnx: also write index.html, a page in which the model translates; needs npm")
+    web_modules: Path | None = option(
+        "like --web, with the libraries in this folder node_modules instead of npm", metavar="DIR"
+    )
 
     def execute(self) -> None:
         """Run `tmt export`."""
-        is_argos = self.to == "argos"
+        is_argos, has_page = self.to == "argos", self.web or self.web_modules is not None
         if self.to in ("weights", "transformers") and (self.quantization or self.src):
             raise UserError(
                 f"export --to {self.to}: --quantization and --src need --to ctranslate2, argos or onnx; leave them out"
             )
+        if has_page and self.to != "onnx":
+            raise UserError(f"export --to {self.to}: --web and --web-modules need --to onnx; leave them out")
         if self.average and self.to != "weights":
             raise UserError("export: --average writes weights, which can be exported afterwards; leave out --to")
         if self.average and self.checkpoint not in (None, "best", "last"):
@@ -103,12 +111,14 @@ class Export(Command):
             writers = {
                 "ctranslate2": export.export_ctranslate2,
                 "argos": export.export_argos,
-                "onnx": export.export_onnx,
+                "onnx": partial(export.export_onnx, web=has_page, web_modules=self.web_modules),
             }
             lines = writers[self.to](source, str(info.step), self.output, quantization, self.src)
             print_text(f"{self.output}: {source.path}, step {info.step:,}, {quantization}, {self._measure()}", *lines)
             if not is_argos:
                 print_text(f"python {quote(str(self.output / 'translate.py'))} < F > G translates lines")
+            if has_page:
+                print_text(f"python -m http.server -d {quote(str(self.output))} serves its page, index.html")
             return
         averaged = [info]
         if self.average:

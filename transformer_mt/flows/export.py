@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -158,16 +158,30 @@ def export_argos(source: RunFolder, checkpoint: str, output: Path, quantization:
     return argos_package.write_package(translator, segmenter, output, quantization, sources)
 
 
-def export_onnx(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> list[str]:
+def export_onnx(
+    source: RunFolder,
+    checkpoint: str,
+    output: Path,
+    quantization: str,
+    src: Path | None,
+    *,
+    web: bool = False,
+    web_modules: Path | None = None,
+) -> list[str]:
     """Write an ONNX folder. Return a comparison like `export_ctranslate2`.
 
-    Raises `UserError` before the model is loaded, for a search or a quantization that the folder cannot have.
+    With `web`, the folder gets a web page, whose libraries are in `web_modules` or come from npm. Raises `UserError`
+    before the model is loaded, for a search, a quantization or a page that the folder cannot have.
     """
-    from transformer_mt.tools.export import onnx_export
+    from transformer_mt.tools.export import onnx_export, web_export
 
     config = configuration.load_run(source)
     onnx_export.check_settings(config.decoding, quantization)
-    return onnx_export.write_folder(_load_fp32(source, checkpoint), output, quantization, _read_sources(config, src))
+    if web:
+        web_export.check_tokenizers(TokenizerPair.load(source.tokenizer))
+    with web_export.provide_libraries(web_modules) if web else nullcontext(dict[str, Path]()) as libraries:
+        translator = _load_fp32(source, checkpoint)
+        return onnx_export.write_folder(translator, output, quantization, _read_sources(config, src), libraries)
 
 
 def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ from transformer_mt.model.layers import DecoderLayer
 from transformer_mt.model.positions import PositionTable
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system import files
-from transformer_mt.tools.export import onnx_script
+from transformer_mt.tools.export import onnx_script, web_export
 from transformer_mt.tools.export.ctranslate2_support import find_length_limits, find_unsupported_search_keys
 from transformer_mt.tools.export.exported_folder import check_parity, describe_parity, write_metadata, write_texts
 
@@ -118,16 +118,20 @@ def check_settings(config: DecodingConfig, quantization: str) -> None:
         raise UserError(f"decoding.{key}: {value}: translate.py of an ONNX model lacks it; set {default}")
 
 
-def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> list[str]:
+def write_folder(
+    translator: Translator, output: Path, quantization: str, texts: Sequence[str], web_libraries: Mapping[str, Path]
+) -> list[str]:
     """Write the folder atomically, compare its translations of `texts` with ours, and return the lines to print.
 
-    `translator` holds one model in fp32 on the CPU.
+    `translator` holds one model in fp32 on the CPU. With `web_libraries`, the folder gets a web page.
     """
     with files.atomic_new_folder(output) as folder:
         save_model(translator, quantization, folder)
         parity = check_parity(translator, OnnxEngine(folder, quantization), texts)
         write_texts(folder, translator, SCRIPT)
         write_metadata(folder, translator, "onnx", ["onnx", "onnxscript"], quantization, parity)
+        if web_libraries:
+            web_export.write_page(folder, translator, web_libraries)
     return describe_parity(parity, quantization)
 
 

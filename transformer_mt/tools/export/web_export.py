@@ -1,0 +1,115 @@
+"""A web page in an exported ONNX folder: the model translates inside the browser, and no text leaves the machine.
+
+DIR/
+  index.html  translate.js   the page and its script
+  lib/                       ONNX Runtime and the tokenizers library in JavaScript, from npm
+
+The page searches greedily. Tokenizers that the JavaScript library reads in another way are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformer_mt.data.data_config import split_tag
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, find_kind
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.system import files
+from transformer_mt.tools.languages.detection import language_name
+from transformer_mt.tools.pages.page_rendering import render_page
+
+INSTALL = "npm install onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0"
+INSTALL_SECONDS = 600
+LIBRARIES = {
+    "ort.wasm.bundle.min.mjs": "onnxruntime-web/dist/ort.wasm.bundle.min.mjs",
+    "ort-wasm-simd-threaded.wasm": "onnxruntime-web/dist/ort-wasm-simd-threaded.wasm",
+    "tokenizers.min.mjs": "@huggingface/tokenizers/dist/tokenizers.min.mjs",
+    "tokenizers.LICENSE": "@huggingface/tokenizers/LICENSE",
+}
+"""Files of lib/, and where npm writes them."""
+SCRIPT = Path(__file__).with_name("web_script.js")
+READABLE = {
+    "normalizer": {"Sequence", "Prepend", "Replace", "Lowercase", "NFC", "NFD", "NFKC", "NFKD"},
+    "pre_tokenizer": {"Sequence", "Split", "ByteLevel"},
+    "model": {"BPE", "WordPiece"},  # WordLevel is missing, and Unigram has no bytes for unknown characters
+    "decoder": {"Sequence", "ByteFallback", "Fuse", "Strip", "Replace", "ByteLevel"},
+}
+"""Types of the parts of a tokenizer for which the JavaScript library gives the same ids and texts."""
+
+
+def check_tokenizers(tokenizers: TokenizerPair) -> None:
+    """Raise `UserError` with the name of a part of a tokenizer that the JavaScript library does not read as we do."""
+    for tokenizer in (tokenizers.src, tokenizers.tgt):
+        content = json.loads(tokenizer.to_json())
+        for part, readable in READABLE.items():
+            if unreadable := [name for name in _list_types(content[part]) if name not in readable]:
+                kind = find_kind(tokenizer.backend)
+                raise UserError(
+                    f"export --web: the tokenizer (kind: {kind}) has the {part} {unreadable[0]}, which the JavaScript "
+                    "library does not read as tmt does; leave out --web, or train with tokenizer.kind: bpe"
+                )
+
+
+def _list_types(part: dict[str, Any] | None) -> Iterator[str]:
+    """Yield the types of a part of a tokenizer and of the parts in it."""
+    if part is not None:
+        yield part["type"]
+        for key in ("normalizers", "pretokenizers", "decoders"):
+            for inner in part.get(key, ()):
+                yield from _list_types(inner)
+
+
+@contextmanager
+def provide_libraries(modules: Path | None) -> Generator[dict[str, Path]]:
+    """Provide the files of lib/ from a folder `node_modules`. If it is None, npm fills a temporary one.
+
+    Raises `UserError` if a file is missing, or if npm is missing or fails.
+    """
+    with TemporaryDirectory(prefix="tmt-npm-") as folder:
+        if modules is None:
+            _install(folder)
+        paths = {name: (modules or Path(folder) / "node_modules") / path for name, path in LIBRARIES.items()}
+        if missing := [path for path in paths.values() if not path.is_file()]:
+            raise UserError(f"{missing[0]}: no such file; pass --web-modules a folder node_modules after\n{INSTALL}")
+        yield paths
+
+
+def _install(folder: str) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        advice = f"install Node.js, or pass --web-modules a folder node_modules after\n{INSTALL}"
+        raise UserError(f"export --web: there is no npm; {advice}")
+    command = [npm, *INSTALL.split()[1:], "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"export --web: npm is not done after {INSTALL_SECONDS} s; pass --web-modules") from None
+    if done.returncode:
+        reason = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")
+        raise UserError(f"export --web: npm fails: {reason}\npass --web-modules a folder node_modules after {INSTALL}")
+
+
+def write_page(folder: Path, translator: Translator, libraries: Mapping[str, Path]) -> None:
+    """Add the page, its script and the libraries to an exported folder."""
+    run, tokenizers = translator.runs[0], translator.tokenizers
+    tags = {tag: " to ".join(map(language_name, filter(None, split_tag(tag)))) for tag in tokenizers.tags}
+    page = render_page(
+        "translation.html",
+        src_lang=language_name(run.data.src_lang),
+        tgt_lang=language_name(run.data.tgt_lang),
+        tags=tags if tokenizers.needs_tag else {"": "no tag", **tags} if tags else {},
+        default_tag=translator.config.tag or "",
+    )
+    files.write_text(folder / "index.html", page)
+    shutil.copyfile(SCRIPT, folder / "translate.js")
+    (folder / "lib").mkdir()
+    for name, path in libraries.items():
+        shutil.copyfile(path, folder / "lib" / name)
