@@ -300,6 +300,19 @@ def test_a_language_is_added_and_the_old_one_translates_as_before(
     assert scores["new"]["bleu"]["value"] > 40 and scores["old"]["bleu"]["value"] > 40  # of unseen sentences
 
 
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_a_run_of_muon_is_tuned_with_muon_at_a_lower_rate(kind: str, brief_run: str, tmt: Tmt) -> None:
+    path = RunFolder(Path(brief_run)).config
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["optimizer"]["kind"] = kind
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    table = write_pairs(*list_new_pairs()[:120])
+    assert_succeeded(tmt("init", table, "--from", brief_run, "--tag", "2no", "--out", "tuned.yaml"))
+    tuned = yaml.safe_load(assert_succeeded(tmt("config", "tuned.yaml")))
+    assert tuned["optimizer"]["kind"] == ("muon" if kind == "muon" else "adamw")
+    assert tuned["schedule"]["peak"] < values["schedule"]["peak"]
+
+
 @pytest.mark.parametrize("n_pairs", [100, 105, 99])
 def test_a_hundred_pairs_are_divided_and_fewer_are_behaviour_tests(n_pairs: int, brief_run: str, tmt: Tmt) -> None:
     table = write_pairs(*list_new_pairs()[:n_pairs])

@@ -37,12 +37,13 @@ N_REPLAYED = 20_000  # training pairs of the run that are repeated, so that it f
 N_HELD_OUT = 1000  # the most pairs of a validation or test set
 MIN_VALIDATION = 200  # old validation pairs, if there are fewer new ones; else equally many, for one score of both
 MIN_PAIRS = 100  # new pairs from which some are held out
-GATE = 1.0  # BLEU that the old validation pairs may lose
+GATE, EXTENSION_GATE = 1.0, 2.0  # BLEU that the old validation pairs may lose
 TOKENS = 2048  # of a batch; a step has two batches, each of new or of old pairs
 STEPS_PER_ROOT = 10  # steps for the square root of the number of new pairs
 MIN_STEPS, MAX_STEPS = 200, 10_000
 PEAK, PEAK_WIDTH = 3e-4, 256  # learning rate of models of this width; it falls with the square root of the width
 EXTENSION_PEAK_FACTOR, EXTENSION_STEP_FACTOR = 3.5, 2  # for new pieces, which have to be learned
+MUON_SHARE, EXTENSION_MUON_SHARE = 1 / 8, 1 / 2  # of the learning rate of a run that was trained with Muon
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
 TESTS = "new-tests.yaml"
@@ -358,13 +359,16 @@ def _choose_settings(
     n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (EXTENSION_STEP_FACTOR if is_extended else 1)
     n_steps = min(MAX_STEPS, max(MIN_STEPS, n_steps))
     peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model) * (EXTENSION_PEAK_FACTOR if is_extended else 1)
-    gate = {part.name: GATE for part in known.validation}
+    keeps_muon = old.optimizer.kind == "muon"
+    if keeps_muon:
+        peak = old.schedule.peak * (EXTENSION_MUON_SHARE if is_extended else MUON_SHARE)
+    gate = {part.name: EXTENSION_GATE if is_extended else GATE for part in known.validation}
     settings = [
         Setting("data", "filters", (), "the new pairs are used as they are"),
         Setting("data", "temperature", 1.0, ""),
         Setting("batches", "tokens", TOKENS, ""),
         Setting("batches", "accumulate", 2, "batches of a step, each of new or of old pairs"),
-        Setting("optimizer", "kind", "adamw", ""),
+        Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),
         Setting("schedule", "kind", "wsd", "constant, then decay"),
         Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),
         Setting("schedule", "peak", float(f"{peak:.1g}"), "low, so that little is forgotten"),
