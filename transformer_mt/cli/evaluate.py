@@ -75,7 +75,7 @@ class MetricOptions(OptionGroup):
         "score of the system: mean of the lines (default), or last: the program writes it in one more line"
     )
     metric_timeout: float | None = option(
-        f"end the program after this time ({METRIC_SECONDS})", metavar="SECONDS", parse=number(0, kind=float)
+        f"end the program after this time ({METRIC_SECONDS})", metavar="SECONDS", parse=number(0, 1e6, kind=float)
     )
 
     def make_command(self) -> MetricCommand | None:
@@ -236,7 +236,7 @@ def _evaluate(args: Evaluate, command: MetricCommand | None) -> bool:
             args.search.tag,
             args.output,
             args.robustness,
-            needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show)),
+            needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show, command)),
             command=command,
         ).evaluate(translator)
         header["checkpoint"] = args.loading.checkpoint or "best"
@@ -248,9 +248,6 @@ def _evaluate(args: Evaluate, command: MetricCommand | None) -> bool:
         sets[evaluation.name] = evaluation.to_json()
         if not args.json:
             _show_evaluation(evaluation, args.show or 0)
-        if command and isinstance(command.problem, KeyboardInterrupt):
-            tests = ()
-            break
     results: list[BehaviourResult] = []
     if translator and tests:
         tags = [test.tag or translator.config.tag for test in tests]
@@ -293,7 +290,7 @@ def _explain_missing_ter(metrics: Collection[str]) -> None:
 
 
 def _format(metric: str, value: float, sign: str = "") -> str:
-    """Return a score as text. That of a program may have a range from 0 to 1."""
+    """Return a score with two decimals, or four for the metric of a program, which may range from 0 to 1."""
     return f"{value:{sign}.{4 if metric == 'command' else 2}f}"
 
 

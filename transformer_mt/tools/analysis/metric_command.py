@@ -45,7 +45,7 @@ class MetricCommand:
     """Whether one more number follows, the score of the system."""
     seconds: float
     """Maximum time of one start."""
-    problem: UserError | KeyboardInterrupt | None = None
+    problem: UserError | None = None
     """The first failure."""
 
     @classmethod
@@ -63,7 +63,7 @@ class MetricCommand:
 
     @property
     def signature(self) -> str:
-        """Return what distinguishes the metric from others."""
+        """Return the command line, and how the score of the system is computed."""
         return f"command:{shlex.join(self.words)}|system:{'last' if self.has_system_score else 'mean'}"
 
     def score(
@@ -78,8 +78,6 @@ class MetricCommand:
             return self._parse_output(self._run("".join(f"{row}\n" for row in rows)), len(sources))
         except UserError as error:
             self.problem = UserError(f"evaluate: --metric-command: {name}: {error}")
-        except KeyboardInterrupt as error:
-            self.problem = error
         return None
 
     def _run(self, text: str) -> str:
@@ -102,7 +100,8 @@ class MetricCommand:
                     raise UserError(f"is not done after {self.seconds:g} s; {advice}") from None
                 raise
         if process.returncode:
-            raise UserError(f"ends with exit status {process.returncode}; its own messages are above")
+            status = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
+            raise UserError(f"ends with {status}; its own messages are above")
         return output.decode(errors="replace")
 
     def _parse_output(self, output: str, n_translations: int) -> LineScores:
