@@ -76,7 +76,7 @@ def option(
 
     `flag` and `parse` are by default the name and the type of the field. A `tuple[X, ...]` is filled by repeating the
     flag, or, with `takes_list`, by several values after one flag. No other flag with a value may be repeated.
-    With `bare`, the flag may be given without a value, which is `bare` then.
+    With `bare`, the flag may be given without a value; its value is then `bare`.
     Only one exclusive option of a command may be given.
     """
     argument = {"help": help, "metavar": metavar, "flag": flag, "parse": parse, "takes_list": takes_list, "bare": bare}

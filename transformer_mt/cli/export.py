@@ -69,9 +69,7 @@ class Export(Command):
         "ctranslate2, argos, onnx: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
     web: bool = flag("onnx: also write index.html, a page in which the model translates; needs npm")
-    web_modules: Path | None = option(
-        "like --web, with the libraries in this folder node_modules instead of npm", metavar="DIR"
-    )
+    web_modules: Path | None = option("like --web, but copy the libraries from this folder node_modules", metavar="DIR")
 
     def execute(self) -> None:
         """Run `tmt export`."""
@@ -118,7 +116,9 @@ class Export(Command):
             if not is_argos:
                 print_text(f"python {quote(str(self.output / 'translate.py'))} < F > G translates lines")
             if has_page:
-                print_text(f"python -m http.server -d {quote(str(self.output))} serves its page, index.html")
+                print_text(
+                    f"python -m http.server --bind 127.0.0.1 -d {quote(str(self.output))} serves its page, index.html"
+                )
             return
         averaged = [info]
         if self.average:

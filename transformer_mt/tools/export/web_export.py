@@ -10,6 +10,7 @@ The page searches greedily. Tokenizers that the JavaScript library reads in anot
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Generator, Iterator, Mapping
@@ -36,7 +37,7 @@ LIBRARIES = {
 }
 """Files of lib/, and where npm writes them."""
 SCRIPT = Path(__file__).with_name("web_script.js")
-READABLE = {
+SUPPORTED_PARTS = {
     "normalizer": {"Sequence", "Prepend", "Replace", "Lowercase", "NFC", "NFD", "NFKC", "NFKD"},
     "pre_tokenizer": {"Sequence", "Split", "ByteLevel"},
     "model": {"BPE", "WordPiece"},  # WordLevel is missing, and Unigram has no bytes for unknown characters
@@ -49,12 +50,12 @@ def check_tokenizers(tokenizers: TokenizerPair) -> None:
     """Raise `UserError` with the name of a part of a tokenizer that the JavaScript library does not read as we do."""
     for tokenizer in (tokenizers.src, tokenizers.tgt):
         content = json.loads(tokenizer.to_json())
-        for part, readable in READABLE.items():
-            if unreadable := [name for name in _list_types(content[part]) if name not in readable]:
+        for part, supported in SUPPORTED_PARTS.items():
+            if others := [name for name in _list_types(content[part]) if name not in supported]:
                 kind = find_kind(tokenizer.backend)
                 raise UserError(
-                    f"export --web: the tokenizer (kind: {kind}) has the {part} {unreadable[0]}, which the JavaScript "
-                    "library does not read as tmt does; leave out --web, or train with tokenizer.kind: bpe"
+                    f"export --web: the tokenizer (kind: {kind}) has the {part} {others[0]}, which the JavaScript "
+                    "library does not read as tmt does; leave out --web (tokenizer.kind: bpe can have it)"
                 )
 
 
@@ -78,14 +79,16 @@ def provide_libraries(modules: Path | None) -> Generator[dict[str, Path]]:
             _install(folder)
         paths = {name: (modules or Path(folder) / "node_modules") / path for name, path in LIBRARIES.items()}
         if missing := [path for path in paths.values() if not path.is_file()]:
-            raise UserError(f"{missing[0]}: no such file; pass --web-modules a folder node_modules after\n{INSTALL}")
+            raise UserError(
+                f"{missing[0]}: no such file; run `{INSTALL}`, and pass its folder node_modules as --web-modules"
+            )
         yield paths
 
 
 def _install(folder: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        advice = f"install Node.js, or pass --web-modules a folder node_modules after\n{INSTALL}"
+        advice = f"install Node.js, or run `{INSTALL}` elsewhere, and pass its folder node_modules as --web-modules"
         raise UserError(f"export --web: there is no npm; {advice}")
     command = [npm, *INSTALL.split()[1:], "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund"]
     try:
@@ -93,14 +96,16 @@ def _install(folder: str) -> None:
     except subprocess.TimeoutExpired:
         raise UserError(f"export --web: npm is not done after {INSTALL_SECONDS} s; pass --web-modules") from None
     if done.returncode:
-        reason = next(iter(done.stderr.splitlines()), f"exit status {done.returncode}")
-        raise UserError(f"export --web: npm fails: {reason}\npass --web-modules a folder node_modules after {INSTALL}")
+        errors = [line for line in done.stderr.splitlines() if re.match("npm (error|ERR!)", line)]
+        reason = next(iter(errors), f"exit status {done.returncode}")
+        raise UserError(f"export --web: `{INSTALL}` fails: {reason}\nrun it elsewhere, and pass --web-modules")
 
 
 def write_page(folder: Path, translator: Translator, libraries: Mapping[str, Path]) -> None:
     """Add the page, its script and the libraries to an exported folder."""
     run, tokenizers = translator.runs[0], translator.tokenizers
-    tags = {tag: " to ".join(map(language_name, filter(None, split_tag(tag)))) for tag in tokenizers.tags}
+    known = dict.fromkeys([*tokenizers.tags, *filter(None, [translator.config.tag])])
+    tags = {tag: " to ".join(map(language_name, filter(None, split_tag(tag)))) for tag in known}
     page = render_page(
         "translation.html",
         src_lang=language_name(run.data.src_lang),

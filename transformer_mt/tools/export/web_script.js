@@ -63,24 +63,24 @@ let request = null; // the newest text
 let isWorking = false;
 
 async function load() {
-  const answers = await Promise.all([...FILES, WASM].map((name) => fetch(name)));
-  const missing = answers.find((answer) => !answer.ok);
+  const responses = await Promise.all([...FILES, WASM].map((name) => fetch(name)));
+  const missing = responses.find((response) => !response.ok);
   if (missing) throw new Error(`${missing.url}: status ${missing.status}`);
-  const total = answers.reduce((sum, answer) => sum + Number(answer.headers.get("Content-Length")), 0);
+  const total = responses.reduce((sum, response) => sum + Number(response.headers.get("Content-Length")), 0);
   let loaded = 0;
 
-  async function read(answer) {
+  async function read(response) {
     const chunks = [];
-    const reader = answer.body.getReader();
+    const reader = response.body.getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       chunks.push(part.value);
       loaded += part.value.length;
-      if (total) postMessage({ loaded: Math.min(1, loaded / total) }); // a compressed answer has more bytes than it says
+      if (total) postMessage({ loaded: Math.min(1, loaded / total) }); // a compressed response has more bytes than it says
     }
     return new Blob(chunks).arrayBuffer();
   }
 
-  const contents = await Promise.all(answers.map(read));
+  const contents = await Promise.all(responses.map(read));
   const [settings, exported, src, tgt] = contents.slice(0, 4).map((bytes) => JSON.parse(new TextDecoder().decode(bytes)));
   const { Tokenizer } = await import("./lib/tokenizers.min.mjs");
   ort = await import("./lib/ort.wasm.bundle.min.mjs");
@@ -138,7 +138,7 @@ async function search(ids, tag, number) {
 }
 
 /** Divide a line into sentences, if it is longer than most sources of the training. */
-function divide(line) {
+function splitSentences(line) {
   const { lengths, src_lang: language } = metadata.data;
   const sentences = [...new Intl.Segmenter(locale(language), { granularity: "sentence" }).segment(line)];
   const longest = Math.min(metadata.longest_source, lengths ? lengths.tokens.p95 : Infinity);
@@ -175,7 +175,7 @@ async function translate(current) {
   let translation = "";
   let isCut = false;
   for (const part of current.text.split(/([\r\n\t]+)/)) {
-    for (const sentence of part.trim() ? divide(part.trim()) : [part]) {
+    for (const sentence of part.trim() ? splitSentences(part.trim()) : [part]) {
       const end = sentence.trimEnd().length;
       const found = await translateSentence(sentence.slice(0, end), tag, current);
       if (!found) return;
@@ -187,7 +187,7 @@ async function translate(current) {
   postMessage({ number: current.number, translation, isCut, isDone: true });
 }
 
-async function work() {
+async function processRequests() {
   isWorking = true;
   for (let current = null; current !== request; ) {
     current = request;
@@ -199,7 +199,7 @@ async function work() {
 function runWorker() {
   onmessage = ({ data }) => {
     request = data;
-    if (!isWorking) work();
+    if (!isWorking) processRequests();
   };
   load().then(
     () => postMessage({ isReady: true }),

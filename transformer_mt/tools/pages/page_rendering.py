@@ -1,7 +1,4 @@
-"""Self-contained HTML pages from the templates of this package, without external files.
-
-Only the page of `tmt explain` has a script, and it can be read without it.
-"""
+"""HTML pages from the templates of this package. All but that of a web export have no other files."""
 
 from __future__ import annotations
 
