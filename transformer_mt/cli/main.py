@@ -41,7 +41,7 @@ GROUPS = {
     "use": {
         "translate": "translate text or a document, or score given translations",
         "serve": "translate over HTTP, with a web page and an API",
-        "export": "export a model to CTranslate2, its weights, or a mean of weights",
+        "export": "export a model to other programs, its weights, or a mean of weights",
         "explain": "show how a sentence is translated, and why it may be bad",
     },
     "improve and measure": {
