@@ -51,4 +51,6 @@ class ImportModel(Command):
 
         languages = (self.src_lang, self.tgt_lang, self.languages)
         print_text(*import_model(self.source, self.output, *languages, corpus=self.corpus))
-        print_text(f"tmt translate {quote(str(self.output))} translates with it")
+        run = quote(str(self.output))
+        print_text(f"tmt translate {run}                            # translate with it")
+        print_text(f"tmt init SRC TGT --from {run} --out tuned.yaml  # fine-tune it; --replay SRC TGT: keep old pairs")

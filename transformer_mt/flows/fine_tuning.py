@@ -371,7 +371,7 @@ def _choose_settings(
         Setting("optimizer", "kind", "muon" if keeps_muon else "adamw", ""),
         Setting("schedule", "kind", "wsd", "constant, then decay"),
         Setting("schedule", "warmup_steps", WARMUP_STEPS, ""),
-        Setting("schedule", "peak", float(f"{peak:.1g}"), "low, so that little is forgotten"),
+        Setting("schedule", "peak", float(f"{peak:.2g}"), "low, so that little is forgotten"),
         Setting("schedule", "total_steps", None, ""),
         Setting("schedule", "decay_steps", None, ""),
         Setting("train", "init_from", str(run.path), "the weights to start from"),

@@ -87,6 +87,7 @@ def write_folder(
     settings = make_settings(config, decoding, tokenizers)
     is_shared = settings["share_encoder_decoder_embeddings"]
     search = {theirs: getattr(decoding, ours) for theirs, ours in DECODING_KEYS.items()}
+    search["early_stopping"] = decoding.beam > 1  # our search ends with as many finished hypotheses as beams
     separate = {} if is_shared else {"separate_vocabs": True, "target_vocab_file": "target_vocab.json"}
     recorded = {"tokenizer_class": "MarianTokenizer", "model_max_length": config.max_positions, **separate}
     contents = {
