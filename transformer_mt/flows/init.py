@@ -342,8 +342,8 @@ def write_preset(name: str, output: Path, *, force: bool) -> InitialConfig:
     lines = [
         f"Preset {name}, written by `tmt init`. For your own text, change languages and files in section data:",
         f"  train: {{src: train.{src}, tgt: train.{tgt}}}",
-        f"  validation: {{src: valid.{src}, tgt: valid.{tgt}}} (null: some training pairs are held out)",
-        f"  test: {{test: {{src: test.{src}, tgt: test.{tgt}}}}} ({{}}: none)",
+        f"  validation: {{src: valid.{src}, tgt: valid.{tgt}}}  # null: some training pairs are held out",
+        f"  test: {{test: {{src: test.{src}, tgt: test.{tgt}}}}}  # {{}}: none",
         "",
     ]
     write_config(output, render(settings, [*lines, *read_preset_comment(path)]))

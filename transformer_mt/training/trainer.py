@@ -126,7 +126,7 @@ class LogWindow:
     grad_norm: float = 0.0  # of the last step
     loss_scale: float | None = None  # of the last step, in fp16
     seconds: float = 0.0
-    seconds_waiting: float = 0.0  # for batches; part of `seconds`
+    seconds_waiting: float = 0.0  # for batches; part of `seconds`; a key of saved training states
 
     @classmethod
     def from_checkpoint(cls, saved: dict[str, Any]) -> LogWindow:
