@@ -55,7 +55,7 @@ def check_tokenizers(tokenizers: TokenizerPair) -> None:
                 kind = find_kind(tokenizer.backend)
                 raise UserError(
                     f"export --web: the tokenizer (kind: {kind}) has the {part} {others[0]}, which the JavaScript "
-                    "library does not read as tmt does; leave out --web (tokenizer.kind: bpe can have it)"
+                    "library does not read as tmt does; leave out --web, or train with kind: bpe and no tokenizer.file"
                 )
 
 
