@@ -293,5 +293,6 @@ def test_suspicious_files_give_a_warning(texts: Path, tiny_run: Path, tmt: Tmt) 
 def test_a_comparison_without_p_values_says_why(texts: Path, tmt: Tmt) -> None:
     Path("a").write_text("Der Hund schläft.\n" * 9, encoding="utf-8")
     Path("b").write_text("Der Hund schläft.\n" * 6 + "Er schläft.\n" * 3, encoding="utf-8")
-    assert "no p: fewer than 6" in assert_succeeded(tmt("evaluate", "a", "b", "--ref", "a"))
-    assert "no p: fewer than 6" not in assert_succeeded(tmt("evaluate", "a", "a", "--ref", "a"))
+    table = assert_succeeded(tmt("evaluate", "a", "b", "--ref", "a"))
+    assert "no p of BLEU, chrF, chrF++, TER: fewer than 6 lines" in table
+    assert "no p of" not in assert_succeeded(tmt("evaluate", "a", "a", "--ref", "a"))

@@ -14,7 +14,7 @@ import pytest
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis import significance
-from transformer_mt.tools.analysis.metric_command import LineScores
+from transformer_mt.tools.analysis.external_metric import LineScores
 from transformer_mt.tools.analysis.significance import MIN_DIFFERENT, compare_line_scores, compare_systems
 
 REFERENCES = [tgt for _, tgt in load_pairs("test")[:60]]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt import __version__
 from transformer_mt.choices import EngineName, Quantization, TextKind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.flows.scoring import Comparison, Evaluation, FileScoring
     from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
-    from transformer_mt.tools.analysis.metric_command import MetricCommand
+    from transformer_mt.tools.analysis.external_metric import ExternalMetric
 
 N_SHOWN = 5  # sentences of a comparison
 METRIC_SECONDS = 3600
@@ -61,32 +61,32 @@ class TextKindOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricOptions(OptionGroup):
+class ExternalMetricOptions(OptionGroup):
     """A metric that a program computes."""
 
-    TITLE: ClassVar[str] = "metric of a program"
+    TITLE: ClassVar[str] = "external metric"
 
     metric_command: str | None = option(
         "also score with this program, which reads lines of source, translation and reference, separated by tabs, and "
         "writes one number for each",
         metavar="CMD",
     )
-    system_score: Literal["mean", "last"] | None = option(
-        "score of the system: mean of the lines (default), or last: the program writes it in one more line"
+    system_score: bool = flag(
+        "the program writes the score of the system in one more line; without this option, it is the mean of the lines"
     )
     metric_timeout: float | None = option(
-        f"end the program after this time ({METRIC_SECONDS})", metavar="SECONDS", parse=number(0, 1e6, kind=float)
+        f"end the program after this time ({METRIC_SECONDS})", metavar="SECONDS", parse=number(0.1, 1e6, kind=float)
     )
 
-    def make_command(self) -> MetricCommand | None:
-        """Return the program, or None if there is none."""
+    def make_metric(self) -> ExternalMetric | None:
+        """Return the metric, or None if there is none."""
         if self.metric_command is None:
             return None
-        from transformer_mt.tools.analysis.metric_command import MetricCommand
+        from transformer_mt.tools.analysis.external_metric import ExternalMetric
 
-        return MetricCommand.parse(
+        return ExternalMetric.parse(
             self.metric_command,
-            has_system_score=self.system_score == "last",
+            has_system_score=self.system_score,
             seconds=METRIC_SECONDS if self.metric_timeout is None else self.metric_timeout,
         )
 
@@ -97,8 +97,8 @@ class Evaluate(Command):
 
     The scores have signatures of sacreBLEU and 95 % intervals from 1,000 bootstrap resamples. Several systems are
     tested against the first, by paired bootstrap resampling and by approximate randomisation. Their scores by reference
-    length and by word frequency are printed too, and the sentences that differ most in chrF. TER is left out for th,
-    lo, km, my and bo, which have no spaces between words.
+    length and by word frequency are printed too, and the sentences that differ most in the external metric, or else in
+    chrF. TER is left out for th, lo, km, my and bo, which have no spaces between words.
     """
 
     EXAMPLE: ClassVar[str] = "tmt evaluate runs/a runs/b --src test.en --ref test.de"
@@ -126,7 +126,7 @@ class Evaluate(Command):
     output: Path | None = option(
         "write the translations to this file, one per line; it is replaced if it exists", metavar="OUT"
     )
-    metric: MetricOptions = group(MetricOptions)
+    external_metric: ExternalMetricOptions = group(ExternalMetricOptions)
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
@@ -137,35 +137,16 @@ class Evaluate(Command):
     def execute(self) -> None:
         """Run `tmt evaluate`."""
         _check_arguments(self)
-        command = self.metric.make_command()
+        external_metric = self.external_metric.make_metric()
         if len(self.systems) == 1:
-            all_pass = _evaluate(self, command)
+            all_pass = _evaluate_system(self, external_metric)
         else:
-            self._compare(command)
+            _compare_systems(self, external_metric)
             all_pass = True
-        if command and command.problem:
-            raise command.problem
+        if external_metric and external_metric.problem:
+            raise external_metric.problem
         if not all_pass:
             sys.exit(1)
-
-    def _compare(self, command: MetricCommand | None) -> None:
-        from transformer_mt.flows.scoring import compare
-
-        assert self.ref  # checked
-        comparison = compare(
-            self.systems,
-            self.src,
-            self.ref,
-            self.loading.checkpoint or "best",
-            self.load,
-            self.text_kind.make_scoring(),
-            N_SHOWN if self.show is None else self.show,
-            command,
-        )
-        if self.json:
-            print_json({"tmt": __version__, **asdict(comparison)})
-        else:
-            _show_comparison(comparison)
 
     def load(self, run: Path) -> Translator:
         """Load the model of a run, or the ensemble, with the options of the search."""
@@ -193,7 +174,7 @@ def _check_arguments(args: Evaluate) -> None:
         given = {*list_given_flags(args)} - OPTIONS_OF_COMPARISON
     if not has_run:
         allowed = {"--src", "--ref", "--json", "--show"} if is_comparison else {"--ref", "--json"}
-        allowed |= {"--src"} if args.metric.metric_command else set()
+        allowed |= {"--src"} if args.external_metric.metric_command else set()
         given |= {*list_given_flags(args, args.loading, args.search)} - allowed
         reason = "files contain existing translations"
     if given:
@@ -206,9 +187,9 @@ def _check_arguments(args: Evaluate) -> None:
         raise UserError("evaluate: pass the reference translations as --ref G")
     if has_run and bool(args.src) != bool(args.ref):
         raise UserError("evaluate: --src and --ref go together, because a run has to translate")
-    if args.metric.metric_command is None and (given_flags := list_given_flags(args.metric)):
+    if args.external_metric.metric_command is None and (given_flags := list_given_flags(args.external_metric)):
         raise UserError(f"evaluate: {given_flags[0]} needs --metric-command; add it, or leave the option out")
-    if args.metric.metric_command is not None and args.src is None and not (has_run and not is_comparison):
+    if args.external_metric.metric_command is not None and args.src is None and not (has_run and not is_comparison):
         raise UserError("evaluate: --metric-command reads the sources, too; pass them as --src F")
     if args.set is not None and args.src:
         raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
@@ -221,7 +202,7 @@ def _check_arguments(args: Evaluate) -> None:
 # --- one system -------------------------------------------------------------------------------------------------------
 
 
-def _evaluate(args: Evaluate, command: MetricCommand | None) -> bool:
+def _evaluate_system(args: Evaluate, external_metric: ExternalMetric | None) -> bool:
     """Score a run or a file, and run the behaviour tests. Return whether all of them pass."""
     from transformer_mt.flows.scoring import RunEvaluation, evaluate_file
     from transformer_mt.tools.analysis.behaviour_tests import check_translations, load_behaviour_tests
@@ -236,13 +217,14 @@ def _evaluate(args: Evaluate, command: MetricCommand | None) -> bool:
             args.search.tag,
             args.output,
             args.robustness,
-            needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show, command)),
-            command=command,
+            needs_set=not tests
+            or any(value is not None for value in (args.set, args.output, args.show, external_metric)),
+            external_metric=external_metric,
         ).evaluate(translator)
         header["checkpoint"] = args.loading.checkpoint or "best"
     else:
         assert args.ref  # checked
-        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scoring(), args.src, command)
+        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scoring(), args.src, external_metric)
     sets: dict[str, object] = {}
     for evaluation in evaluations:
         sets[evaluation.name] = evaluation.to_json()
@@ -271,7 +253,7 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
     print_text(f"{evaluation.name} ({details})")
     rows: list[tuple[str, ...]] = []
     for name, score in evaluation.scores.items():
-        value, *bounds = (_format(name, each) for each in (score.value, *(score.interval or ())))
+        value, *bounds = (_format_score(name, each) for each in (score.value, *(score.interval or ())))
         rows.append((name, value, " to ".join(bounds) or "-", score.signature))
     print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
     _explain_missing_ter(evaluation.scores)
@@ -289,9 +271,11 @@ def _explain_missing_ter(metrics: Collection[str]) -> None:
         print(NO_TER)
 
 
-def _format(metric: str, value: float, sign: str = "") -> str:
-    """Return a score with two decimals, or four for the metric of a program, which may range from 0 to 1."""
-    return f"{value:{sign}.{4 if metric == 'command' else 2}f}"
+def _format_score(metric: str, value: float, sign: str = "") -> str:
+    """Return a score with two decimals, or four for an external metric, which may range from 0 to 1."""
+    from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC
+
+    return f"{value:{sign}.{4 if metric == EXTERNAL_METRIC else 2}f}"
 
 
 # --- several systems --------------------------------------------------------------------------------------------------
@@ -299,29 +283,51 @@ def _format(metric: str, value: float, sign: str = "") -> str:
 SCORE = "{:.2f}"
 
 
+def _compare_systems(args: Evaluate, external_metric: ExternalMetric | None) -> None:
+    """Score runs and files, and compare them with the first."""
+    from transformer_mt.flows.scoring import compare
+
+    assert args.ref  # checked
+    comparison = compare(
+        args.systems,
+        args.src,
+        args.ref,
+        args.loading.checkpoint or "best",
+        args.load,
+        args.text_kind.make_scoring(),
+        N_SHOWN if args.show is None else args.show,
+        external_metric,
+    )
+    if args.json:
+        print_json({"tmt": __version__, **asdict(comparison)})
+    else:
+        _show_comparison(comparison)
+
+
 def _show_comparison(comparison: Comparison) -> None:
     """Print all results."""
+    from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC
+
     for letter, name in comparison.systems.items():
         print_text(f"{letter}  {name}")
     pairs = f"{comparison.pairs:,} pairs"
     print_text(f"\n{pairs}; p of the difference to A, by paired bootstrap and approximate randomisation")
     header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
     print_table(header, list(_score_rows(comparison)), numbers=range(2, len(header)))
-    if any(metric.lacks_p_values for metric in comparison.metrics.values()):
-        from transformer_mt.tools.analysis.significance import NO_P_VALUES_MESSAGE
-
-        print_text(NO_P_VALUES_MESSAGE)
+    reasons = {name: metric.explain_missing_p_values(comparison.pairs) for name, metric in comparison.metrics.items()}
+    for reason in filter(None, dict.fromkeys(reasons.values())):
+        print_text(f"no p of {', '.join(name for name in reasons if reasons[name] == reason)}: {reason}")
     for name, metric in comparison.metrics.items():
         print_text(f"{name:<6}  {metric.signature}")
     _explain_missing_ter(comparison.metrics)
     letters, unit = list(comparison.systems), comparison.unit
     print_text(f"\nby {unit} of the reference")
-    by_length = ["BLEU", "chrF", *(["command"] if "command" in comparison.metrics else [])]
+    by_length = [name for name in ("BLEU", "chrF", EXTERNAL_METRIC) if name in comparison.metrics]
     head = [unit, "pairs", *(f"{metric} {letter}" for metric in by_length for letter in letters)]
     rows: list[list[str]] = []
     for bucket in comparison.lengths:
-        scores = zip(by_length, (bucket.bleu, bucket.chrf, bucket.command or ()), strict=False)
-        cells = [_format(metric, value) for metric, values in scores for value in values]
+        scores = zip(by_length, (bucket.bleu, bucket.chrf, bucket.external_scores or ()), strict=False)
+        cells = [_format_score(metric, value) for metric, values in scores for value in values]
         rows.append([bucket.words, f"{bucket.pairs:,}", *cells])
     print_table(head, rows, numbers=range(1, len(head)))
     if comparison.frequencies:
@@ -336,13 +342,15 @@ def _show_comparison(comparison: Comparison) -> None:
             print_text(f"  source     {sentence.source}")
         print_text(f"  reference  {sentence.reference}")
         for i, (letter, text) in enumerate(zip(letters, sentence.translations, strict=True)):
-            command = f" {_format('command', sentence.command[i]):>9}" if sentence.command else ""
-            print_text(f"  {letter} {sentence.chrf[i]:8.2f}{command}  {text}")
+            scores = f"{sentence.chrf[i]:8.2f}"
+            if sentence.external_scores:
+                scores += f" {_format_score(EXTERNAL_METRIC, sentence.external_scores[i]):>9}"
+            print_text(f"  {letter} {scores}  {text}")
 
 
 def _score_rows(comparison: Comparison) -> Iterator[list[str]]:
     for metric, compared in comparison.metrics.items():
         for letter, system in zip(comparison.systems, compared.systems, strict=True):
-            difference = "" if system.difference is None else _format(metric, system.difference, "+")
+            difference = "" if system.difference is None else _format_score(metric, system.difference, "+")
             p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
-            yield [metric if letter == "A" else "", letter, _format(metric, system.score), difference, *p_values]
+            yield [metric if letter == "A" else "", letter, _format_score(metric, system.score), difference, *p_values]

@@ -43,7 +43,7 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.analysis import breakdown
 from transformer_mt.tools.analysis.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
-from transformer_mt.tools.analysis.metric_command import COMMAND_METRIC, MetricCommand
+from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC, ExternalMetric
 from transformer_mt.tools.analysis.significance import (
     IntervalScore,
     MetricComparison,
@@ -90,26 +90,31 @@ class FileScoring:
 
 
 def evaluate_file(
-    path: Path, reference: Path, scoring: FileScoring, src: Path | None, command: MetricCommand | None
+    path: Path, reference: Path, scoring: FileScoring, src: Path | None, external_metric: ExternalMetric | None
 ) -> tuple[dict[str, object], list[Evaluation]]:
-    """Score a file of translations, whose sources a command reads. Return a header for JSON, and the scores."""
+    """Score a file; an external metric also reads the sources. Return a header for JSON, and the scores."""
     scorer = scoring.make_scorer()
     hypotheses, references, *sources = _read_texts(path, reference, *([src] if src else []))
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scoring.tgt_lang:
         _warn_of_language(reference, references)
-    scores = _score(str(path), sources[0] if sources else (), hypotheses, references, scorer, command)
+    scores = _score(str(path), sources[0] if sources else (), hypotheses, references, scorer, external_metric)
     header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scoring.tgt_lang, "text": scorer.text}
     return header, [Evaluation(str(reference), len(references), scores)]
 
 
 def _score(
-    name: str, sources: Texts, hypotheses: Texts, references: Texts, scorer: Scorer, command: MetricCommand | None
+    name: str,
+    sources: Texts,
+    hypotheses: Texts,
+    references: Texts,
+    scorer: Scorer,
+    external_metric: ExternalMetric | None,
 ) -> dict[str, IntervalScore]:
-    """Compute all scores. That of a command which fails is left out."""
+    """Compute all scores. That of an external metric which fails is left out."""
     scores = score_with_intervals(hypotheses, references, scorer)
-    if command and (line_scores := command.score(name, sources, hypotheses, references, scorer)):
-        scores[COMMAND_METRIC] = IntervalScore.of_first(compare_line_scores([line_scores], command.signature))
+    if external_metric and (line_scores := external_metric.score(name, sources, hypotheses, references, scorer)):
+        scores[EXTERNAL_METRIC] = IntervalScore.of_first(compare_line_scores([line_scores], external_metric.signature))
     return scores
 
 
@@ -128,8 +133,7 @@ class RunEvaluation:
     """Whether changed copies of each set are scored, too."""
     needs_set: bool = True
     """Whether a run without test sets is refused."""
-    command: MetricCommand | None = None
-    """A metric of the user."""
+    external_metric: ExternalMetric | None = None
 
     def evaluate(self, translator: Translator) -> tuple[dict[str, object], Iterator[Evaluation]]:
         """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""
@@ -204,7 +208,7 @@ class RunEvaluation:
             seconds = time.perf_counter() - start
             if file:
                 file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-        scores = _score(test_set.name, sources, hypotheses, references, test_set.scorer, self.command)
+        scores = _score(test_set.name, sources, hypotheses, references, test_set.scorer, self.external_metric)
         samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
         robustness = measure_robustness(test_set, partial(translate_set, translator)) if self.robustness else ()
         method = describe_system(translator)
@@ -235,9 +239,9 @@ def compare(
     load: Callable[[Path], Translator],
     scoring: FileScoring,
     n_shown: int,
-    command: MetricCommand | None,
+    external_metric: ExternalMetric | None,
 ) -> Comparison:
-    """Translate with the systems that are runs, and compare all translations. A failed command has no scores."""
+    """Translate with the systems that are runs, and compare all translations. A failed external metric is left out."""
     configs = {run: configuration.load_run(run) for run in map(RunFolder.open, filter(Path.is_dir, systems))}
     for run in configs:
         run.find_checkpoint(checkpoint)  # report a missing checkpoint before a run translates
@@ -266,10 +270,10 @@ def compare(
     line_scores = [
         scores
         for name, texts in zip(systems, hypotheses, strict=True)
-        if command and (scores := command.score(str(name), sources or (), texts, references, scorer))
+        if external_metric and (scores := external_metric.score(str(name), sources or (), texts, references, scorer))
     ]
-    if command and not command.problem:
-        metrics[COMMAND_METRIC] = compare_line_scores(line_scores, command.signature)
+    if external_metric and not external_metric.problem:
+        metrics[EXTERNAL_METRIC] = compare_line_scores(line_scores, external_metric.signature)
     else:
         line_scores = []
     return Comparison(

@@ -18,7 +18,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS, Scorer, Texts, score_corpus
-from transformer_mt.tools.analysis.metric_command import LineScores
+from transformer_mt.tools.analysis.external_metric import LineScores
 
 LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
 """Maximum reference length of each bucket in words. One more bucket has no maximum."""
@@ -35,8 +35,8 @@ class LengthBucket:
     pairs: int
     bleu: list[float]
     chrf: list[float]
-    command: list[float] | None = None
-    """Mean scores of the metric of the user."""
+    external_scores: list[float] | None = None
+    """Mean scores by the external metric."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class SentenceComparison:
     reference: str
     translations: list[str]
     chrf: list[float]
-    command: list[float] | None = None
-    """Scores of the metric of the user."""
+    external_scores: list[float] | None = None
+    """Scores by the external metric."""
 
     @property
     def score_range(self) -> float:
-        """Difference between the systems by the metric of the user, or without one, by chrF."""
-        scores = self.command or self.chrf
+        """Difference between the systems by the external metric, or without one, by chrF."""
+        scores = self.external_scores or self.chrf
         return max(scores) - min(scores)
 
 
@@ -86,8 +86,8 @@ def score_by_length(
                 [score_corpus(metrics[name], [texts[i] for i in rows], own_references).value for texts in systems]
                 for name in ("BLEU", "chrF")
             )
-            command = [fmean(system.lines[i] for i in rows) for system in line_scores]
-            buckets.append(LengthBucket(label, len(rows), bleu, chrf, command or None))
+            external_scores = [fmean(system.lines[i] for i in rows) for system in line_scores]
+            buckets.append(LengthBucket(label, len(rows), bleu, chrf, external_scores or None))
     return buckets
 
 

@@ -11,17 +11,13 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # pyright: ignore[reportPrivateUsage]
 
 from transformer_mt.evaluation.metrics import Score, Scorer, Texts, score_corpus
-from transformer_mt.tools.analysis.metric_command import COMMAND_METRIC, LineScores
+from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC, LineScores
 
 BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
 MIN_DIFFERENT = 6
 """Minimum number of different translations for a p-value. With 5, the exact randomisation test cannot fall below
 2 / 2^5 = 0.06, but sacreBLEU reports 0.0001, because it does not count trials with an equal difference."""
-NO_P_VALUES_MESSAGE = (
-    f"no p: fewer than {MIN_DIFFERENT} translations differ from those of A, there are more than "
-    f"{MAX_RESAMPLED_PAIRS:,} pairs, or a command computes the score of the system"
-)
 
 PValues = tuple[float | None, float | None]
 """Of paired bootstrap resampling, and of approximate randomisation; None: not computed."""
@@ -54,10 +50,15 @@ class MetricComparison:
     signature: str
     systems: list[SystemScore]
 
-    @property
-    def lacks_p_values(self) -> bool:
-        """True if the difference of a system has no p-values."""
-        return any(system.difference is not None and system.p_bootstrap is None for system in self.systems)
+    def explain_missing_p_values(self, n_pairs: int) -> str:
+        """Return why a difference has no p-values; empty if all have them."""
+        if all(system.difference is None or system.p_bootstrap is not None for system in self.systems):
+            return ""
+        if n_pairs > MAX_RESAMPLED_PAIRS:
+            return f"there are more than {MAX_RESAMPLED_PAIRS:,} pairs"
+        if self.systems[0].interval is None:
+            return "the program writes the score of the system"
+        return f"fewer than {MIN_DIFFERENT} lines differ from those of A"
 
 
 def compare_systems(
@@ -74,17 +75,17 @@ def compare_systems(
 
 
 def compare_line_scores(systems: Sequence[LineScores], signature: str) -> MetricComparison:
-    """Compare every system with the first one by the scores that a command computed.
+    """Compare every system with the first one by an external metric.
 
-    If the command computes the scores of systems, there are no intervals and no p-values: it would have to compute
-    them for each sample.
+    If the program writes the scores of systems, there are no intervals and no p-values: it would have to compute them
+    for each sample.
     """
     values = [system.system for system in systems if system.system is not None]
     if values:
         others = [SystemScore(value, difference=value - values[0]) for value in values[1:]]
         return MetricComparison(signature, [SystemScore(values[0]), *others])
     texts = [list(map(repr, system.lines)) for system in systems]
-    (compared,) = _compare_by_metrics({COMMAND_METRIC: _LineMean()}, texts, [""] * len(texts[0])).values()
+    (compared,) = _compare_by_metrics({EXTERNAL_METRIC: _LineMean()}, texts, [""] * len(texts[0])).values()
     return MetricComparison(f"{signature}|{compared.signature}", compared.systems)
 
 
@@ -96,7 +97,7 @@ class _LineMean(Metric):
 
     def _compute_score_from_stats(self, stats: list[Any]) -> base.Score:
         total, count = stats
-        return base.Score(COMMAND_METRIC, float(total / count))
+        return base.Score(EXTERNAL_METRIC, float(total / count))
 
     def _preprocess_segment(self, sent: str) -> str:
         return sent

@@ -1,4 +1,4 @@
-"""`tmt evaluate --metric-command`: the scores of a program, its failures, and wrong arguments."""
+"""`tmt evaluate --metric-command`: an external metric, failures of its program, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -65,28 +65,28 @@ def test_the_mean_and_interval_of_the_sacrebleu_command_are_those_of_its_lines(
     done = tmt(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["test_sets"]["valid.en"]["metrics"]
-    assert list(found) == ["bleu", "chrf", "chrf++", "ter", "command"]
+    assert list(found) == ["bleu", "chrf", "chrf++", "ter", "external"]
     scores = chrf("out.de")
-    assert found["command"]["value"] == pytest.approx(fmean(scores), abs=1e-6)
+    assert found["external"]["value"] == pytest.approx(fmean(scores), abs=1e-6)
     rows = np.random.default_rng(12345).choice(8, size=(100, 8), replace=True)
     means = sorted(np.array(scores)[rows].mean(1))
-    assert found["command"]["interval"] == pytest.approx([means[2], means[-3]], abs=1e-4)
-    assert "sh chrf.sh" in found["command"]["signature"]
+    assert found["external"]["interval"] == pytest.approx([means[2], means[-3]], abs=1e-4)
+    assert "sh chrf.sh" in found["external"]["signature"]
     table = tmt(*arguments).stdout
-    assert f"command  {fmean(scores):.4f}  {means[2]:.4f} to {means[-3]:.4f}  command:sh chrf.sh|system:mean" in table
+    assert f"external  {fmean(scores):.4f}  {means[2]:.4f} to {means[-3]:.4f}  command:sh chrf.sh|system:mean" in table
 
 
-def test_systems_are_compared_by_the_scores_of_a_program(folder: Path, tmt: Tmt) -> None:
+def test_systems_are_compared_by_an_external_metric(folder: Path, tmt: Tmt) -> None:
     arguments = ("evaluate", "a.de", "b.de", *FILES, "--tgt-lang", "de", "--metric-command", "sh chrf.sh")
     found: dict[str, Any] = json.loads(tmt(*arguments, "--json").stdout)
     a, b = np.array(chrf("a.de")), np.array(chrf("b.de"))
-    first, second = found["metrics"]["command"]["systems"]
+    first, second = found["metrics"]["external"]["systems"]
     assert (first["score"], second["score"]) == pytest.approx((a.mean(), b.mean()), abs=1e-6)
     assert second["difference"] == pytest.approx((b - a).mean(), abs=1e-6)
     assert 0 < second["p_bootstrap"] <= 1 and 0 < second["p_randomisation"] <= 1
-    total = sum(bucket["pairs"] * np.array(bucket["command"]) for bucket in found["lengths"])
+    total = sum(bucket["pairs"] * np.array(bucket["external_scores"]) for bucket in found["lengths"])
     assert total / 8 == pytest.approx([a.mean(), b.mean()])
-    assert [sentence["command"] for sentence in found["sentences"]] == [
+    assert [sentence["external_scores"] for sentence in found["sentences"]] == [
         pytest.approx(sentence["chrf"], abs=1e-6) for sentence in found["sentences"]
     ]
     table = tmt(*arguments, "--show", 1).stdout
@@ -96,7 +96,7 @@ def test_systems_are_compared_by_the_scores_of_a_program(folder: Path, tmt: Tmt)
     assert f"  A {a[largest]:8.2f} {a[largest]:9.4f}  {lines('a.de')[largest]}\n" in table
 
 
-def test_sentences_are_ordered_by_the_metric_of_the_program(folder: Path, tmt: Tmt) -> None:
+def test_sentences_are_ordered_by_the_external_metric(folder: Path, tmt: Tmt) -> None:
     fifth = lines("a.de")[4]
     command = python(f"for row in rows: print(int(row.split('\\t')[1] == {fifth!r}))")
     done = tmt("evaluate", "a.de", "b.de", *FILES, "--tgt-lang", "de", "--json", "--metric-command", command)
@@ -105,10 +105,12 @@ def test_sentences_are_ordered_by_the_metric_of_the_program(folder: Path, tmt: T
 
 def test_the_last_line_may_be_the_score_of_the_system(folder: Path, tmt: Tmt) -> None:
     command = python("for row in rows: print(row.count('e'))\nprint(len(rows) / 10)")
-    arguments = ("--tgt-lang", "de", *FILES, "--json", "--system-score", "last", "--metric-command", command)
-    found = json.loads(tmt("evaluate", "a.de", *arguments).stdout)["test_sets"]["valid.de"]["metrics"]["command"]
+    arguments = ("--tgt-lang", "de", *FILES, "--system-score", "--metric-command", command)
+    assert "no p of external: the program writes" in tmt("evaluate", "a.de", "b.de", *arguments).stdout
+    arguments = (*arguments, "--json")
+    found = json.loads(tmt("evaluate", "a.de", *arguments).stdout)["test_sets"]["valid.de"]["metrics"]["external"]
     assert (found["value"], found["interval"]) == (0.8, None)
-    _, second = json.loads(tmt("evaluate", "a.de", "b.de", *arguments).stdout)["metrics"]["command"]["systems"]
+    _, second = json.loads(tmt("evaluate", "a.de", "b.de", *arguments).stdout)["metrics"]["external"]["systems"]
     assert second == {"score": 0.8, "interval": None, "difference": 0, "p_bootstrap": None, "p_randomisation": None}
 
 
@@ -121,7 +123,7 @@ def test_a_program_reads_one_line_for_each_translation(folder: Path, tmt: Tmt) -
     done = tmt(
         "evaluate", "target", "--src", "source", "--ref", "target", "--tgt-lang", "de", "--metric-command", command
     )
-    assert "command  1.3000 " in done.stdout, done.stderr
+    assert "external  1.3000 " in done.stdout, done.stderr
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -165,18 +167,19 @@ def test_ctrl_c_ends_the_program(folder: Path) -> None:
         os.kill(int(Path("pid").read_text()), 0)
 
 
-WRONG = {
+WRONG: dict[tuple[str, ...], str] = {
     ("--metric-command", "no-such-program"): "no-such-program",
     ("--metric-command", ""): "--metric-command",
     ("--metric-command", "sh 'x"): "sh 'x",
-    ("--system-score", "last"): "--system-score",
+    ("--system-score",): "--system-score",
     ("--metric-timeout", "3"): "--metric-timeout",
+    ("--metric-command", "cat", "--metric-timeout", "0"): "--metric-timeout",
 }
 
 
 @pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_arguments_are_refused_before_a_run_translates(
-    arguments: tuple[str, str], folder: Path, tiny_run: Path, tmt: Tmt
+    arguments: tuple[str, ...], folder: Path, tiny_run: Path, tmt: Tmt
 ) -> None:
     done = tmt("evaluate", tiny_run, *FILES, "--output", "out.de", *arguments)
     assert_user_error(done, WRONG[arguments])

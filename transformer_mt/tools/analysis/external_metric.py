@@ -1,4 +1,4 @@
-"""A metric that a program of the user computes: it reads sentences, and writes one number for each.
+"""External metric: a program of the user reads sentences, and writes one number for each.
 
 The program may need another environment, a GPU or an hour. Whatever happens to it, the other scores are kept.
 """
@@ -20,8 +20,8 @@ from typing import NamedTuple
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer, Texts
 
-COMMAND_METRIC = "command"
-"""Name of the metric."""
+EXTERNAL_METRIC = "external"
+"""Name of the metric in tables and JSON."""
 _SEPARATORS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -34,7 +34,7 @@ class LineScores(NamedTuple):
 
 
 @dataclass
-class MetricCommand:
+class ExternalMetric:
     """A program that reads `source TAB translation TAB reference`, and writes a number for each line.
 
     It is started without a shell. After its first failure it is not started again.
@@ -49,7 +49,7 @@ class MetricCommand:
     """The first failure."""
 
     @classmethod
-    def parse(cls, text: str, *, has_system_score: bool, seconds: float) -> MetricCommand:
+    def parse(cls, text: str, *, has_system_score: bool, seconds: float) -> ExternalMetric:
         """Divide a command into words as a shell does. Raises `UserError` if there is no such program."""
         try:
             words = shlex.split(text)
