@@ -2,7 +2,7 @@
 
 A policy sees texts only. `review` runs the loop: in each round, segments with faults are searched with other options,
 and those that still have some are divided into parts, which the next round reviews. A new translation replaces an old
-one only if it has fewer faults.
+one only if the policy calls it better.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class ReviewPolicy(Protocol):
         """Return the faults of the translation of a text with letters."""
         ...
 
+    def is_better(self, faults: Sequence[Fault], than: Sequence[Fault]) -> bool:
+        """Return whether a translation with some faults replaces one with others."""
+        ...
+
     def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
         """Return the options of another search; None: do not search again."""
         ...
@@ -69,9 +73,9 @@ class Job:
     parts: list[Job] = field(default_factory=list["Job"])
 
     def offer(self, candidate: Translation, policy: ReviewPolicy) -> None:
-        """Take a translation if it has fewer faults."""
+        """Take a translation if it is better."""
         found = find_segment_faults(policy, self.segment, candidate)
-        if len(found) < len(self.faults):
+        if policy.is_better(found, self.faults):
             self.best, self.faults = candidate, found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerConfig, TokenizerP
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import Hypothesis, ModelProvenance
+from transformer_mt.decoding.review import Fault
 from transformer_mt.decoding.translator import Features, Translator
 from transformer_mt.runs.records import Percentiles, TrainingLengths
-from transformer_mt.tools.robustness.guard import FaultReport, Guard
+from transformer_mt.tools.robustness.guard import LOOP, FaultReport, Guard
 
 SIZES = Percentiles(p95=9, p999=9)
 PROVENANCE = ModelProvenance({}, "en", "de", 99, TrainingLengths(tokens=SIZES, sentences=SIZES, ratio=1.1, spread=1.2))
@@ -113,6 +115,71 @@ def test_faults_are_those_that_a_reader_sees_without_knowing_the_languages(sourc
     language = "zh" if source.startswith("狗") else "en"
     guard = make_guard(replace(PROVENANCE, src_lang=language))
     assert " ".join(fault.kind for fault in guard.find_faults(source, text)) == kinds
+
+
+LOOPS = [
+    "sererererererer",
+    "Der Hund schläft im Gartenenenenenenen.",
+    "Ein Mannnnnnnnnnnnnnnn schläft.",
+    "lalalalalalalala",
+    "Er dasdasdasdasdasdas",
+    "SeReReReReReReR",
+    "un-un-un-un-un-un-un",
+    "«tatatatatatatatatata»",
+    "Verkehrs-kehrs-kehrs-kehrs-kehrs-kehrs",
+    "собабабабабабабабака спит",
+    "คนคนคนคนคนคนคน",
+    "นี่นี่นี่นี่นี่นี่นี่",
+    "d'd'd'd'd'd'd'd",
+    "a1a1a1a1a1a1a1a1",
+]
+
+
+@pytest.mark.parametrize("text", LOOPS)
+def test_a_run_of_letters_is_a_loop(text: str) -> None:
+    kinds = [fault.kind for fault in make_guard(PROVENANCE).find_faults("An old dog sleeps in the garden.", text)]
+    assert kinds.count("loop") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("Haha!", "Hahaha!"),
+        ("Hahahahaha, well done", "Hahahahahahaha, gut gemacht"),
+        ("Blah blah blah blah blah", "Blablablablabla"),
+        ("No!!!!!!!!!!!!!", "Nein!!!!!!!!!!!!!!!!!!!"),
+        ("Wait.....................", "Warte....................."),
+        ("A -------------------- B", "A -------------------- B"),
+        ("Aaaah, a dog", "Aaaaaaah, ein Hund"),
+        ("1000000000000000 dogs", "1000000000000000 Hunde"),
+        ("0101010101010101", "0101010101010101"),
+        ("The DNA ATATATATATATATATAT is old", "Die DNA ATATATATATATATATAT ist alt"),
+        ("gene GAAGAAGAAGAAGAAGAA.", "Gen GAAGAAGAAGAAGAAGAA."),
+        ("fill in XXXXXXXXXXXXXXXX", "füllen Sie XXXXXXXXXXXXXXXX aus"),
+        ("a banana in Mississippi", "eine Banane in Mississippi, Honolulu, Couscous"),
+        ("Dogs sleep more often than people think.", "สุนัขนอนหลับบ่อยกว่าที่คนคิดมากๆ"),
+        ("Laughing dogs sleep here for ever", "哈哈哈哈，狗永远睡在这里，他们笑着睡觉。"),
+        ("He laughs out loud", "ㅋㅋㅋㅋㅋㅋㅋ"),
+    ],
+)
+def test_a_run_that_a_writer_may_mean_is_no_loop(source: str, text: str) -> None:
+    assert "loop" not in [fault.kind for fault in make_guard(PROVENANCE).find_faults(source, text)]
+
+
+def test_no_translation_is_replaced_by_a_loop(run: Run) -> None:
+    """The hypotheses of its parts are loops, too."""
+    words = LONG.split()
+    spans = [" ".join(words[i:j]) for i, j in combinations(range(len(words) + 1), 2)]
+    texts, report, (_, searches) = run({span: ["sererererererer", "lalalalalalalala"] for span in spans}, [LONG])
+    assert (texts, report.remaining) == (["sererererererer"], {"loop": 1})
+    assert len(searches) > 2, "parts were searched"
+
+
+def test_a_loop_is_worse_than_any_number_of_other_faults() -> None:
+    guard = make_guard(PROVENANCE)
+    numbers = [Fault("number", "34"), Fault("number", "56")]
+    assert guard.is_better(numbers[:1], than=numbers) and guard.is_better([], than=[LOOP])
+    assert not guard.is_better([LOOP], than=numbers) and not guard.is_better(numbers, than=numbers)
 
 
 def test_a_copy_is_no_fault_within_one_language() -> None:

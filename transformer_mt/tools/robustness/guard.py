@@ -29,6 +29,7 @@ MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
 LOOP_WORDS, LOOP_CHARACTERS = 3, 6  # of the n-gram that a loop repeats
 LOOP_FACTOR = 2  # an n-gram of a loop occurs more often than this, and than this times its maximum in the source
+MIN_RUN = 12  # characters of a loop of letters; it is also longer than LOOP_FACTOR times the longest run of the source
 UNSPACED_WORD = 15  # a text whose mean word is longer counts as written without spaces
 MIN_SCRIPT_SHARE = 0.5  # of the words
 COPIED_SHARE = 0.8  # minimum share of the words of the source that a copy contains
@@ -38,6 +39,8 @@ MAX_DEVIATION = 4.0  # of the length from the usual one, in standard deviations
 USUAL_RATIO, USUAL_SPREAD = 1.0, 2.0  # of lengths, for runs that did not record them
 MIN_SPREAD = 0.5
 
+_RUN = regex.compile(r"(\S{1,8}?)\1+")  # as in "hahaha"
+_LONG_RUN = regex.compile(r"(\S{1,8}?)\1{4,}")
 _DIGITS = regex.compile(r"\d+")
 _NUMBER = regex.compile(r"\d+(?:\W\d+)*")  # with separators inside, as in 1,000.50 or 10 000
 _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
@@ -49,7 +52,7 @@ _COPIED_SPAN = regex.compile(
 )
 
 
-UNKNOWN_SCRIPT = Fault("unknown script")
+LOOP, UNKNOWN_SCRIPT = Fault("loop"), Fault("unknown script")
 
 OnFault = Callable[[int, Sequence[Fault], Sequence[Fault]], object]
 """Takes the number of a line, and the faults of its translation before and after the repair."""
@@ -111,6 +114,10 @@ class Guard:
         """Count a line."""
         self.fault_report.add(line_number, before, after)
 
+    def is_better(self, faults: Sequence[Fault], than: Sequence[Fault]) -> bool:
+        """Return whether a translation has fewer faults than another, and no loop."""
+        return len(faults) < len(than) and LOOP not in faults
+
     # --- repair -------------------------------------------------------------------------------------------------------
 
     def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
@@ -140,9 +147,11 @@ class Guard:
             return [] if translation.split() == source.split() else [UNKNOWN_SCRIPT]
         faults = [] if any(map(str.isalnum, translation)) else [Fault("empty")]
         src_words, words = source.split(), translation.split()
-        n_repeated = _count_repeated(translation, words)
-        if n_repeated > LOOP_FACTOR and n_repeated > LOOP_FACTOR * _count_repeated(source, src_words):
-            faults.append(Fault("loop"))
+        n_repeated, run = _count_repeated(translation, words), _measure_run(_LONG_RUN, translation)
+        if (n_repeated > LOOP_FACTOR and n_repeated > LOOP_FACTOR * _count_repeated(source, src_words)) or (
+            run >= MIN_RUN and run > LOOP_FACTOR * _measure_run(_RUN, "".join(src_words))
+        ):
+            faults.append(LOOP)
         if self.has_two_languages and _is_copy(src_words, words):
             faults.append(Fault("copy"))
         if kind := self._judge_length(len(source), len(translation)):
@@ -170,13 +179,18 @@ class Guard:
 
 
 def _count_repeated(text: str, words: Sequence[str]) -> int:
-    """Return how often the most frequent n-gram of words occurs, or of characters in a text without spaces."""
+    """Return how often the most frequent n-gram of words occurs, or of letters in a text without spaces."""
     units, n = words, LOOP_WORDS
     if len(text) > UNSPACED_WORD * len(words):
-        units, n = "".join(words), LOOP_CHARACTERS
+        units, n = [*filter(str.isalpha, text)], LOOP_CHARACTERS
     if len(units) - len(set(units)) < LOOP_FACTOR:
         return 1
     return max(Counter(zip(*(units[k:] for k in range(n)), strict=False)).values(), default=1)
+
+
+def _measure_run(pattern: regex.Pattern[str], text: str) -> int:
+    """Return the characters of the longest run of a unit that has a letter."""
+    return max((len(run[0]) for run in pattern.finditer(text.lower()) if any(map(str.isalpha, run[1]))), default=0)
 
 
 def _is_copy(src_words: Sequence[str], words: Sequence[str]) -> bool:
