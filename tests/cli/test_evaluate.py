@@ -132,6 +132,14 @@ def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> Non
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
 
 
+def test_lines_that_the_guard_repairs_are_counted(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
+    Path("f").write_text("one two https://example.org/a three\none\n")
+    Path("g").write_text("eins\nzwei\n")
+    done = tmt("evaluate", tiny_run, "--src", "f", "--ref", "g", "--decoding", "guard=true")
+    assert_succeeded(done)
+    assert "f: lines with a visible fault in the translation: 1 repaired" in done.stderr
+
+
 def test_robustness_is_scored_on_changed_copies_of_the_test_set(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     found = in_json(tmt, tiny_run, *FILES, "--robustness")["test_sets"]["valid.en"]
     scores = {each["name"]: each for each in found["robustness"]}

@@ -196,10 +196,14 @@ def test_new_pairs_are_learned_and_scored_beside_the_old_ones(german_run: str, t
     assert not held_out & {*new["train"]} and {*new["old"]} < held_out, "the split of the run is kept"
     done = tmt("train", "--config", "tuned.yaml", "schedule.peak=0.003")
     assert_succeeded(done)
-    scores = RunFolder(Path("runs/tuned")).read_metadata()["test"]
+    run = RunFolder(Path("runs/tuned"))
+    record = run.read_metadata()
+    scores = record["test"]
     assert scores["new"]["bleu"]["value"] > 90 and scores["old"]["bleu"]["value"] > 60
-    rows = [line.split(" | ") for line in done.stderr.splitlines() if line.count(" | ") == 5]
-    before = {row[0].strip("| "): float(row[2].split()[0]) for row in rows if row[1] == "BLEU"}
+    table = "\n".join(record["before_and_after"])
+    assert table in done.stderr and table in run.readme.read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in record["before_and_after"]]
+    before = {row[0].strip("| "): float(row[2].split()[0]) for row in rows if "BLEU" in row}
     again = assert_succeeded(
         tmt("evaluate", german_run, "--src", "tuned-data/new-test.src", "--ref", "tuned-data/new-test.tgt", "--json")
     )

@@ -435,6 +435,7 @@ def test_a_complete_record_is_read_as_it_is(run: Path) -> None:
         ("hours", float("nan")),
         ("test", {"news": {"BLEU": {"value": HUGE, "signature": ""}}}),
         ("test", {"news": {"BLEU": 3.0}}),
+        ("before_and_after", [1]),
         ("exported", {"what": 1}),
         ("diverged", "no"),
     ],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple, cast
 
@@ -32,9 +33,10 @@ from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
-from transformer_mt.system.log import ProgressReport, Warn
+from transformer_mt.system.log import ProgressReport, Warn, log
 from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
 from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
+from transformer_mt.tools.robustness.guard import FaultReport, Guard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
@@ -240,11 +242,21 @@ def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
     return [part.tag for part in list_validation_sources(config, corpus) for _ in range(part.first, part.end)]
 
 
-def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list[str]:
-    """Translate the sources of a set with their tags, and report the progress."""
-    sources, tags = evaluation_set.sources, evaluation_set.tags
-    with ProgressReport(f"{evaluation_set.name}: translated", len(sources)).show() as progress:
-        return translator.translate(sources, tags=tags, on_batch=progress.update)
+def translate_set(translator: Translator, evaluation_set: EvaluationSet, when: str = "") -> list[str]:
+    """Translate the sources of a set with their tags. Report the progress, and what the guard did.
+
+    `when` distinguishes several translations of the set in messages.
+    """
+    sources, title = evaluation_set.sources, f"{evaluation_set.name}{when}"
+    features, fault_report = translator.features, FaultReport()
+    if features.make_policy:
+        guard = partial(Guard.make, fault_report=fault_report)
+        translator = translator.with_features(replace(features, make_policy=guard))
+    with ProgressReport(f"{title}: translated", len(sources)).show() as progress:
+        translations = translator.translate(sources, tags=evaluation_set.tags, on_batch=progress.update)
+    if found := fault_report.describe():
+        log(f"{title}: {found}")
+    return translations
 
 
 def describe_system(translator: Translator) -> str:

@@ -194,6 +194,8 @@ def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> 
         for metric, score in scores.items():
             step = record["tested"]["step"]
             yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
+    if table := record.get("before_and_after"):
+        yield from ("", "### Before and after the training", "", *table)
 
 
 def _describe_behaviour_tests(tests: Sequence[Mapping[str, str | None]]) -> Iterator[str]:

@@ -209,8 +209,12 @@ class RunEvaluation:
             if file:
                 file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
         scores = _score(test_set.name, sources, hypotheses, references, test_set.scorer, self.external_metric)
+
+        def translate(each: EvaluationSet) -> Texts:
+            return hypotheses if each is test_set else translate_set(translator, each)
+
         samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
-        robustness = measure_robustness(test_set, partial(translate_set, translator)) if self.robustness else ()
+        robustness = measure_robustness(test_set, translate) if self.robustness else ()
         method = describe_system(translator)
         return Evaluation(test_set.name, len(sources), scores, samples, method, seconds, [*robustness])
 

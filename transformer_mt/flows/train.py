@@ -436,24 +436,24 @@ def finish(run: RunFolder, parts: TrainingParts, stop_reason: str, hours: float,
     """
     config, best, last = parts.config, run.find_checkpoint("best"), run.find_checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
-    scores = get_known_test_scores(run, tested)
+    scores: Mapping[str, Any] | None = get_known_test_scores(run, tested)
     if scores is None:
-        scores = score_test_sets(run, config, parts.machine, best.step, parts.data.test)
-    record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
-    for name, metrics in scores.items():
+        scores = {"tested": tested, **score_test_sets(run, config, parts.machine, best.step, parts.data.test)}
+    record_end(run, ended=stop_reason, last_step=last.step, hours=hours, scores=scores)
+    for name, metrics in scores["test"].items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
     write_readme(run, config, is_running=False)
 
 
 def score_test_sets(
     run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Translate each test set with the checkpoint of `step`, and return the scores by test set and metric.
+) -> dict[str, Any]:
+    """Translate each test set with the checkpoint of `step`, and return `test`, the scores by test set and metric.
 
-    After a warm start, log the scores before and after the training.
+    After a warm start, return `before_and_after`, too: a table of the scores before and after the training.
     """
     if not test_sets:
-        return {}
+        return {"test": {}}
     batch_tokens = config.decoding.validation_batch_tokens(read_gpu_bytes(machine.device))
 
     def load(path: Path, step: int) -> Translator:
@@ -462,7 +462,8 @@ def score_test_sets(
 
     translator = load(run.path, step)
     sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
-    translations = [translate_set(translator, each) for each in sets]
+    start = run.read_metadata()["provenance"].get("init_from")
+    translations = [translate_set(translator, each, " after the training" if start else "") for each in sets]
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for test_set, hypotheses in zip(sets, translations, strict=True):
         name, scores = test_set.name, test_set.scorer.score(hypotheses, test_set.references)
@@ -471,15 +472,17 @@ def score_test_sets(
             "\n".join([title, *(f"{name} {score.value:.2f}  {score.signature}" for name, score in scores.items())])
         )
         result[name] = {metric.lower(): asdict(score) for metric, score in scores.items()}
-    if start := run.read_metadata()["provenance"].get("init_from"):
+    if start:
         try:
             starting = load(Path(start["path"]), start["step"])
         except UserError as error:
             log_rank0(f"the scores before the training are missing: {error}")
         else:
-            before = [translate_set(starting, each) for each in sets]
-            log_rank0(f"before and after, with 95 % intervals:\n{compare_with_start(sets, before, translations)}")
-    return result
+            before = [translate_set(starting, each, " before the training") for each in sets]
+            table = compare_with_start(sets, before, translations)
+            log_rank0(f"before and after, with 95 % intervals:\n{table}")
+            return {"test": result, "before_and_after": table.splitlines()}
+    return {"test": result}
 
 
 def compare_with_start(

@@ -369,8 +369,8 @@ class KeepConfig(Section):
 
 # --- run.json ---------------------------------------------------------------------------------------------------------
 
-TEST_KEYS = ("tested", "test")
-"""Keys of the test scores and of the checkpoint that they belong to."""
+TEST_KEYS = ("tested", "test", "before_and_after")
+"""Keys of the checkpoint that was tested, its scores, and their comparison with those of the warm start."""
 END_KEYS = ("ended", "last_step", "hours", *TEST_KEYS)
 """Keys that `record_end` writes."""
 FAILURE_KEYS = ("failed", "diverged")
@@ -447,24 +447,16 @@ def record_job(run: RunFolder, step: int) -> None:
     write_metadata(run, record)
 
 
-def get_known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]] | None:
-    """Return the recorded test scores by test set and metric, or None if `tested` (step and decoding) differs."""
+def get_known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the recorded values of `TEST_KEYS`, or None if `tested` (step and decoding) differs."""
     record = run.read_metadata()
-    return record["test"] if record.get("tested") == tested else None
+    return {key: record[key] for key in TEST_KEYS if key in record} if record.get("tested") == tested else None
 
 
-def record_end(
-    run: RunFolder,
-    *,
-    ended: str,
-    last_step: int,
-    hours: float,
-    tested: Mapping[str, Any],
-    test: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Record why the training ended (`ended`), and the scores `test` of the checkpoint `tested`."""
-    end = {"ended": ended, "last_step": last_step, "hours": hours, "tested": tested, "test": test}
-    write_metadata(run, {**run.read_metadata(), **end})
+def record_end(run: RunFolder, *, ended: str, last_step: int, hours: float, scores: Mapping[str, Any]) -> None:
+    """Record why the training ended (`ended`), and the values of `TEST_KEYS`."""
+    record = {key: value for key, value in run.read_metadata().items() if key not in END_KEYS}
+    write_metadata(run, {**record, "ended": ended, "last_step": last_step, "hours": hours, **scores})
 
 
 def record_failure(run: RunFolder, error: UserError) -> None:

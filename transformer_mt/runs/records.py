@@ -187,6 +187,7 @@ class RunRecord(Record):
     hours: Hours = 0.0
     tested: _Tested = _Tested(step=0)
     test: dict[str, dict[str, _Score]] = {}
+    before_and_after: list[str] = []
 
     @model_validator(mode="after")
     def _check_completeness(self) -> RunRecord:
