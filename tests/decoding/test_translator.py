@@ -167,12 +167,14 @@ def test_line_of_maximum_length_is_not_truncated(make_translator: Callable[..., 
         assert make_translator(max_source_length=limit).translate(SENTENCES) == alone
 
 
-def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
+def test_newline_in_a_translation_becomes_a_space_and_is_dropped_at_its_end(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ids,) = translator.tokenizers.tgt.encode(["one\ntwo \n"])
     monkeypatch.setattr(
         translator.engine, "search", lambda *_, **__: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
     )
-    assert translator.translate(["x"]) == ["one two "]
+    assert translator.translate(["x"]) == ["one two"]
 
 
 def test_only_valid_utf8_comes_out(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -466,7 +466,7 @@ class Translator:
         for i, (each, n_best) in enumerate(zip(prepared, hypotheses, strict=True)):
             n_best_lists.append([])
             for hypothesis, alignment in zip(n_best, aligned.get(i, [None] * len(n_best)), strict=True):
-                text, tokens = next(texts), tokenizer.tokens(hypothesis.ids[n_tags:])
+                text, tokens = next(texts).rstrip(), tokenizer.tokens(hypothesis.ids[n_tags:])
                 if hypothesis is NOT_SEARCHED and sources[i] and each.sentence.strip():
                     text = each.sentence
                     alignment = None if alignment is None else [(word, word) for word in range(len(text.split()))]

@@ -59,7 +59,7 @@ def translate_lines(folder, translate):
                 translations[i] = ids
     for i, text in enumerate(tgt.decode_batch(translations, skip_special_tokens=False)):
         text = restore_case[i](text, languages["tgt_lang"]) if i in restore_case else text
-        sys.stdout.buffer.write((copied.get(i, text).replace("\n", " ") + "\n").encode())
+        sys.stdout.buffer.write((copied.get(i, text.rstrip()).replace("\n", " ") + "\n").encode())
 
 
 def _read_lines():
