@@ -244,7 +244,7 @@ def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--preset", "quick"), ("--preset quick: ", "quickstart", "low_resource")),
+        (("--preset", "quick"), ("preset quick; ", "quickstart", "low_resource")),
         (("--preset", "a.en", "a.de"), ("a.de: ", "--preset")),
         (("a.en", "a.de", "--preset", "quickstart"), ("a.en: ", "--preset")),
         (("a.en", "a.de", "--preset"), ("a.en: ", "--preset")),

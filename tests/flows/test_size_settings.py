@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.flows import configuration
-from transformer_mt.flows.init import SIZE_PRESETS, Setting, SizePreset, choose_settings, find_size_preset, render
+from transformer_mt.flows.init import SIZE_SETTINGS, Setting, SizeSettings, choose_settings, find_size_settings, render
 from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -56,18 +56,18 @@ def load(settings: Iterable[Setting], folder: Path) -> configuration.Config:
     return configuration.load(path)
 
 
-@pytest.mark.parametrize("preset", SIZE_PRESETS, ids=lambda preset: str(preset.max_pairs))
-def test_every_size_preset_is_a_valid_configuration(preset: SizePreset, tmp_path: Path) -> None:
-    n_pairs = preset.max_pairs or 10**7
-    assert find_size_preset(n_pairs) is preset
+@pytest.mark.parametrize("size", SIZE_SETTINGS, ids=lambda size: str(size.max_pairs))
+def test_settings_of_every_size_are_a_valid_configuration(size: SizeSettings, tmp_path: Path) -> None:
+    n_pairs = size.max_pairs or 10**7
+    assert find_size_settings(n_pairs) is size
     config = load(choose_settings(statistics(n_pairs), "no"), tmp_path)
     (train,) = config.data.train_sources
     assert (train.src, train.tgt, config.data.tgt_lang) == (("a, b.en",), ("it's #1.de",), "no")
-    assert config.model.encoder.n_layers == config.model.decoder.n_layers == preset.n_layers
+    assert config.model.encoder.n_layers == config.model.decoder.n_layers == size.n_layers
     assert (config.model.d_model, config.train.max_steps, config.schedule.peak) == (
-        preset.d_model,
-        preset.max_steps,
-        preset.peak,
+        size.d_model,
+        size.max_steps,
+        size.peak,
     )
 
 
@@ -90,7 +90,7 @@ def test_the_documented_rules_are_those_of_the_code() -> None:
         f"| {f'up to {p.max_pairs:,}' if p.max_pairs else 'more'} | {p.vocab_size:,} | {p.d_model}, {p.d_ff:,} "
         f"| {p.n_heads} | {p.n_layers} + {p.n_layers} | {p.dropout} | {p.sampling or '-'} "
         f"| {p.tokens * p.accumulate:,} | {p.peak:g} | {p.warmup_steps:,} | {p.max_steps:,} |"
-        for p in SIZE_PRESETS
+        for p in SIZE_SETTINGS
     ]
     page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
     assert "\n".join(["", *rows, ""]) in page

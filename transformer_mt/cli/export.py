@@ -10,7 +10,7 @@ from shlex import quote
 from typing import ClassVar, Literal
 
 from transformer_mt.choices import Quantization
-from transformer_mt.cli.command import Command, flag, option
+from transformer_mt.cli.command import Command, option
 from transformer_mt.cli.options import check_is_new, number, run_argument
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import MissingPackageError, UserError
@@ -61,25 +61,29 @@ class Export(Command):
         parse=number(2),
     )
     quantization: Quantization | None = option(
-        "float32 (default), int8 (default of argos); ctranslate2, argos: also int8_float32, int8_float16, "
-        "int8_bfloat16, int16, float16, bfloat16",
+        "float32, int8, or auto (default): float32, but int8 for argos; ctranslate2, argos: also int8_float32, "
+        "int8_float16, int8_bfloat16, int16, float16, bfloat16",
         metavar="Q",
     )
     src: Path | None = option(
         "ctranslate2, argos, onnx: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
-    web: bool = flag("onnx: also write index.html, a page in which the model translates; needs npm")
-    web_modules: Path | None = option("like --web, but copy the libraries from this folder node_modules", metavar="DIR")
+    web: str | None = option(
+        "onnx: also write index.html, a page in which the model translates; its libraries come from this folder "
+        "node_modules, or without one from npm",
+        metavar="DIR",
+        bare="",
+    )
 
     def execute(self) -> None:
         """Run `tmt export`."""
-        is_argos, has_page = self.to == "argos", self.web or self.web_modules is not None
+        is_argos, has_page = self.to == "argos", self.web is not None
         if self.to in ("weights", "transformers") and (self.quantization or self.src):
             raise UserError(
                 f"export --to {self.to}: --quantization and --src need --to ctranslate2, argos or onnx; leave them out"
             )
         if has_page and self.to != "onnx":
-            raise UserError(f"export --to {self.to}: --web and --web-modules need --to onnx; leave them out")
+            raise UserError(f"export --to {self.to}: --web needs --to onnx; leave it out")
         if self.average and self.to != "weights":
             raise UserError("export: --average writes weights, which can be exported afterwards; leave out --to")
         if self.average and self.checkpoint not in (None, "best", "last"):
@@ -109,7 +113,7 @@ class Export(Command):
             writers = {
                 "ctranslate2": export.export_ctranslate2,
                 "argos": export.export_argos,
-                "onnx": partial(export.export_onnx, web=has_page, web_modules=self.web_modules),
+                "onnx": partial(export.export_onnx, web=self.web),
             }
             lines = writers[self.to](source, str(info.step), self.output, quantization, self.src)
             print_text(f"{self.output}: {source.path}, step {info.step:,}, {quantization}, {self._measure()}", *lines)

@@ -128,12 +128,11 @@ class Init(Command):
         return self.out or Path(f"{self.preset or 'mine'}.yaml")
 
     def _use_preset(self, name: str) -> None:
-        from transformer_mt.flows.configuration import list_presets, read_preset_comment
+        from transformer_mt.flows.configuration import list_presets
+        from transformer_mt.flows.init import read_preset_comment, write_preset
 
         self._refuse_others("--preset", "--out", "--force")
         if name:
-            from transformer_mt.flows.init import write_preset
-
             self._print(write_preset(name, self.output, force=self.force))
         elif self.out or self.force:
             raise UserError("--preset: needs a name to write a file, such as --preset quickstart")

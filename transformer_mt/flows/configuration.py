@@ -6,7 +6,6 @@ import json
 import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -442,7 +441,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
 
 
 def list_presets() -> dict[str, Path]:
-    """Return the configurations that ship with the program, in an installation or a checkout, by their names."""
+    """Return the paths of the presets by their names, in an installation or a checkout."""
     inside = Path(str(resources.files("transformer_mt"))) / "configs"
     folder = inside if inside.exists() else inside.parents[1] / "configs"
     paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "architectures").glob("*.yaml"))]
@@ -450,19 +449,11 @@ def list_presets() -> dict[str, Path]:
 
 
 def find_preset(name: str) -> Path:
-    """Return the path of a configuration that ships with the program. Raises `UserError` for an unknown name."""
+    """Return the path of a preset. Raises `UserError` for an unknown name."""
     presets = list_presets()
     if name not in presets:
-        raise UserError(f"--preset {name}: there is no such preset; choose one of {', '.join(presets)}")
+        raise UserError(f"there is no preset {name}; choose one of {', '.join(presets)}")
     return presets[name]
-
-
-def read_preset_comment(path: Path) -> list[str]:
-    """Return the lines of the comment at the top of a preset. The first one is its description."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [
-        line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), lines[1:])
-    ]
 
 
 def _is_merged(path: KeyPath) -> bool:

@@ -164,22 +164,20 @@ def export_onnx(
     output: Path,
     quantization: str,
     src: Path | None,
-    *,
-    web: bool = False,
-    web_modules: Path | None = None,
+    web: str | None = None,
 ) -> list[str]:
     """Write an ONNX folder. Return a comparison like `export_ctranslate2`.
 
-    With `web`, the folder gets a web page, whose libraries are in `web_modules` or come from npm. Raises `UserError`
-    before the model is loaded, for a search, a quantization or a page that the folder cannot have.
+    With `web`, the folder gets a web page, whose libraries are in the folder `web`, or come from npm if it is empty.
+    Raises `UserError` before the model is loaded, for a search, a quantization or a page that the folder cannot have.
     """
     from transformer_mt.tools.export import onnx_export, web_export
 
     config = configuration.load_run(source)
     onnx_export.check_settings(config.decoding, quantization)
-    if web:
+    if web is not None:
         web_export.check_tokenizers(TokenizerPair.load(source.tokenizer))
-    with web_export.provide_libraries(web_modules) if web else nullcontext(dict[str, Path]()) as libraries:
+    with nullcontext(dict[str, Path]()) if web is None else web_export.provide_libraries(web) as libraries:
         translator = _load_fp32(source, checkpoint)
         return onnx_export.write_folder(translator, output, quantization, _read_sources(config, src), libraries)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,7 +17,7 @@ from transformer_mt.data.tables import is_table
 from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
-from transformer_mt.flows.configuration import find_preset, load, read_preset_comment
+from transformer_mt.flows.configuration import find_preset, load
 from transformer_mt.flows.table_columns import Ask, TableColumns, choose_columns
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.languages.detection import (
@@ -38,7 +38,7 @@ from transformer_mt.tools.quality.signals import is_lower_case
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizePreset:
+class SizeSettings:
     """Settings for corpora of up to `max_pairs` sentence pairs."""
 
     max_pairs: int | None  # None: no limit
@@ -63,7 +63,7 @@ class SizePreset:
     evidence: str
 
 
-FEW_PAIRS = SizePreset(
+FEW_PAIRS = SizeSettings(
     max_pairs=6000,
     vocab_size=3000,
     sampling=0.1,
@@ -78,7 +78,7 @@ FEW_PAIRS = SizePreset(
     validate_every=250,
     evidence="measured with 1,000 and 3,000 pairs (configs/low_resource.yaml)",
 )
-SIZE_PRESETS = (
+SIZE_SETTINGS = (
     FEW_PAIRS,
     replace(
         FEW_PAIRS,
@@ -98,7 +98,7 @@ SIZE_PRESETS = (
         validate_every=500,
         evidence="measured with 29,000 pairs (configs/multi30k_en_de.yaml)",
     ),
-    SizePreset(
+    SizeSettings(
         max_pairs=500_000,
         vocab_size=10_000,
         d_model=256,
@@ -110,7 +110,7 @@ SIZE_PRESETS = (
         validate_every=1000,
         evidence="not measured; between the measured ones and those of the literature",
     ),
-    SizePreset(
+    SizeSettings(
         max_pairs=None,
         vocab_size=32_000,
         d_model=512,
@@ -129,7 +129,7 @@ SIZE_PRESETS = (
         evidence="not measured; the base model of Vaswani et al. 2017, for a GPU",
     ),
 )
-"""Presets in the order of corpus size. The first one that admits the corpus is chosen."""
+"""Settings in the order of corpus size. The first ones that admit the corpus are chosen."""
 
 ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
 BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."
@@ -159,57 +159,57 @@ MODIFIERS = (
 """Probability of each modifier, and the text that it is for (docs/results.md). Case is restored in the translation."""
 
 
-def find_size_preset(n_pairs: int) -> SizePreset:
+def find_size_settings(n_pairs: int) -> SizeSettings:
     """Return the settings for a number of sentence pairs."""
-    return next(preset for preset in SIZE_PRESETS if preset.max_pairs is None or n_pairs <= preset.max_pairs)
+    return next(size for size in SIZE_SETTINGS if size.max_pairs is None or n_pairs <= size.max_pairs)
 
 
 def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Setting]:
     """Yield all settings that differ from the defaults or depend on the corpus, section by section."""
-    preset = find_size_preset(statistics.n_pairs)
-    n_held_out = min(preset.validation_size, statistics.n_pairs // 10)
-    yield Setting("data", "validation_size", n_held_out, f"held out: a tenth, at most {preset.validation_size:,} pairs")
+    size = find_size_settings(statistics.n_pairs)
+    n_held_out = min(size.validation_size, statistics.n_pairs // 10)
+    yield Setting("data", "validation_size", n_held_out, f"held out: a tenth, at most {size.validation_size:,} pairs")
     has_case = any(map(str.isupper, "".join(statistics.src.sample)))
     modifiers = [Setting("modifiers", *each) for each in MODIFIERS if has_case or each[0] != "lower_source"]
     yield Setting("data", "modifiers", modifiers, "share of the pairs that are changed at random")
     n_characters = statistics.src.n_characters + statistics.tgt.n_characters
     if n_characters > ROOM_FOR_ALPHABET:
-        size = preset.vocab_size + -(-n_characters // 1000) * 1000
-        reason = f"{preset.vocab_size:,} subwords, and room for {n_characters:,} characters"
-        yield Setting("tokenizer", "vocab_size", size, reason)
+        n_pieces = size.vocab_size + -(-n_characters // 1000) * 1000
+        reason = f"{size.vocab_size:,} subwords, and room for {n_characters:,} characters"
+        yield Setting("tokenizer", "vocab_size", n_pieces, reason)
         yield Setting("tokenizer", "min_frequency", 1, "all characters, also those that occur once")
     else:
-        yield Setting("tokenizer", "vocab_size", preset.vocab_size, "subwords of both languages; more for more pairs")
+        yield Setting("tokenizer", "vocab_size", size.vocab_size, "subwords of both languages; more for more pairs")
     samples = statistics.src.sample, statistics.tgt.sample
     if all(sum(map(is_lower_case, sample)) > MIN_LOWER * len(sample) for sample in samples):
         yield Setting("tokenizer", "normalization", ("lowercase",), "no capitals here; users may type some")
-    if preset.sampling:
-        yield Setting("tokenizer", "sampling", preset.sampling, "BPE-dropout: new subwords in each epoch")
-    layers = {"n_layers": preset.n_layers}
-    yield Setting("model", "d_model", preset.d_model, "width; more for more pairs")
-    yield Setting("model", "d_ff", preset.d_ff, f"feed-forward width, {preset.d_ff // preset.d_model} times d_model")
-    yield Setting("model", "n_heads", preset.n_heads, f"attention heads of width {preset.d_model // preset.n_heads}")
+    if size.sampling:
+        yield Setting("tokenizer", "sampling", size.sampling, "BPE-dropout: new subwords in each epoch")
+    layers = {"n_layers": size.n_layers}
+    yield Setting("model", "d_model", size.d_model, "width; more for more pairs")
+    yield Setting("model", "d_ff", size.d_ff, f"feed-forward width, {size.d_ff // size.d_model} times d_model")
+    yield Setting("model", "n_heads", size.n_heads, f"attention heads of width {size.d_model // size.n_heads}")
     yield Setting("model", "encoder", layers, "depth of the encoder")
     yield Setting("model", "decoder", layers, "depth of the decoder")
-    if preset.positions == "rotary":
+    if size.positions == "rotary":
         yield Setting("model", "positions", "rotary", "1.5 BLEU more than sinusoidal")
-    rates = {"embedding": preset.dropout, "residual": preset.dropout}
-    if preset.word_dropout:
-        rates["word"] = preset.word_dropout
+    rates = {"embedding": size.dropout, "residual": size.dropout}
+    if size.word_dropout:
+        rates["word"] = size.word_dropout
     yield Setting("model", "dropout", rates, "against overfitting; less for more pairs")
-    yield Setting("batches", "tokens", preset.tokens, "target tokens of a batch, with padding")
-    if preset.accumulate > 1:
-        reason = f"batches per step, {preset.tokens * preset.accumulate:,} tokens"
-        yield Setting("batches", "accumulate", preset.accumulate, reason)
-    if preset.optimizer == "muon":
+    yield Setting("batches", "tokens", size.tokens, "target tokens of a batch, with padding")
+    if size.accumulate > 1:
+        reason = f"batches per step, {size.tokens * size.accumulate:,} tokens"
+        yield Setting("batches", "accumulate", size.accumulate, reason)
+    if size.optimizer == "muon":
         yield Setting("optimizer", "kind", "muon", "1.2 BLEU more than Adam")
-    if preset.schedule == "wsd":
+    if size.schedule == "wsd":
         yield Setting("schedule", "kind", "wsd", "1.4 BLEU more than a cosine")
-    yield Setting("schedule", "warmup_steps", preset.warmup_steps, "steps to the highest learning rate")
-    yield Setting("schedule", "peak", preset.peak, "highest learning rate")
-    yield Setting("train", "max_steps", preset.max_steps, "`tmt plan` predicts the hours")
-    yield Setting("validation", "every", preset.validate_every, "steps between scores and checkpoints")
-    if preset.schedule == "wsd":
+    yield Setting("schedule", "warmup_steps", size.warmup_steps, "steps to the highest learning rate")
+    yield Setting("schedule", "peak", size.peak, "highest learning rate")
+    yield Setting("train", "max_steps", size.max_steps, "`tmt plan` predicts the hours")
+    yield Setting("validation", "every", size.validate_every, "steps between scores and checkpoints")
+    if size.schedule == "wsd":
         yield Setting("validation", "patience", None, "no early stopping: scores rise to the end")
     if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:  # `auto` knows the others
         yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")
@@ -326,6 +326,14 @@ def write_opus_config(
     summary = f"{src} to {tgt}, {n_pairs:,} pairs"
     write_config(output, render(settings, [f"OPUS for {summary}, not downloaded yet. Written by `tmt init`."]))
     return InitialConfig(summary, [], [])
+
+
+def read_preset_comment(path: Path) -> list[str]:
+    """Return the lines of the comment at the top of a preset. The first one is its description."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [
+        line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), lines[1:])
+    ]
 
 
 def write_preset(name: str, output: Path, *, force: bool) -> InitialConfig:
@@ -516,7 +524,7 @@ def _describe_corpus(statistics: CorpusStatistics, src_lang: str, tgt_lang: str)
         lines.append(f"{lang}: {side.n_units:,} {side.unit}, {lengths}, {script}.")
     if statistics.n_empty:
         lines.append(f"Dropped because a side is empty: {statistics.n_empty:,}.")
-    lines.append(f"Settings: {find_size_preset(statistics.n_pairs).evidence}.")
+    lines.append(f"Settings: {find_size_settings(statistics.n_pairs).evidence}.")
     return lines
 
 

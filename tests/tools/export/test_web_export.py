@@ -112,7 +112,7 @@ def test_the_page_translates_as_tmt_does_and_loads_nothing_else(
     source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for run, tag in ((noisy_run, ""), (tagged_run, "en:de")):
         output = tmp_path / f"site{tag[:2]}"
-        assert_succeeded(tmt("export", run, "--to", "onnx", "--web-modules", NODE_MODULES, "--output", output))
+        assert_succeeded(tmt("export", run, "--to", "onnx", "--web", NODE_MODULES, "--output", output))
         ours = tmt("translate", run, "--input", source, *GREEDY, *(["--tag", tag] if tag else [])).stdout
         assert len(set(ours.splitlines())) > 9
         with serve(output) as (address, paths):
@@ -133,7 +133,7 @@ def test_a_page_that_cannot_load_its_model_says_which_file(
     noisy_run: Path, browser: Browser, tmp_path: Path, tmt: Tmt
 ) -> None:
     output = tmp_path / "site"
-    assert_succeeded(tmt("export", noisy_run, "--to", "onnx", "--web-modules", NODE_MODULES, "--output", output))
+    assert_succeeded(tmt("export", noisy_run, "--to", "onnx", "--web", NODE_MODULES, "--output", output))
     (output / "decoder.onnx").unlink()
     with serve(output) as (address, _):
         browser.call("Page.navigate", url=address)
@@ -207,7 +207,7 @@ def test_npm_provides_the_libraries(run: Path, fake_npm: Path, tmp_path: Path, t
 
 
 @pytest.mark.parametrize("to", ["weights", "ctranslate2", "argos"])
-@pytest.mark.parametrize("options", [["--web"], ["--web-modules", "."]])
+@pytest.mark.parametrize("options", [["--web"], ["--web", "."]])
 def test_other_formats_have_no_page(to: str, options: list[str], run: Path, tmp_path: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("export", run, "--to", to, *options, "--output", tmp_path / "site"), options[0], "--to onnx")
     assert not (tmp_path / "site").exists()
@@ -224,7 +224,7 @@ def test_mistakes_leave_nothing(
     elif mistake == "npm fails":
         fake_npm.write_text("#!/bin/sh\necho npm error code E404 >&2; exit 1\n")
     elif mistake == "no modules":
-        options = ["--web-modules", str(tmp_path)]
+        options = ["--web", str(tmp_path)]
     else:
         output.mkdir()
     before = sorted(tmp_path.iterdir())

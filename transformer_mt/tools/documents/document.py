@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from transformer_mt.data.letter_case import has_letters
+from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS
 from transformer_mt.tools.markup.elements import Element, MarkedText, Role, Span, find_wordless_pairs, mark, pair_tags
 from transformer_mt.tools.markup.protection import find_branches, find_messages
 
@@ -269,7 +270,8 @@ def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -
     return DocumentSegment(mark("".join(texts), spans), tokens[0].start, tokens[-1].end, render)
 
 
-_SOUTHEAST_ASIAN = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"  # scripts in which a zero-width space divides words
+# scripts in which a zero-width space divides words
+_SOUTHEAST_ASIAN = f"[{''.join(UNSPACED_SCRIPTS[name] for name in ('THAI', 'LAO', 'KHMER', 'MYANMAR'))}]"
 _BREAK_HINT = re.compile(
     "\N{SOFT HYPHEN}|<wbr[ \t\r\n]*/?>"
     f"|(?<!{_SOUTHEAST_ASIAN})\N{ZERO WIDTH SPACE}|\N{ZERO WIDTH SPACE}(?!{_SOUTHEAST_ASIAN})",

@@ -29,8 +29,8 @@ _KEYWORD = re.compile(
     re.MULTILINE,
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
-N_PLURALS = 1000  # numbers whose plural forms are compared
-MAX_UNNAMED = 5  # numbers with the form of a text that does not say the number, as in gettext
+N_NUMBERS = 1000  # numbers, from 0, whose plural forms are compared
+MAX_WITHOUT_NUMBER = 5  # numbers whose form is a text that does not say the number, as in gettext
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
 
 
@@ -82,9 +82,9 @@ def _read_entries(text: str) -> polib.POFile:
 def _find_plural_forms(header: str) -> list[int]:
     """Return the plural form of each number from 0, by the header field `Plural-Forms`, else as in English."""
     rule = re.search("plural=([^;]*)", header)
-    with suppress(ValueError, ZeroDivisionError):
-        return [*map(gettext.c2py(rule[1] if rule else "n != 1"), range(N_PLURALS))]
-    return [n != 1 for n in range(N_PLURALS)]
+    with suppress(ValueError, ZeroDivisionError):  # `gettext.c2py` is undocumented; it makes a function of a rule in C
+        return [*map(gettext.c2py(rule[1] if rule else "n != 1"), range(N_NUMBERS))]
+    return [n != 1 for n in range(N_NUMBERS)]
 
 
 def _sources(entry: polib.POEntry, forms: Sequence[int]) -> Iterator[tuple[str, bool]]:
@@ -99,9 +99,9 @@ def _sources(entry: polib.POEntry, forms: Sequence[int]) -> Iterator[tuple[str, 
     singular, plural = (
         {text[span.start : span.end] for span in find_placeholders(text)} for text in (entry.msgid, entry.msgid_plural)
     )
-    is_usable = plural <= singular or forms.count(forms[1]) <= MAX_UNNAMED
+    fits_its_form = plural <= singular or forms.count(forms[1]) <= MAX_WITHOUT_NUMBER
     for index, translation in entry.msgstr_plural.items():  # in the order of the file
-        is_singular = is_usable and index == forms[1]
+        is_singular = fits_its_form and index == forms[1]
         yield entry.msgid if is_singular else entry.msgid_plural, not translation or entry.fuzzy
 
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,6 +29,7 @@ from transformer_mt.tools.pages.page_rendering import render_page
 
 INSTALL = "npm install onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0"
 INSTALL_SECONDS = 600
+ADVICE = f"run `{INSTALL}` elsewhere, and pass its folder node_modules as --web node_modules"
 LIBRARIES = {
     "ort.wasm.bundle.min.mjs": "onnxruntime-web/dist/ort.wasm.bundle.min.mjs",
     "ort-wasm-simd-threaded.wasm": "onnxruntime-web/dist/ort-wasm-simd-threaded.wasm",
@@ -69,36 +70,34 @@ def _list_types(part: dict[str, Any] | None) -> Iterator[str]:
 
 
 @contextmanager
-def provide_libraries(modules: Path | None) -> Generator[dict[str, Path]]:
-    """Provide the files of lib/ from a folder `node_modules`. If it is None, npm fills a temporary one.
+def provide_libraries(modules: str) -> Generator[dict[str, Path]]:
+    """Provide the files of lib/ from a folder `node_modules`. If its name is empty, npm fills a temporary one.
 
     Raises `UserError` if a file is missing, or if npm is missing or fails.
     """
-    with TemporaryDirectory(prefix="tmt-npm-") as folder:
-        if modules is None:
-            _install(folder)
-        paths = {name: (modules or Path(folder) / "node_modules") / path for name, path in LIBRARIES.items()}
+    with nullcontext(modules) if modules else TemporaryDirectory(prefix="tmt-npm-") as folder:
+        found = Path(modules or _install(folder))
+        paths = {name: found / path for name, path in LIBRARIES.items()}
         if missing := [path for path in paths.values() if not path.is_file()]:
-            raise UserError(
-                f"{missing[0]}: no such file; run `{INSTALL}`, and pass its folder node_modules as --web-modules"
-            )
+            raise UserError(f"export --web: {missing[0]}: no such file; {ADVICE}")
         yield paths
 
 
-def _install(folder: str) -> None:
+def _install(folder: str) -> str:
+    """Return the folder that npm writes inside of another."""
     npm = shutil.which("npm")
     if npm is None:
-        advice = f"install Node.js, or run `{INSTALL}` elsewhere, and pass its folder node_modules as --web-modules"
-        raise UserError(f"export --web: there is no npm; {advice}")
+        raise UserError(f"export --web: there is no npm; install Node.js, or {ADVICE}")
     command = [npm, *INSTALL.split()[1:], "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
-        raise UserError(f"export --web: npm is not done after {INSTALL_SECONDS} s; pass --web-modules") from None
+        raise UserError(f"export --web: npm is not done after {INSTALL_SECONDS} s; {ADVICE}") from None
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if re.match("npm (error|ERR!)", line)]
         reason = next(iter(errors), f"exit status {done.returncode}")
-        raise UserError(f"export --web: `{INSTALL}` fails: {reason}\nrun it elsewhere, and pass --web-modules")
+        raise UserError(f"export --web: npm fails: {reason}\n{ADVICE}")
+    return f"{folder}/node_modules"
 
 
 def write_page(folder: Path, translator: Translator, libraries: Mapping[str, Path]) -> None:

@@ -19,7 +19,7 @@ function runPage() {
   progress.hidden = false;
   status.textContent = "Loading the model …";
 
-  function translate() {
+  function sendText() {
     if (!isReady) return;
     newest += 1;
     start = performance.now();
@@ -40,7 +40,7 @@ function runPage() {
       isReady = true;
       progress.hidden = true;
       status.textContent = "Ready. The text stays on this device.";
-      if (text.value) translate();
+      if (text.value) sendText();
     }
     if (data.number !== newest) return;
     status.className = "dim";
@@ -51,9 +51,9 @@ function runPage() {
   };
   text.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(translate, TYPING_PAUSE);
+    timer = setTimeout(sendText, TYPING_PAUSE);
   });
-  if (tag) tag.addEventListener("change", translate);
+  if (tag) tag.addEventListener("change", sendText);
 }
 
 // --- worker ---------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ async function translateSentence(sentence, [srcTag, tgtTag], { number }) {
   const found = await search([...srcTag, ...ids.slice(0, metadata.longest_source)], tgtTag, number);
   if (!found) return null;
   const options = { skip_special_tokens: false, clean_up_tokenization_spaces: false };
-  const text = found.length ? target.decode(found, options) : "";
+  const text = found.length ? target.decode(found, options).trimEnd() : "";
   return { text: isUpper ? text.toLocaleUpperCase(locale(tgtLang)) : text, isCut };
 }
 

@@ -26,8 +26,8 @@ class LayerNames(NamedTuple):
 
     layer: str
     """Pattern with `stack` and `number`, which starts the names of all parts but `final_norm`."""
-    queries_keys_values: Sequence[Mapping[str, int]]
-    """Projections of self- and cross-attention that are joined here, and how many of the three each one holds."""
+    qkv: Sequence[Mapping[str, int]]
+    """Query, key and value projections of self- and cross-attention, and how many of the three each one holds."""
     outputs: Sequence[str]
     """Output projections of self- and cross-attention."""
     feed_forward: tuple[str, str]
@@ -58,7 +58,7 @@ def list_tensors(config: ModelConfig, names: LayerNames) -> Iterator[tuple[str, 
         norms = names.norms if stack == "decoder" else (names.norms[0], names.norms[2])
         for number in range(getattr(config, stack).n_layers):
             theirs, ours = names.layer.format(stack=stack, number=number), f"{stack}.layers.{number}"
-            for attention, parts, output in zip(attentions, names.queries_keys_values, names.outputs, strict=False):
+            for attention, parts, output in zip(attentions, names.qkv, names.outputs, strict=False):
                 rows = {f"{theirs}{part}": n * width for part, n in parts.items()}
                 yield from _list_linear(rows, width, f"{ours}.{attention}.queries_keys_values")
                 yield from _list_linear({f"{theirs}{output}": width}, width, f"{ours}.{attention}.output")

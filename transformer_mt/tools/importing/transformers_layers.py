@@ -18,9 +18,7 @@ DECODING_KEYS = {
 """Keys of `generation_config.json`, and those of section `decoding`."""
 LAYERS = LayerNames(
     layer="model.{stack}.layers.{number}.",
-    queries_keys_values=tuple(
-        {f"{part}.{projection}_proj.": 1 for projection in "qkv"} for part in ("self_attn", "encoder_attn")
-    ),
+    qkv=tuple({f"{part}.{projection}_proj.": 1 for projection in "qkv"} for part in ("self_attn", "encoder_attn")),
     outputs=("self_attn.out_proj.", "encoder_attn.out_proj."),
     feed_forward=("fc1.", "fc2."),
     norms=("self_attn_layer_norm.", "encoder_attn_layer_norm.", "final_layer_norm."),
