@@ -56,7 +56,7 @@ from transformer_mt.flows.train import make_train_step
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.schedule import make_schedule
+from transformer_mt.training.training_config import make_schedule
 
 SIDES = ("baseline", "ours")
 WARM_UP = 5  # steps before the measurement

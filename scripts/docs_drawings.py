@@ -25,9 +25,9 @@ from docs_examples import (
 from numpy.typing import NDArray
 
 from transformer_mt.model.attention import causal_mask
-from transformer_mt.model.layers import EncoderLayer, make_activation
+from transformer_mt.model.layers import make_activation
 from transformer_mt.model.model_config import ModelConfig, StackConfig
-from transformer_mt.model.transformer import Transformer, VocabularySize
+from transformer_mt.model.transformer import EncoderLayer, Transformer, VocabularySize
 from transformer_mt.tools.analysis.figures import (
     BRIGHT,
     COLOUR_MAP,

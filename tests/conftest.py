@@ -295,8 +295,7 @@ def make_translator(
     from transformer_mt.tools.markup.stages import make_stages
     from transformer_mt.training.loss import compute_losses
     from transformer_mt.training.optimizers import make_optimizers
-    from transformer_mt.training.schedule import inverse_sqrt
-    from transformer_mt.training.training_config import LossConfig, OptimizerConfig
+    from transformer_mt.training.training_config import LossConfig, OptimizerConfig, inverse_sqrt
 
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)

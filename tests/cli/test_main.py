@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
 import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -142,3 +151,192 @@ def test_a_missing_file_of_the_user_is_a_message(in_tiny: Path, tmt: Tmt, monkey
 
     monkeypatch.setattr("transformer_mt.flows.train.train", fail)
     assert_user_error(tmt("train", "tiny.yaml"), "words.txt: No such file or directory")
+
+
+# --- Every command has an example, and a help that imports nothing slow -----------------------------------------------
+
+HELP_OF_ALL = """
+import sys
+from transformer_mt.cli.main import COMMANDS, main
+for name in ("", *COMMANDS):
+    try:
+        main([name, "--help"] if name else ["--help"])
+    except SystemExit as end:
+        assert end.code == 0, name
+    slow = {"torch", "pydantic", "yaml", "numpy", "tokenizers", "sacrebleu", "regex", "tqdm"} & sys.modules.keys()
+    assert not slow, (name, slow)
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_an_example(command: str, tmt: Tmt) -> None:
+    done = tmt(command, "--help")
+    assert done.returncode == 0
+    *_, example = done.stdout.split("\n\n")
+    assert example.startswith("Example: ") and f"tmt {command} " in f"{example} ".replace("\n", " ")
+
+
+def test_no_help_imports_a_slow_package() -> None:
+    """One process asks for all, because each command imports only its own module."""
+    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- tmt completion: interactive shells complete commands, options, keys of the configuration, and files --------------
+
+ROOT = Path(__file__).resolve().parents[2]
+SET_UP = {
+    "bash --norc --noprofile -i": 'eval "$(tmt completion bash)"; echo rea""dy\n',
+    "zsh -f -i": 'autoload -U compinit; compinit -D; eval "$(tmt completion zsh)"; echo rea""dy\n',
+}
+CLEAR_LINE = "\x15"
+
+
+@pytest.mark.parametrize("shell", SET_UP)
+def test_a_shell_completes_commands_options_keys_and_files(shell: str, tmp_path: Path) -> None:
+    command = shell.split()
+    if not shutil.which(command[0]):
+        pytest.skip(f"{command[0]} is not installed")
+    (tmp_path / "tmt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m transformer_mt "$@"\n', encoding="utf-8")
+    (tmp_path / "tmt").chmod(0o755)
+    (tmp_path / "mine.yaml").touch()
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TERM": "dumb", "HOME": str(tmp_path)}
+    terminal, end = pty.openpty()
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, cwd=tmp_path, env=environment) as process:
+        try:
+            _type(terminal, SET_UP[shell], "ready")
+            _type(terminal, "tmt doct\t", "tmt doctor")
+            _type(terminal, "--js\t", "--json")
+            _type(terminal, f"{CLEAR_LINE}tmt plan mi\t", "mine.yaml")
+            _type(terminal, "model.d_m\t", "model.d_model=")
+        finally:
+            process.kill()
+            os.close(terminal)
+            os.close(end)
+
+
+def _type(terminal: int, keys: str, expected: str) -> None:
+    """Press keys, and wait until the terminal shows the expected text."""
+    os.write(terminal, keys.encode())
+    shown = ""
+    while expected not in shown:
+        assert select.select([terminal], [], [], 10)[0], f"no {expected!r} in {shown!r}"
+        shown += os.read(terminal, 4096).decode()
+
+
+# --- Mistakes that need no model are refused before torch is imported, which takes seconds ----------------------------
+
+CODE = """
+import json, sys
+from transformer_mt.cli.main import main
+sys.modules["ctranslate2"] = None  # not installed
+for command in json.loads(sys.argv[1]):
+    try:
+        main(command)
+    except SystemExit as end:
+        print(end.code, "torch" in sys.modules)
+"""
+
+
+def test_wrong_arguments_are_refused_before_torch_is_imported(tiny_run: Path, tmp_path: Path) -> None:
+    run, (existing, two) = str(tiny_run), (tmp_path / "existing", tmp_path / "two")
+    existing.mkdir()
+    two.write_text("a\nb\n", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refusals = {
+            'pip install "ctranslate2"': ["export", run, "--to", "ctranslate2", "--output", str(tmp_path / "new")],
+            "exists already": ["export", run, "--to", "weights", "--output", str(existing)],
+            f"cannot listen on 127.0.0.1, port {port}": ["serve", run, "--port", port],
+            "--src and --ref go together": ["report", run, "--src", str(two)],
+            "9 translations out of a beam of 5": ["translate", run, "--n-best", "9", "one"],
+            "checkpoint 999: ": ["translate", run, "--checkpoint", "999", "one"],
+            "has more lines than the input": ["translate", run, "--prefix", str(two), "one"],
+            "has fewer lines than the input": ["translate", run, "--prefix", str(two), "one", "two", "three"],
+        }
+        command = [sys.executable, "-c", CODE, json.dumps([*refusals.values()])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["2 False"] * len(refusals)
+    messages = [line for line in done.stderr.splitlines() if line.startswith("tmt: ")]
+    for message, expected in zip(messages, refusals, strict=True):
+        assert expected in message
+
+
+# --- Ctrl-C and SIGTERM before a command has done anything, while it prepares data, and during the clean-up -----------
+
+STATUSES = (-signal.SIGINT, 128 + signal.SIGINT)  # a shell shows both as 130
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
+import transformer_mt.cli.main  # an interrupt before it shows a traceback
+sys.stderr.write("started\\n")
+sys.stderr.flush()
+from transformer_mt.cli.main import main
+main(sys.argv[1:])
+"""
+INTERRUPTED_TWICE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from transformer_mt.cli.config import Config
+from transformer_mt.cli.main import main
+
+def work(_):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    finally:
+        for _ in range(2):
+            os.kill(os.getpid(), int(sys.argv[1]))
+        print("cleaned up")
+
+Config.execute = work
+main(["config", "x.yaml"])
+"""
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stderr is not None and process.stderr.readline() == "started\n"
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.03, 0.2])
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(wait: float, tiny_run: Path) -> None:
+    process = start("translate", tiny_run)  # waits for its input
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode in STATUSES, output, errors) == (True, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "number"), [("train", signal.SIGINT), ("prepare", signal.SIGTERM)])
+def test_a_signal_while_data_is_read_leaves_no_temporary_files(
+    command: str, number: signal.Signals, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (tiny / "tiny.yaml").read_text(encoding="utf-8")
+    Path("x.yaml").write_text(text.replace("train.", "long."), encoding="utf-8")
+    for path in tiny.glob("*.??"):
+        (tmp_path / path.name).symlink_to(path)
+    for language in ("en", "de"):
+        Path(f"long.{language}").write_text("".join(f"line {n}\n" for n in range(1_000_000)), encoding="utf-8")
+    process = start(*(["train", "--config"] if command == "train" else ["prepare"]), "x.yaml")
+    while not [*tmp_path.rglob("*.tmp")]:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and "Traceback" not in errors
+    assert ("stopped before the first step or after the last one; no step is lost\n" in errors) == (command == "train")
+    assert not [*tmp_path.rglob("*.tmp")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_TWICE, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")

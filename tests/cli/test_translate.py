@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import gzip
+import json
+import math
 import os
 import pty
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, Literal
 
+import polib
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, read_folder
 
 import transformer_mt
 from transformer_mt import LoadOptions, Translator, load_translator
+from transformer_mt.errors import UserError
+from transformer_mt.flows.translation import WindowTranslator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
 
@@ -237,3 +244,376 @@ def test_any_key_of_the_search_can_be_set(tiny_run: Path, tmt: Tmt) -> None:
     assert found != load_plain(tiny_run).translate(SENTENCES)
     for wrong, part in (("beams=1", "decoding.beams"), ("beam={", "--decoding beam"), ("beam", "--decoding: beam")):
         assert_user_error(tmt("translate", tiny_run, "one", "--decoding", wrong), part)
+
+
+# --- Arguments and runs that tmt translate refuses --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option", [("--device", "tpu"), ("--device", "meta"), ("--threads", "0"), ("--threads", "many")]
+)
+def test_an_unknown_device_or_thread_count_is_refused(option: tuple[str, str], tiny_run: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("translate", tiny_run, "one", *option), option[1])
+
+
+@pytest.mark.parametrize(
+    "wrong", [("nope", "--input", "f"), ("RUN", "--input", "nope"), ("RUN", "one", "--checkpoint", "999")]
+)
+def test_a_refused_translation_neither_creates_nor_changes_a_part_file(
+    wrong: tuple[str, ...], tiny_run: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_text("one\n")
+    (tmp_path / "kept.part").write_text("finished lines of an earlier call\n")
+    arguments = [str(tiny_run) if word == "RUN" else word for word in wrong]
+    assert_user_error(tmt("translate", *arguments, "--output", "g"))
+    assert not (tmp_path / "g.part").exists()
+    assert_user_error(tmt("translate", *arguments, "--output", "kept"))
+    assert (tmp_path / "kept.part").read_text()
+
+
+@pytest.mark.parametrize(("old", "new"), [("\nmodel:", "\nmodle:"), ("d_model: 16", "d_model: 32")])
+def test_a_run_with_an_edited_configuration_is_refused(old: str, new: str, run_copy: Path, tmt: Tmt) -> None:
+    text = (run_copy / "config.yaml").read_text()
+    assert old in text
+    (run_copy / "config.yaml").write_text(text.replace(old, new))
+    assert_user_error(tmt("translate", run_copy, "one"))
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ("--protect numbers --markup none", "markup"),
+        ("--verbose --no-guard", "--verbose"),
+        ("--guard --sample", "--guard"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: str, part: str, tiny_run: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("translate", tiny_run, "one", *options.split()), part)
+
+
+@pytest.mark.parametrize("options", ["--protect numbers", "--protect-pattern 12"])
+def test_protect_options_imply_markup(options: str, tiny_run: Path, tmt: Tmt) -> None:
+    assert "12" in assert_succeeded(tmt("translate", tiny_run, "one 12 two", *options.split()))
+
+
+# --- tmt translate --score-targets: scores, formats, resuming, and wrong arguments ------------------------------------
+
+SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
+TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with `f`, `g` and unusable files."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"f": SRC, "g": TGT, "short": "eins\n"}.items():
+        Path(name).write_text(text, encoding="utf-8")
+    Path("latin").write_bytes(b"eins\n\nna\xefve\n\n\n\n")
+    return tmp_path
+
+
+def pairs() -> tuple[list[str], list[str]]:
+    return [*SRC.split("\n")[:-1]], [*TGT.split("\n")[:-1]]
+
+
+def test_text_format_has_two_score_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g")
+    found = load_plain(tiny_run).score(*pairs())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in found]
+    blank = [number for number, line in enumerate(done.stdout.split("\n")) if line == "-inf\t-inf"]
+    assert blank == [1, 3, 5]  # both sides, the source, the target
+
+
+def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    found = load_plain(tiny_run).score(*pairs())
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--format", "json")
+    objects = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.split("\n")[:-1]]
+    assert [(one["line"], one["source"]) for one in objects] == list(enumerate(pairs()[0], start=1))
+    for one, expected in zip(objects, found, strict=True):
+        (given,) = one["translations"]
+        assert set(given) == {"text", "score", "score_per_token", "finished", "tokens", "token_scores"}
+        assert (given["text"], given["tokens"]) == (expected.text, expected.tokens)
+        assert given["token_scores"] == pytest.approx(expected.token_scores, abs=1e-6)
+        assert (given["score"] is None) == (expected.score == -math.inf)
+    done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--format", "tsv")
+    rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
+    assert [row[:2] for row in rows] == [[str(n), "1"] for n in range(1, 7)]
+    assert [row[2] for row in rows] == [f"{one.score:.4f}" for one in found]
+    assert [row[4] for row in rows] == [text.replace("\t", " ") for text in pairs()[1]]
+
+
+def test_all_inputs_outputs_and_windows_give_the_same_scores(
+    files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g", "--precision", "fp32").stdout
+    assert expected.count("\n") == 6
+    Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
+    monkeypatch.setattr("transformer_mt.flows.line_io.WINDOW_LINES", 2)
+    command = (
+        "translate",
+        tiny_run,
+        "--input",
+        "f",
+        "--score-targets",
+        "g.gz",
+        "--precision",
+        "fp32",
+        "--batch-tokens",
+        1,
+    )
+    assert near(tmt(*command).stdout, expected)
+    assert tmt(*command, "--output", "h").stdout == ""
+    assert near(Path("h").read_text(encoding="utf-8"), expected)
+    assert not list(files.glob("h.*"))
+
+
+def near(one: str, other: str) -> bool:
+    """Compare all numbers, with a tolerance for rounding."""
+    return [float(word) for word in one.split()] == pytest.approx([float(word) for word in other.split()], abs=2e-4)
+
+
+def test_a_pipe_with_too_many_lines_is_reported_at_its_end(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    """A pipe can be read only once, so the lines are not counted before."""
+    expected = tmt("translate", tiny_run, "--input", "f", "--score-targets", "g").stdout
+    os.mkfifo("pipe")
+    for lines in (TGT, TGT + "mehr\nund mehr\n"):
+        thread = threading.Thread(target=lambda text=lines: Path("pipe").write_text(text, encoding="utf-8"))
+        thread.start()
+        done = tmt("translate", tiny_run, "--input", "f", "--score-targets", "pipe")
+        thread.join()
+        assert done.stdout == expected
+        assert ("f has 6 lines, pipe has 8" in done.stderr) == (lines != TGT) == (done.returncode == 2)
+
+
+def test_an_interrupted_command_resumes_and_refuses_changes(
+    files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.flows.line_io.WINDOW_LINES", 2)
+    command = ("translate", tiny_run, "--input", "f", "--score-targets", "g", "--output", "h")
+    assert tmt(*command).returncode == 0
+    expected = Path("h").read_text(encoding="utf-8")
+    score = WindowTranslator.score
+
+    def stop(self: WindowTranslator, window: Any, first_line: int) -> str:
+        if first_line > 2:
+            raise UserError("stopped")
+        return score(self, window, first_line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowTranslator, "score", stop)
+        assert tmt(*command).returncode == 2
+    assert Path("h").read_text(encoding="utf-8") == expected
+    assert Path("h.part").read_text(encoding="utf-8").count("\n") == 2
+    assert_user_error(
+        tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was started with other settings: checkpoint 12 ("
+    )
+    assert_user_error(tmt(*command, "--resume", "--format", "tsv"), "other settings: --format text (now tsv)")
+    Path("g").write_text(TGT.replace("eins zwei", "eins"), encoding="utf-8")
+    assert_user_error(tmt(*command, "--resume"), "h.part: input lines 1 to 2 changed")
+    Path("g").write_text(TGT, encoding="utf-8")
+    assert tmt(*command, "--resume").returncode == 0
+    assert Path("h").read_text(encoding="utf-8") == expected
+    done = tmt(*command, "--resume", "--checkpoint", "8")
+    assert done.returncode == 0 and "h is complete" in done.stderr
+    assert Path("h").read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("one --score-targets g", "pass them as --input F"),
+        ("--input f --score-targets g --beam 2 --no-guard", "leave out --guard, --beam"),
+        (
+            "--input f --score-targets short",
+            "f has 6 lines, short has 1 lines: line N of one must belong to line N of the other",
+        ),
+        ("--input f --score-targets latin", "latin:3: not UTF-8 text (byte 0xef at position 3)"),
+        (
+            "--input f --score-targets g --output g",
+            "g: is an input, and --output g would overwrite it; choose another name",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(words: str, message: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    before = sorted(files.iterdir())
+    assert_user_error(tmt("translate", tiny_run, *words.split()), message)
+    assert sorted(files.iterdir()) == before
+
+
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.UnscoredPairWarning")
+def test_a_too_long_pair_is_not_scored_and_gives_a_warning(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
+    Path(tmp_path / "f").write_text("one\n" + "one " * 3000 + "\n", encoding="utf-8")
+    done = tmt("translate", tiny_run, "--input", tmp_path / "f", "--score-targets", tmp_path / "f")
+    assert done.stdout.split("\n")[1] == "-inf\t-inf"
+    assert done.stderr.startswith("tmt: warning: line 2 has ")
+    assert done.stderr.endswith(" and at most 1024 source and 1024 target tokens are scored\n")
+
+
+# --- tmt translate with a glossary and a translation memory -----------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "terms.tsv").write_text("two\tdrei|vier\nseven\t\tkeep\n", encoding="utf-8")
+    (tmp_path / "memory.tsv").write_text("one  two\tEins, zwei.\n", encoding="utf-8")
+    (tmp_path / "in").write_text("one two\ntwo two seven\neight\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_terms_are_used_and_counted(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
+    done = tmt("translate", tiny_run, "two seven two", "one", "--glossary", "terms.tsv")
+    assert_succeeded(done)
+    first, *_ = done.stdout.split("\n")
+    words = first.replace(".", "").lower().split()
+    assert "seven" in words and sum(word in ("drei", "vier") for word in words) >= 2
+    assert "terms used: 2 of 2" in done.stderr
+
+
+def test_lines_of_a_memory_are_marked(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
+    options = ("--input", "in", "--memory", "memory.tsv")
+    assert tmt("translate", tiny_run, *options).stdout.startswith("Eins, zwei.\n")
+    rows = [line.split("\t") for line in tmt("translate", tiny_run, *options, "--format", "tsv").stdout.splitlines()]
+    assert [row[4] for row in rows] == ["memory", "model", "model"] and rows[0][5] == "Eins, zwei."
+    objects = [
+        json.loads(line) for line in tmt("translate", tiny_run, *options, "--format", "json").stdout.splitlines()
+    ]
+    assert [each["translations"][0]["memory"] for each in objects] == [True, False, False]
+
+
+def test_a_memory_is_used_only_with_the_elements_of_the_source(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
+    (folder / "memory.tsv").write_text("<b>one</b> two\t<b>Eins</b>, zwei.\none {n}\tEins\n", encoding="utf-8")
+    options = ("--memory", "memory.tsv", "--markup", "auto")
+    first, second = tmt("translate", tiny_run, "<b>one</b> two", "one {n}", *options).stdout.splitlines()
+    assert first == "<b>Eins</b>, zwei." and "{n}" in second
+
+
+def test_a_document_uses_the_memory(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
+    (folder / "page.html").write_text("<p>one two</p><p>one <b>two</b></p>", encoding="utf-8")
+    assert_succeeded(
+        tmt("translate", tiny_run, "--input", "page.html", "--output", "out.html", "--memory", "memory.tsv")
+    )
+    page = (folder / "out.html").read_text(encoding="utf-8")
+    assert page.startswith("<p>Eins, zwei.</p><p>") and page.count("<b>") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "problem"),
+    [("--glossary", "two\n", "terms.tsv:1: has no tab"), ("--memory", None, "terms.tsv: no such file")],
+)
+def test_a_wrong_file_is_refused_before_anything_is_written(
+    tiny_run: Path, tmt: Tmt, folder: Path, option: str, content: str | None, problem: str
+) -> None:
+    if content is None:
+        (folder / "terms.tsv").unlink()
+    else:
+        (folder / "terms.tsv").write_text(content, encoding="utf-8")
+    assert_user_error(tmt("translate", tiny_run, "--input", "in", "--output", "out", option, "terms.tsv"), problem)
+    assert not [path for path in folder.iterdir() if path.name.startswith("out")]
+
+
+def test_resume_refuses_a_changed_glossary(tiny_run: Path, tmt: Tmt, folder: Path) -> None:
+    (folder / "in").write_text("one two\n" * 1000 + "\xff\n", encoding="latin-1")  # fails after the first window
+    command = ("translate", tiny_run, "--input", "in", "--output", "out", "--glossary", "terms.tsv", "--beam", 1)
+    assert_user_error(tmt(*command), "in:1001")
+    (folder / "in").write_text("one two\n" * 1001, encoding="utf-8")
+    (folder / "terms.tsv").write_text("two\tfünf\n", encoding="utf-8")
+    assert_user_error(tmt(*command, "--resume"), "--glossary")
+
+
+# --- tmt translate with documents: HTML, Markdown and others keep their structure -------------------------------------
+
+PAGE = "<html>\r\n<h1>one two three</h1><p title='six'>three <b>two</b> {name} one &amp; <code>x</code></p>\r\n</html>"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "page.html"
+    path.write_text(PAGE, encoding="utf-8", newline="")
+    return path
+
+
+def test_a_page_is_translated_in_place_with_its_elements(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, "--input", page, "--output", "page.de.html")
+    assert_succeeded(done)
+    assert "translated 2 segments of" in done.stderr
+    translated = Path("page.de.html").read_bytes().decode()
+    assert assert_succeeded(tmt("translate", tiny_run, "--input", page)) == translated
+    assert translated.startswith('<html lang="de">\r\n<h1>') and translated.endswith("</p>\r\n</html>")
+    for part in ("<p title='six'>", "<b>", "</b>", "{name}", "<code>x</code>"):
+        assert translated.count(part) == 1, part
+    line = assert_succeeded(tmt("translate", tiny_run, "one two three")).strip()
+    assert f"<h1>{line}</h1>" in translated
+    assert page.read_bytes().decode() == PAGE
+
+
+def test_attributes_are_translated_by_option(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "g.html", "--attributes", "title"))
+    line = assert_succeeded(tmt("translate", tiny_run, "six")).strip()
+    assert f"<p title='{line}'>" in Path("g.html").read_text(encoding="utf-8")
+
+
+def test_the_format_of_a_file_without_its_suffix_is_an_option(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
+    (tmp_path / "f").write_text('msgid "one"\nmsgstr ""\n\nmsgid "two %s"\nmsgstr ""\n')
+    options = ("--input", tmp_path / "f", "--output", tmp_path / "g", "--document-format", "po")
+    assert_succeeded(tmt("translate", tiny_run, *options))
+    one, two = polib.pofile(str(tmp_path / "g"))
+    assert one.msgstr and two.msgstr.count("%s") == 1
+    (tmp_path / "f").write_text('msgid "one"\nmsgstr ""\n')
+    assert "translated 1 segment of" in tmt("translate", tiny_run, *options).stderr
+
+
+def test_a_document_may_be_translated_line_by_line(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    options = ("--input", page, "--output", "g.html", "--document-format", "text", "--scores")
+    assert_succeeded(tmt("translate", tiny_run, *options))
+    assert Path("g.html").read_text(encoding="utf-8").count("\n") == 3
+
+
+def test_a_structured_file_is_refused_unless_the_user_insists(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
+    (tmp_path / "a.tsv").write_text("one\ttwo\n")
+    assert_user_error(tmt("translate", tiny_run, "--input", tmp_path / "a.tsv"), "a.tsv")
+    done = tmt("translate", tiny_run, "--input", tmp_path / "a.tsv", "--document-format", "text")
+    assert assert_succeeded(done).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--n-best", "2"), ("--resume",), ("--engine", "ctranslate2"), ("--document-format", "json")],
+)
+def test_options_that_do_not_fit_a_document_are_refused(
+    options: tuple[str, ...], page: Path, tiny_run: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("translate", tiny_run, "--input", page, "--output", "g.html", *options))
+    assert [path.name for path in Path().iterdir()] == ["page.html"]
+
+
+def test_a_document_may_be_written_to_a_pipe_or_through_a_link(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    Path("link.html").symlink_to("target.html")
+    Path("target.html").write_text("old")
+    assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "link.html"))
+    assert Path("link.html").is_symlink() and "<h1>" in Path("target.html").read_text(encoding="utf-8")
+    os.mkfifo("pipe")
+    with ThreadPoolExecutor() as pool:
+        received = pool.submit(Path("pipe").read_text, encoding="utf-8")
+        assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "pipe"))
+    assert "<h1>" in received.result() and Path("pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [(("--document-format", "html"), "pass it as --input"), (("--retranslate",), "is for documents")],
+)
+def test_options_of_documents_are_refused_for_lines(
+    options: tuple[str, ...], part: str, tiny_run: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("translate", tiny_run, *options, stdin=b"one\n"), part)
+
+
+def test_a_broken_document_is_refused_with_its_line(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
+    (tmp_path / "a.json").write_text('{"a": "b"\n"c"}')
+    options = ("--input", tmp_path / "a.json", "--output", tmp_path / "g.json")
+    assert_user_error(tmt("translate", tiny_run, *options), "a.json, line 2: not JSON")
+    assert not (tmp_path / "g.json").exists()

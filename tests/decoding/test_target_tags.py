@@ -133,7 +133,7 @@ def test_alignments_terms_and_samples_ignore_the_symbol(
     translator = make_translator(make_model, small_tokenizers, tag="en:de", beam=4)
     tokenizer, sources = translator.tokenizers.src, translator.encode(TEXTS, range(4))
     hypotheses = translator.engine.search(sources, translator.config, prefixes=[translator.tag_ids()[0][1]] * 4)
-    found = translator.engine.align(TEXTS, sources, [n_best[:1] for n_best in hypotheses])
+    found = translator.torch_engine.align(TEXTS, sources, [n_best[:1] for n_best in hypotheses])
     for text, source, (best, *_), alignment in zip(TEXTS, sources, hypotheses, found, strict=True):
         src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *best.ids]])
         weights = torch.stack(cross_attention_weights(translator.model, src, tgt_in)).mean((0, 2))[0]  # [T, S]

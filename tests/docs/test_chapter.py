@@ -12,7 +12,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.flows import configuration
 from transformer_mt.model.transformer import Transformer, VocabularySize
-from transformer_mt.training.schedule import noam
+from transformer_mt.training.training_config import noam
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = DOCS.parent / "configs" / "quickstart.yaml"

@@ -11,7 +11,9 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_curves
 
 from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
 from transformer_mt.flows.evaluation import Validator
+from transformer_mt.flows.resolve import find_questionable_settings
 from transformer_mt.runs.folder import RunFolder
 
 TRAIN = ("train", "--config", "tiny.yaml")
@@ -54,3 +56,41 @@ def test_a_figure_that_fails_does_not_cost_the_checkpoint(tmt: Tmt, monkeypatch:
     monkeypatch.setattr(Validator, "draw", fail)
     assert_user_error(tmt(*TRAIN, "name=no-figure"), "no figure")
     assert RunFolder(Path("runs/no-figure")).find_checkpoint("last").step == 4
+
+
+# --- Warnings before the first step about settings that will have no effect -------------------------------------------
+
+QUICKSTART = configuration.find_preset("quickstart")
+
+
+def find_keys(*overrides: str, n_batches: int = 200, longest: int = 100) -> list[str]:
+    config = configuration.load(QUICKSTART, overrides)
+    n_steps = config.train.last_step(n_batches / config.batches.accumulate)
+    return [key for key, _ in find_questionable_settings(config, n_batches, longest, n_steps)]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("schedule.kind=inverse_sqrt", "schedule.warmup_steps=6000"),
+        ("schedule.kind=cosine", "schedule.total_steps=9000"),
+        ("schedule.kind=linear", "schedule.decay_steps=50"),
+        ("batches.tokens=99",),
+        ("batches.accumulate=201", "train.log_every=1"),
+        ("validation.every=26 epochs",),
+        ("validation.patience=11",),
+        ("model.dropout.attention=0.95",),
+        ("loss.label_smoothing=0.99",),
+        ("model.max_positions=99",),
+    ],
+)
+def test_a_setting_without_effect_is_named(overrides: tuple[str, ...]) -> None:
+    limits = ("train.max_steps=5000", "validation.every=500", "schedule.warmup_steps=10", "model.positions=sinusoidal")
+    key = overrides[-1].partition("=")[0] if overrides[0] != "batches.accumulate=201" else "batches.accumulate"
+    assert key not in find_keys(*limits)
+    assert key in find_keys(*limits, *overrides)
+
+
+def test_the_quickstart_and_a_training_without_end_have_no_such_setting() -> None:
+    assert find_keys() == []
+    assert find_keys("train.max_steps=null", "schedule.kind=inverse_sqrt") == []

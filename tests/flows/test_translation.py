@@ -7,12 +7,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pytest
 import sacrebleu
+import torch
 from helpers import Tmt, assert_succeeded, load_plain
 
 from transformer_mt import load_translator
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.errors import UserError
+from transformer_mt.flows import configuration
+from transformer_mt.flows.train import score_test_sets
+from transformer_mt.flows.translation import LoadOptions
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.device import Machine
 
 LINES = ["one two. Three four. five six", "six. eight one two", "three", "", "two three. One. six eight four"]
 REFERENCES = [
@@ -79,3 +88,26 @@ assert describe() == before
 def test_a_process_of_the_user_is_not_configured(run_copy: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
     subprocess.run([sys.executable, "-c", CODE, run_copy], check=True, env=environment)
+
+
+# --- Test sets are scored on the device of the configuration ----------------------------------------------------------
+
+
+def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 passes on `cuda`, not its own cuda:0, and uses no larger batches than validation does."""
+    devices: list[str] = []
+
+    def load(path: Path, options: LoadOptions, *, batch_tokens: int, **_: object) -> NoReturn:
+        assert batch_tokens == 4096
+        devices.append(options.device)
+        raise UserError("loading")
+
+    monkeypatch.setattr("transformer_mt.flows.train.load_translator", load)
+    monkeypatch.setattr("transformer_mt.flows.train.read_gpu_bytes", lambda _: 1 << 30)
+    run, sets = RunFolder(tiny_run), cast(dict[str, ParallelCorpus], {"unseen": None})
+    config = configuration.load(run.config)
+    for name in ("cuda", "cuda:1"):
+        changed = config.model_copy(update={"device": name, "decoding": config.decoding.with_options({"beam": 3})})
+        with pytest.raises(UserError, match="loading"):
+            score_test_sets(run, changed, Machine(torch.device("cuda:0"), "fp32", 1), 12, sets)
+    assert devices == ["cuda", "cuda:1"]

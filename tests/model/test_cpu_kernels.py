@@ -18,7 +18,7 @@ from transformer_mt.model.attention import masked_softmax
 from transformer_mt.model.cpu_kernels import (
     onednn_linear,
 )
-from transformer_mt.model.linear_and_norm import RMSNorm, dropout, linear
+from transformer_mt.model.layers import RMSNorm, dropout, linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.training_config import LossConfig

@@ -13,7 +13,7 @@ from helpers import plain_torch, random_batch
 from torch import Tensor
 
 from transformer_mt.model.cuda_kernels import WeightCast
-from transformer_mt.model.linear_and_norm import Linear
+from transformer_mt.model.layers import Linear
 from transformer_mt.model.transformer import Transformer
 
 PAD, VOCABULARY = 0, 23

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformer_mt.model.cpu_kernels import MAX_SMALL_ROWS, make_product
 from transformer_mt.model.cuda_graphs import GraphModel, round_to_graph_size
 from transformer_mt.model.inference import InferenceModel
-from transformer_mt.model.linear_and_norm import linear
+from transformer_mt.model.layers import linear
 from transformer_mt.model.transformer import Transformer
 
 MakeModel = Callable[..., Transformer]

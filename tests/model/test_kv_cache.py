@@ -15,7 +15,7 @@ from search_helpers import RandomSearch
 from transformer_mt.model import cpu_kernels
 from transformer_mt.model.cpu_kernels import SHORT_KEYS
 from transformer_mt.model.inference import BLOCK, InferenceModel
-from transformer_mt.model.linear_and_norm import convert_linears
+from transformer_mt.model.layers import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 

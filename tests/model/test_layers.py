@@ -11,16 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import MultiHeadAttention, causal_mask
-from transformer_mt.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    PreNorm,
-    Residual,
-    make_final_norm,
-    make_residual,
-)
+from transformer_mt.model.layers import FeedForward, PreNorm, Residual, make_final_norm, make_residual
 from transformer_mt.model.model_config import ModelConfig
+from transformer_mt.model.transformer import DecoderLayer, EncoderLayer
 
 B, L, D = 2, 5, 16
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])

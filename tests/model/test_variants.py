@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformer_mt.data.batches import Batch
 from transformer_mt.flows import configuration
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.linear_and_norm import FusedLinear, RMSNorm
+from transformer_mt.model.layers import FusedLinear, RMSNorm
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer, VocabularySize, attention_weights, cross_attention_weights
 from transformer_mt.runs import checkpoints

@@ -30,7 +30,7 @@ from transformer_mt.runs.checkpoints import (
     verify,
 )
 from transformer_mt.runs.folder import KeepConfig, RunFolder
-from transformer_mt.runs.records import CheckpointInfo
+from transformer_mt.runs.records import CheckpointInfo, is_better
 from transformer_mt.system import files
 
 
@@ -296,3 +296,15 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
     assert all(part in line for part in ("47.9 MB are free", "need up to 47.9 MB more", "12.0 MB each"))
     assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=2) is None
     assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=3) is not None
+
+
+# --- Comparison of checkpoints by their scores ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0), ("chrf++", 3.0)])
+def test_is_better(metric: str, better: float) -> None:
+    assert is_better(metric, better, than=2.0)
+    assert not is_better(metric, 4.0 - better, than=2.0)
+    assert not is_better(metric, 2.0, than=2.0)
+    assert is_better(metric, 2.0, than=float("nan"))
+    assert not is_better(metric, float("nan"), than=2.0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from transformer_mt.training.schedule import Schedule, ScheduleConfig, make_schedule, noam
+from transformer_mt.training.training_config import Schedule, ScheduleConfig, make_schedule, noam
 
 D_MODEL = 512
 FALLING = [

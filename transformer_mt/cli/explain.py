@@ -104,8 +104,7 @@ def _identity(translator: Translator) -> dict[str, object]:
 
 
 def _print(explanation: Explanation, reasons: Sequence[str]) -> None:
-    from transformer_mt.tools.analysis.explanation_page import NO_REASON
-    from transformer_mt.tools.analysis.explanation_text import list_facts, make_tables
+    from transformer_mt.tools.analysis.explanation_page import NO_REASON, list_facts, make_tables
 
     print_table((), [*list_facts(explanation)])
     print_text("", "likely reasons, if the translation is bad", *(f"- {reason}" for reason in reasons or [NO_REASON]))

@@ -47,7 +47,7 @@ from transformer_mt.decoding.search import (
 from transformer_mt.errors import UserError
 from transformer_mt.model.cuda_graphs import CudaCapture, GraphModel
 from transformer_mt.model.inference import InferenceModel
-from transformer_mt.model.linear_and_norm import convert_linears
+from transformer_mt.model.layers import convert_linears
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer, chunk_rows, cross_attention_weights, non_pad_indices
 from transformer_mt.runs.checkpoints import load_weights_of

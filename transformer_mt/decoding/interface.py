@@ -191,7 +191,7 @@ class Engine(Protocol):
 
     @property
     def has_alignments(self) -> bool:
-        """Return whether `align` is supported."""
+        """Return whether `as_torch` returns an engine, which aligns words."""
         ...
 
     @property
@@ -226,16 +226,6 @@ class Engine(Protocol):
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], batch_tokens: int = 4096
     ) -> list[list[float]]:
         """Return the log-probabilities of given translations."""
-        ...
-
-    def align(
-        self,
-        texts: Sequence[str],
-        sources: list[list[int]],
-        hypotheses: list[list[Hypothesis]],
-        layer: int | None = None,
-    ) -> list[WordAlignment]:
-        """Align the words of translations with those of their texts."""
         ...
 
 

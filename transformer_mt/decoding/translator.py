@@ -282,23 +282,13 @@ class Translator:
         `tags` has the tag of each text; by default it is `decoding.tag`. `is_cancelled` takes the index of a text. Once
         it is true, the translations of this text are not needed, and its search ends soon.
         """
-        if options:
-            return self.with_options(options).n_best(
-                texts,
-                prefixes,
-                line_numbers,
-                alignments=alignments,
-                scores=scores,
-                tags=tags,
-                on_batch=on_batch,
-                is_cancelled=is_cancelled,
-            )
+        translator = self.with_options(options) if options else self
         check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
-        self.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
-        chosen = [self.config.tag] * len(texts) if tags is None else tags
-        search = _LineSearch(self, line_numbers, prefixes, chosen, alignments, scores, is_cancelled)
-        return search.translate([self.read(text) for text in texts], on_batch)
+        translator.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
+        chosen = [translator.config.tag] * len(texts) if tags is None else tags
+        search = _LineSearch(translator, line_numbers, prefixes, chosen, alignments, scores, is_cancelled)
+        return search.translate([translator.read(text) for text in texts], on_batch)
 
     def read(self, text: str | Segment) -> Segment:
         """Return a line as the segment that the stages know, with its protected elements."""
@@ -447,7 +437,9 @@ class Translator:
             return {}
         sentences = [prepared[i].sentence for i in rows]
         layer = self.config.alignment_layer
-        found = iter(self.engine.align(sentences, [sources[i] for i in rows], [hypotheses[i] for i in rows], layer))
+        found = iter(
+            self.torch_engine.align(sentences, [sources[i] for i in rows], [hypotheses[i] for i in rows], layer)
+        )
         return {i: [next(found) for _ in hypotheses[i]] for i in rows}
 
     def _finish(

@@ -44,15 +44,15 @@ from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
 from transformer_mt.tools.analysis.behaviour_tests import BehaviourTests
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
-from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys, find_unsupported_search_keys
+from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.quality_config import FILTERS, FilterList
-from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.training_config import (
     CompileMode,
     LossConfig,
     OptimizerConfig,
+    ScheduleConfig,
     TrainConfig,
     ValidationConfig,
 )

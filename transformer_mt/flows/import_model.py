@@ -19,8 +19,7 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import FORMAT, RunFolder, collect_provenance, write_metadata
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
-from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
-from transformer_mt.tools.importing.pruning import prune
+from transformer_mt.tools.importing.imported_model import ImportedModel, Languages, prune
 from transformer_mt.tools.importing.source_files import validate
 from transformer_mt.tools.importing.sources import open_source, read_source
 

@@ -20,7 +20,7 @@ from transformer_mt.flows.run_overview import describe_directions, describe_mode
 from transformer_mt.runs.folder import RunFolder, is_locked
 from transformer_mt.system.log import Warn
 from transformer_mt.tools.analysis.run_report import ReportedRun, render_report
-from transformer_mt.tools.pages.charts import MAX_SERIES
+from transformer_mt.tools.pages.page_rendering import MAX_SERIES
 from transformer_mt.training.metrics_logger import read_metrics
 
 OpenRun = tuple[Config, ReportedRun]

@@ -36,9 +36,15 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.optimizers import list_trained_parameters
 from transformer_mt.training.packed_batches import MAX_PASS_POSITIONS, pack
-from transformer_mt.training.schedule import KINDS_WITH_END, ScheduleConfig, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
-from transformer_mt.training.training_config import LossConfig, ValidationConfig, split_interval
+from transformer_mt.training.training_config import (
+    KINDS_WITH_END,
+    LossConfig,
+    ScheduleConfig,
+    ValidationConfig,
+    make_schedule,
+    split_interval,
+)
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:

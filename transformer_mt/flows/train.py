@@ -47,13 +47,14 @@ from transformer_mt.runs.folder import (
     record_start,
     was_started_by_this_job,
 )
-from transformer_mt.system import launcher, waiting
+from transformer_mt.system import launcher
 from transformer_mt.system.device import (
     Machine,
     configure_process,
     describe_hardware,
     read_gpu_bytes,
     resolve_machine,
+    set_waiting,
 )
 from transformer_mt.system.log import format_duration, log, log_rank0
 from transformer_mt.tools.analysis import figures
@@ -64,9 +65,9 @@ from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
 from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
 from transformer_mt.training.packed_batches import pack_passes
-from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.training_config import make_schedule
 
 HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
 """Configuration keys in TensorBoard's table of hyper-parameters."""
@@ -180,7 +181,7 @@ def set_up(run: RunFolder, config: Config, ranks: Ranks, warm_start: WarmStart |
     machine = resolve_machine(config.device, config.precision, config.threads)
     configure_process(machine)
     if machine.device.type == "cpu":
-        waiting.start(config.train.waiting, machine.threads, log_rank0)
+        set_waiting(config.train.waiting, machine.threads, log_rank0)
     log_rank0(describe_training(config, machine, ranks))
     with ranks.rank0_first("data is prepared"):
         data = prepare_data(run, config)

@@ -23,8 +23,14 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import Format, Line, Settings, open_output, process_lines, score_columns
 from transformer_mt.runs.folder import EXPORT, RunFolder
-from transformer_mt.system import waiting
-from transformer_mt.system.device import configure_process, is_cpu, keep_freed_memory, resolve_machine, resolve_threads
+from transformer_mt.system.device import (
+    configure_process,
+    is_cpu,
+    keep_freed_memory,
+    resolve_machine,
+    resolve_threads,
+    set_waiting,
+)
 from transformer_mt.system.log import ProgressReport, log, log_rank0
 
 if TYPE_CHECKING:  # translator, guard and engines are imported after the arguments were checked
@@ -83,7 +89,7 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
     """
     options, path = options or LoadOptions(), Path(run)
     if options.owns_process:
-        waiting.start("auto", resolve_threads(options.threads))
+        set_waiting("auto", resolve_threads(options.threads))
     if is_exported(path):
         return _load_exported(path, options, decoding)
     others = [options.ensemble] if isinstance(options.ensemble, str | Path) else options.ensemble
@@ -143,7 +149,11 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
     has_device = is_required or is_cpu(options.device)
     if config.engine == "torch" or not (has_device or config.is_quantized):
         return None
-    from transformer_mt.tools.export.ctranslate2_support import find_torch_reason, find_unsupported_search_keys
+    from transformer_mt.tools.export.ctranslate2_engine import (
+        CombinedEngine,
+        find_torch_reason,
+        find_unsupported_search_keys,
+    )
     from transformer_mt.tools.export.engine_choice import UnavailableError, load_converted
 
     try:
@@ -175,7 +185,6 @@ def _load_converted(run: RunFolder, config: DecodingConfig, options: LoadOptions
         log_rank0(f"tmt: engine torch: {reason}")
         return None
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.tools.export.ctranslate2_engine import CombinedEngine
 
     if not is_required:
         engine = CombinedEngine(engine, lambda: _load_same_weights(loaded, config, options))
@@ -201,22 +210,19 @@ def _load_exported(folder: Path, options: LoadOptions, decoding: Mapping[str, ob
         raise UserError(f"--ensemble: {folder} is a model for CTranslate2, which has one model; pass the runs")
     if options.alignments:
         raise UserError(f"{NO_ALIGNMENTS}, and {folder} is a model for it; translate with the run itself")
+    from transformer_mt.tools.export.ctranslate2_engine import import_ctranslate2, load_exported, read_metadata
+
     try:
-        from transformer_mt.tools.export.ctranslate2_engine import load_exported, read_metadata
+        import_ctranslate2()
     except ImportError as error:
         raise UserError(f"{folder}: CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
     if options.checkpoint != "best":
         step = read_metadata(folder).step
         raise UserError(f"checkpoint {options.checkpoint}: {folder} holds one checkpoint, of step {step:,}")
-    from transformer_mt.decoding.translator import Translator
-
     if options.owns_process:
         keep_freed_memory()
-    model = load_exported(folder, options.device, options.threads, options.precision, decoding)
-    features = make_features(model.config, options)
-    return Translator(
-        model.engine, model.tokenizers, model.config, features=features, model_provenance=model.provenance
-    )
+    translator = load_exported(folder, options.device, options.threads, options.precision, decoding)
+    return translator.with_features(make_features(translator.config, options))
 
 
 def make_features(config: DecodingConfig, options: LoadOptions) -> Features:

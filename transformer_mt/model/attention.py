@@ -25,7 +25,7 @@ from transformer_mt.model.cpu_kernels import (
     uses_cpu_kernels,
 )
 from transformer_mt.model.cuda_kernels import packed_attention
-from transformer_mt.model.linear_and_norm import FusedLinear, Linear, dropout, make_norm
+from transformer_mt.model.layers import FusedLinear, Linear, dropout, make_norm
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.packing import PackedMask
 from transformer_mt.model.positions import Rotation, rotate

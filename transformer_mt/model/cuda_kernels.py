@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.model.linear_and_norm import Linear
+from transformer_mt.model.layers import Linear
 from transformer_mt.model.packing import PackedMask
 
 # --- attention --------------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention, expand_mask, padding_mask
 from transformer_mt.model.cpu_kernels import make_product, masked_score, slice_sources
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
-from transformer_mt.model.linear_and_norm import LayerNorm, linear
+from transformer_mt.model.layers import FeedForward, LayerNorm, PostNorm, PreNorm, Residual, linear
 from transformer_mt.model.positions import Positions, PositionTable, Rotation
-from transformer_mt.model.transformer import Stack, Transformer
+from transformer_mt.model.transformer import DecoderLayer, EncoderLayer, Stack, Transformer
 
 # --- cache ------------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import Mask, MultiHeadAttention, causal_mask, padding_mask
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
-from transformer_mt.model.linear_and_norm import Dropout, Linear, initialise, make_norm
+from transformer_mt.model.layers import (
+    Dropout,
+    FeedForward,
+    Linear,
+    initialise,
+    make_final_norm,
+    make_norm,
+    make_residual,
+)
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.packing import PackedMask, Packing, PackingPair
 from transformer_mt.model.positions import Positions, Rotation, make_positions, make_rotary
@@ -69,6 +76,57 @@ def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:
     nn.init.normal_(tokens.weight, std=d_model**-0.5)
     tokens.weight.data[vocabulary.pad_id] = 0
     return tokens
+
+
+# --- layers and stacks ------------------------------------------------------------------------------------------------
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.residuals = nn.ModuleList([make_residual(config) for _ in range(2)])
+
+    def forward(self, x: Tensor, mask: Mask, rotation: Rotation | None = None) -> Tensor:
+        """Apply both sub-layers. [B, S, D] -> [B, S, D]."""
+        attention_residual, feed_forward_residual = self.residuals
+
+        def attend_to_self(h: Tensor) -> Tensor:
+            return self.self_attention(*self.self_attention.project(h, rotation), mask)
+
+        x = attention_residual(x, attend_to_self)
+        return feed_forward_residual(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over the target so far, cross-attention over the source, and feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.residuals = nn.ModuleList([make_residual(config) for _ in range(3)])
+
+    def forward(
+        self, x: Tensor, mask: Mask, src_states: Tensor, src_mask: Mask, rotation: Rotation | None = None
+    ) -> Tensor:
+        """Apply the three sub-layers. [B, T, D], [B, S, D] -> [B, T, D]."""
+        self_residual, cross_residual, feed_forward_residual = self.residuals
+
+        def attend_to_self(h: Tensor) -> Tensor:
+            return self.self_attention(*self.self_attention.project(h, rotation), mask)
+
+        def attend_to_source(h: Tensor) -> Tensor:
+            queries = self.cross_attention.project_queries(h)
+            return self.cross_attention(queries, self.cross_attention.project_keys_values(src_states), src_mask)
+
+        x = self_residual(x, attend_to_self)
+        x = cross_residual(x, attend_to_source)
+        return feed_forward_residual(x, self.feed_forward)
 
 
 class Stack(nn.Module):

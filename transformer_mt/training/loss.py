@@ -21,7 +21,7 @@ from torch import Tensor
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import padding_mask
 from transformer_mt.model.cpu_kernels import needs_padded_rows, pad_rows
-from transformer_mt.model.linear_and_norm import compute_dtype
+from transformer_mt.model.layers import compute_dtype
 from transformer_mt.model.transformer import Transformer, chunk_rows, non_pad_indices
 from transformer_mt.training.packed_batches import PackedBatch
 from transformer_mt.training.training_config import LossConfig

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.model.linear_and_norm import Linear, projection_widths
+from transformer_mt.model.layers import Linear, projection_widths
 from transformer_mt.training.training_config import OptimizerConfig
 
 

@@ -27,9 +27,8 @@ from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
 from transformer_mt.training.optimizers import ExponentialMovingAverage, load_optimizers
-from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
-from transformer_mt.training.training_config import TrainConfig, ValidationConfig, split_interval
+from transformer_mt.training.training_config import Schedule, TrainConfig, ValidationConfig, split_interval
 
 MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite, except for overflows that lower the loss scale
 

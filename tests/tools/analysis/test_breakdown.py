@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.evaluation.metrics import EvaluationSet, Scorer, Texts
 from transformer_mt.tools.analysis.breakdown import (
+    TextPart,
     compute_f1_by_frequency,
     count_words,
     find_most_different,
+    mark_differences,
     score_by_length,
 )
+from transformer_mt.tools.analysis.changed_sets import make_changed_sets, measure_robustness
 
 GERMAN = Scorer("13a", "de")
 
@@ -59,3 +64,81 @@ def test_f1_is_computed_by_training_frequency() -> None:
 def test_words_are_the_tokens_of_bleu() -> None:
     assert count_words([["Wer? Er, Wer"]], {"Wer", "?", "wer"}, GERMAN) == {"Wer": 2, "?": 1}
     assert count_words([["他买了书。"]], {"书", "他"}, Scorer("zh", "zh")) == {"书": 1, "他": 1}
+
+
+# --- Changed copies of a test set, and the scores of systems with known strengths -------------------------------------
+
+SOURCES = ["The dogs sleep, today.", "A woman sings loudly!", "Who is there under trees?"]
+DATA = EvaluationSet("test", SOURCES, SOURCES, Scorer("13a", "en"))
+
+
+def test_the_sources_are_changed_as_users_write() -> None:
+    sets = {changed.data.name: changed for changed in make_changed_sets(DATA)}
+    sources = {name: changed.data.sources[0] for name, changed in sets.items()}
+    assert sources["upper case"] == "THE DOGS SLEEP, TODAY."
+    assert sources["title case"] == "The Dogs Sleep, Today."
+    assert sources["no end punctuation"] == "The dogs sleep, today"
+    assert sources["spaces before punctuation"] == "The dogs sleep , today ."
+    for source, changed in zip(SOURCES, sets["two typing errors"].data.sources, strict=True):
+        words = zip(source.split(), changed.split(), strict=True)
+        assert 1 <= sum(old != new for old, new in words) <= 2  # a double letter may be exchanged with itself
+    for name in ("emoji", "number"):
+        for text, source, reference in zip(
+            sets[name].inserted, sets[name].data.sources, sets[name].data.references, strict=True
+        ):
+            assert text in source and source == reference
+    again = [changed.data.sources for changed in make_changed_sets(DATA)]
+    assert again == [changed.data.sources for changed in sets.values()]
+
+
+def test_scores_show_what_a_system_cannot_do() -> None:
+    def copy_without_emoji(data: EvaluationSet) -> Texts:
+        return ["".join(sign for sign in text if ord(sign) < 0x2000) for text in data.sources]
+
+    scores = {score.name: score for score in measure_robustness(DATA, copy_without_emoji)}
+    assert scores["unchanged"].bleu == pytest.approx(100)
+    assert scores["upper case"].share == pytest.approx(1) and scores["number"].kept == 1
+    assert scores["emoji"].kept == 0
+    lower, typos = scores["lower-case source"].share, scores["two typing errors"].share
+    assert lower is not None and lower < 0.9 and typos is not None and typos < 0.9
+
+
+def test_copies_without_a_change_are_left_out() -> None:
+    data = EvaluationSet("test", ["我来了"], ["他走了"], Scorer("zh", "zh"))
+    assert {changed.data.name for changed in make_changed_sets(data)} == {"emoji", "number"}
+
+
+# --- Words in which a translation and its reference differ ------------------------------------------------------------
+
+WORDS = st.lists(st.sampled_from(["ein", "Hund", "schläft", ",", "nicht", "हिन्दी", "\u0301"]), max_size=8).map(" ".join)
+
+
+def different(parts: list[TextPart]) -> list[str]:
+    return [part.text.strip() for part in parts if not part.is_common]
+
+
+def test_words_of_one_text_alone_are_marked() -> None:
+    ours, theirs = mark_differences("Das Schiff fährt ab.", "Die Schiffe fahren um acht ab.", "de")
+    assert different(ours) == ["Das Schiff fährt"]
+    assert different(theirs) == ["Die Schiffe fahren um acht"]
+    assert [part.text for part in ours if part.is_common] == [" ab."]
+
+
+def test_languages_without_spaces_are_compared_by_character() -> None:
+    ours, theirs = mark_differences("我是猫", "我是狗", "zh")
+    assert (different(ours), different(theirs)) == (["猫"], ["狗"])
+
+
+@settings(deadline=None)
+@given(WORDS, WORDS)
+def test_marked_parts_join_to_the_text(translation: str, reference: str) -> None:
+    for text, parts in zip((translation, reference), mark_differences(translation, reference, "de"), strict=True):
+        assert "".join(part.text for part in parts) == text
+
+
+@settings(deadline=None)
+@given(WORDS, WORDS)
+def test_common_words_are_the_same_in_both(translation: str, reference: str) -> None:
+    ours, theirs = mark_differences(translation, reference, "de")
+    common = [[word for part in parts if part.is_common for word in part.text.split()] for parts in (ours, theirs)]
+    assert common[0] == common[1]

@@ -20,7 +20,7 @@ from transformer_mt.data.data_config import DataConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis import figures
 from transformer_mt.tools.analysis.figures import AttentionMaps, decode_tokens, translate_with_attention
-from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+from transformer_mt.training.training_config import ScheduleConfig, make_schedule
 
 KINDS = ("inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant")
 

@@ -24,7 +24,7 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools.export import ctranslate2_export, exported_folder
-from transformer_mt.tools.export.ctranslate2_support import MAX_POSITIONS, find_length_limits
+from transformer_mt.tools.export.ctranslate2_engine import MAX_POSITIONS, find_length_limits
 
 LINES = [
     "-",

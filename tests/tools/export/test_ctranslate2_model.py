@@ -19,8 +19,7 @@ from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.model_config import ModelConfig, StackConfig
 from transformer_mt.tools.export import ctranslate2_export
-from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
-from transformer_mt.tools.export.ctranslate2_support import find_unsupported_model_keys
+from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, find_unsupported_model_keys
 from transformer_mt.tools.export.exported_folder import Parity, compare
 from transformer_mt.training.loss import compute_losses
 from transformer_mt.training.optimizers import make_optimizers

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import ctranslate2
 import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain, read_folder
 
@@ -18,7 +19,6 @@ from transformer_mt.choices import Quantization
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.export import ctranslate2_export
-from transformer_mt.tools.export.ctranslate2_engine import ctranslate2
 
 AUTO = ("--engine", "auto", "--device", "cpu")
 
@@ -124,7 +124,7 @@ def test_auto_chooses_torch_for_an_unsupported_model_and_without_the_package(
 ) -> None:
     expected, _ = translate(tmt, run, "--engine", "torch", "--precision", "fp32")
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "transformer_mt.tools.export.ctranslate2_engine", None)
+        patch.setitem(sys.modules, "ctranslate2", None)
         found, messages = translate(tmt, run, *AUTO)
         assert found == expected and "pip install ctranslate2" in messages
         assert_user_error(tmt("translate", run, "one", "--engine", "ctranslate2"), "pip install ctranslate2")

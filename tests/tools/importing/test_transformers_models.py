@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +19,15 @@ from importing_helpers import (
     make_marian,
     map_ids,
     sentencepiece,
+    train_sentencepiece,
     transformers,
     translate_with_transformers,
 )
 
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.sources import load_pairs
+from transformer_mt.data.tokenizers import pretrained
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.flows.translation import LoadOptions, load_translator
@@ -246,3 +250,112 @@ def test_ctranslate2_converts_the_source_to_the_same_model(tmt: Tmt, tmp_path: P
     found = [[token.strip("\ufdd0\ufdd1") for token in best.tokens] for best, *_ in ours.n_best(texts)]
     same = [one == other.hypotheses[0] for one, other in zip(found, theirs, strict=True)]
     assert sum(same) >= 38  # the search of CTranslate2 ends by another rule at the length limit
+
+
+# --- SentencePiece models keep their segmentation when their pieces get other ids -------------------------------------
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bytes": {"byte_fallback": True},
+    "spaces": {"split_by_whitespace": False, "remove_extra_whitespaces": False},
+    "symbols": {"user_defined_symbols": ["<url>", "@@"]},
+}
+
+
+def make_texts() -> list[str]:
+    """Return sentences, odd texts, and random mixtures of their characters."""
+    sentences = [text for pair in load_pairs("test")[:300] for text in pair]
+    rng, characters = random.Random(1), "".join([*ODD_TEXTS, *sentences[:40], "<url> @@"])
+    mixed = ["".join(rng.choices(characters, k=rng.randrange(1, 40))) for _ in range(1000)]
+    return [*sentences, *ODD_TEXTS, *(f"{text} <url>@@x" for text in ODD_TEXTS), *mixed]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_vocabulary_in_another_order_has_the_same_pieces(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "sentencepiece.model"
+    lines = [text for pair in load_pairs("train")[:1500] for text in pair]
+    train_sentencepiece(path, lines, 520, kind, **OPTIONS[name])
+    proto = pretrained.parse_sentencepiece(path, str(path))
+    names = [piece.piece for piece in proto.pieces if piece.type != pretrained.CONTROL]
+    random.Random(1).shuffle(names)
+    tokenizer = Tokenizer(pretrained.convert_sentencepiece(proto, [*names, "Foreign", "▁Foreign"]))
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    texts = make_texts()
+    for text, ids in zip(texts, tokenizer.encode(texts), strict=True):
+        expected = [piece if piece in names else "<unk>" for piece in theirs.encode(text, out_type=str)]
+        assert [names[i] for i in ids] == expected, text
+    sentences = texts[:600]
+    decoded = tokenizer.decode(tokenizer.encode(sentences))
+    known = [[i for i in ids if not theirs.is_unknown(i)] for ids in theirs.encode(sentences)]
+    assert [text.strip() for text in decoded] == [theirs.decode(ids).strip() for ids in known]
+
+
+def test_pieces_that_a_vocabulary_lacks_are_not_used(tmp_path: Path) -> None:
+    lines = [text for pair in load_pairs("train")[:1500] for text in pair]
+    for kind in ("unigram", "bpe"):
+        path = tmp_path / f"{kind}.model"
+        train_sentencepiece(path, lines, 520, kind, character_coverage=1.0)
+        proto = pretrained.parse_sentencepiece(path, str(path))
+        names = [piece.piece for piece in proto.pieces if piece.type != pretrained.CONTROL]
+        kept = [name for i, name in enumerate(names) if len(name) == 1 or name == "<unk>" or i % 2]
+        tokenizer = Tokenizer(pretrained.convert_sentencepiece(proto, kept))
+        assert tokenizer.decode(tokenizer.encode(lines[:100])) == lines[:100]
+
+
+# --- Training of an imported model beside Transformers and PyTorch's own optimizer ------------------------------------
+
+RATE = 1e-3
+
+
+@pytest.mark.slow
+def test_ten_steps_have_the_losses_of_transformers(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rates: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    model = make_marian(Path("source"), n_missing=0, **rates).train()
+    assert_succeeded(tmt("import", "source", "--output", "imported"))
+    pairs = load_pairs("train")[:8]
+    for side, name in enumerate(("en", "de")):
+        Path(f"pairs.{name}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    Path("tuned.yaml").write_text(
+        f"""base: imported/config.yaml
+data: {{train: {{src: pairs.en, tgt: pairs.de}}, validation: {{src: pairs.en, tgt: pairs.de}}, max_length: 60}}
+model: {{freeze: [positions, output_bias]}}
+loss: {{label_smoothing: 0}}
+optimizer: {{kind: adam, betas: [0.9, 0.98], eps: 1.0e-5, clip_norm: null}}
+schedule: {{kind: constant, warmup_steps: 1, peak: {RATE}}}
+train: {{init_from: imported, max_steps: 10, log_every: 1}}
+validation: {{every: 10, probes: 0}}
+device: cpu
+precision: fp32
+""",
+        "utf-8",
+    )
+    assert_succeeded(tmt("train", "--config", "tuned.yaml"))
+    logged = [json.loads(line) for line in Path("runs/tuned/metrics.jsonl").read_text("utf-8").splitlines()]
+    ours = [entry["train/nll"] for entry in logged if "train/nll" in entry]
+
+    tokenizers = TokenizerPair.load(Path("imported/tokenizer.json"))
+    ids = json.loads(Path("source/vocab.json").read_text("utf-8"))
+    rows = [map_ids(ids, tokenizer, ">>{}<<") for tokenizer in (tokenizers.src, tokenizers.tgt)]
+    encoded = tokenizers.src.encode([src for src, _ in pairs]), tokenizers.tgt.encode([tgt for _, tgt in pairs])
+    eos, pad = ids["</s>"], ids["<pad>"]
+    src, tgt = (
+        torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor([*(row[i] for i in sentence), eos]) for sentence in side], batch_first=True, padding_value=pad
+        )
+        for row, side in zip(rows, encoded, strict=True)
+    )
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.embed_tokens.padding_idx = None  # the decoder starts with this row, and here it is trained
+    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], RATE, (0.9, 0.98), 1e-5)
+    theirs: list[float] = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        labels = tgt.masked_fill(tgt == pad, -100)
+        loss = model(input_ids=src, attention_mask=(src != pad).long(), labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        theirs.append(loss.item())
+    assert theirs[-1] < theirs[0] - 0.5
+    assert ours == pytest.approx(theirs, rel=1e-4)

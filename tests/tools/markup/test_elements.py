@@ -7,8 +7,11 @@ import re
 
 import pytest
 
-from transformer_mt.tools.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.choices import ElementKind
+from transformer_mt.errors import UserError
+from transformer_mt.tools.markup.elements import ELEMENT_KINDS, MarkedText, Role, Span, mark
 from transformer_mt.tools.markup.placement import arrange_spaces
+from transformer_mt.tools.markup.protection import Protector
 
 
 def mark_tags(text: str) -> MarkedText:
@@ -112,3 +115,83 @@ def test_elements_in_another_order_or_nesting_are_refused(order: list[int]) -> N
 )
 def test_spaces_are_outside_tags_and_between_words(source: str, parts: list[str | int], expected: str) -> None:
     assert arrange_spaces(parts, mark_tags(source)).surface == expected
+
+
+# --- Which parts of a text are protected ------------------------------------------------------------------------------
+
+
+def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> list[str]:
+    return [element.surface for element in Protector(kinds or ELEMENT_KINDS, patterns).mark(text).elements]
+
+
+MARKED: dict[ElementKind, list[str]] = {
+    "tags": [
+        "old⟦&nbsp;⟧dog ⟦&amp;⟧ ⟦&#8203;⟧ ⟦&#x2F;⟧ a & b; &c",
+        'A ⟦<a href="x>y">⟧link⟦</a>⟧, ⟦<br/>⟧ 3 < 4 > 2 ⟦<!-- note -->⟧ ⟦<x:g id=1>⟧ ⟦<0>⟧a⟦</0>⟧',
+    ],
+    "placeholders": [
+        "Hi ⟦{name}⟧, ⟦{0}⟧ of ⟦{}⟧, ⟦%s⟧m ⟦%s⟧ and ⟦%(n)d⟧, ⟦%1$s⟧, ⟦${HOME}⟧, ⟦{{ user.name }}⟧, 100% sure, 5%",
+        "⟦%(link)s⟧sign up⟦%(end_link)s⟧, ⟦%1$s⟧more, ⟦%(n)d⟧nd, ⟦%(path)s⟧python.txt, ⟦%(rate).1f⟧percent, 5%discount",
+        "⟦{{{y}}}⟧ ⟦@{x}⟧ ⟦#{y}⟧ ⟦{$z}⟧ ⟦[% x %]⟧ ⟦${x ? 'a' : 'b'}⟧ ⟦%{count}⟧ ⟦%{x|y}⟧ ⟦{a, b}⟧, but not {it's}",
+        "⟦{% if x %}⟧a⟦{% endif %}⟧ ⟦<%= x > 1 %>⟧",
+        "⟦%ld⟧ ⟦%zu⟧ ⟦%llu⟧ ⟦%-5.2f⟧ ⟦%*d⟧ ⟦%.*s⟧ ⟦%p⟧ 100⟦%%⟧ ⟦{:.2f}⟧ ⟦{!r}⟧ ⟦%@⟧ ⟦%+05d⟧, 5 % der, 100 %",
+        r"a⟦\n⟧B ⟦\t⟧, it⟦\n⟧is; C:\new D:\a\new \\n; ⟦$1⟧ of ⟦$2⟧",
+        "It costs $5, not $2.50 or $10.",
+        "⟦[[name]]⟧ ⟦{{#if a}}⟧b⟦{{/if}}⟧ ⟦{n, plural, one {# dog} other {# dogs}}⟧ {n",
+    ],
+    "versions": [
+        "⟦v0.85.x⟧ and ⟦0.85.x⟧, ⟦RTX-4090⟧ or ⟦Qwen2.5-7B⟧. 使用⟦GPT-4o⟧显卡 ⟦x86_64⟧ ⟦user_name⟧ ⟦1.2.3-rc1⟧ ⟦0x1F⟧",
+        "⟦fooBar⟧() ⟦--dry-run⟧=x -v ⟦$HOME⟧, $5, ⟦C#⟧ and ⟦C++⟧. ⟦[1]⟧ ⟦[2, 4–6]⟧ [a] McDonald getX-like LaTeX a--b",
+        "Version ⟦1.2.3⟧ is old. ⟦1.2.3-beta+5⟧, ⟦2.0.0-SNAPSHOT⟧, ⟦10.0.19045.3570⟧, ⟦1.0.0-alpha.1⟧ and ⟦127.0.0.1⟧.",
+        "⟦978-3-16-148410-0⟧ ⟦DE89 3704 0044 0532 0130 00⟧, ⟦GB82 WEST 1234 5698 7654 32⟧",
+        "⟦4111 1111 1111 1111⟧ ⟦+49 30 1234567⟧ ⟦3f2a9c1⟧ on 12.11.2026, 3.5 or 3.5-inch",
+        "2026-11-29, 10-20 and +5, 1990 2000, 12 300 400",
+        "3pm, 20th, 1990s, mid-1990s, 5km, 24-hour, 10h30, 2.5kg, post-1990, 第3章, 1.000.000, G20-Gipfel",
+    ],
+    "mentions": ["Ask ⟦@jane.doe⟧. See ⟦#tag⟧, not a@b.org, C# or &#38;"],
+    "symbols": ["Old ⟦😆😆⟧ dog ⟦👨\u200d👩\u200d👧⟧ ⟦👍🏽⟧ ⟦🇩🇪⟧ ⟦1️⃣⟧ ⟦→⟧ ⟦•⟧ ⟦©⟧ ⟦:smile:⟧ 20 °C 3 × 4 a < b 10:30:45"],
+    "urls": ["See ⟦https://a.org/b?c=d⟧ (or ⟦http://x.y/(z)⟧). ⟦www.example.com⟧!"],
+    "emails": ["Write to ⟦jane.doe+x@mail.example.org⟧, or @nobody, or a@b."],
+    "files": ["Open ⟦setup.py⟧, ⟦./docs/a-b.md⟧, ⟦/usr/lib/x⟧ and ⟦report.pdf⟧. But not e.g. this/that."],
+    "numbers": ["It is ⟦3 km⟧, ⟦1,000.5 kg⟧, ⟦20 %⟧ or ⟦-4⟧ in ⟦2024⟧, on ⟦2026-11-27⟧ at ⟦10:30⟧; not a1 or v2."],
+}
+"""Texts whose elements are enclosed by the brackets ⟦ and ⟧."""
+
+
+@pytest.mark.parametrize("kind", MARKED)
+def test_each_kind_finds_its_elements(kind: ElementKind) -> None:
+    for marked in MARKED[kind]:
+        text = marked.translate({ord("⟦"): None, ord("⟧"): None})
+        assert surfaces(text, kind) == re.findall("⟦(.*?)⟧", marked)
+
+
+def test_controls_of_templates_are_pairs_and_tags_without_letters_are_one_element() -> None:
+    marked = Protector(["placeholders"]).mark("{% if x %}a {% else %}b{% endif %} {{#each}}c{{/each}}")
+    assert [element.partner for element in marked.elements] == [2, None, 0, 4, 3]
+    assert surfaces("old.<sup>1</sup> <b>a <i>*</i></b>", "tags") == ["<sup>1</sup>", "<b>", "<i>*</i>", "</b>"]
+
+
+def test_elements_do_not_overlap_and_the_first_kind_wins() -> None:
+    assert surfaces("https://a.org/{id}/x.html and a@b.org/x.py") == ["https://a.org/", "{id}", "/x.html", "a@b.org"]
+
+
+def test_patterns_come_before_kinds() -> None:
+    assert surfaces("Acme {x} 2.0 works", patterns=(r"Acme \{x\} [\d.]+", r"\b")) == ["Acme {x} 2.0"]
+
+
+def test_a_pattern_may_match_the_whole_text() -> None:
+    marked = Protector((), (".*",)).mark("everything")
+    assert marked.text == "" and marked.surface == "everything"
+
+
+def test_a_slow_pattern_is_refused() -> None:
+    with pytest.raises(UserError, match="took longer than"):
+        Protector((), (r"(a|aa|aaa)*$(?<=b)",)).mark("a" * 100)
+
+
+def test_text_between_elements_of_a_document_is_searched() -> None:
+    document = Protector(["tags"]).mark("<b>see {x}</b> <i>")
+    marked = Protector(ELEMENT_KINDS).mark(document)
+    assert [element.surface for element in marked.elements] == ["<b>", "{x}", "</b>", "<i>"]
+    assert [element.partner for element in marked.elements] == [2, None, 0, None]
+    assert Protector(["tags"]).mark(MarkedText.make(["a <b> c"], ())).elements == ()

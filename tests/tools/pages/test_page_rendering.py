@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from helpers import parse_page
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import transformer_mt.tools.pages.page_rendering
 from transformer_mt.data.corpus import PairExample
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.pages.charts import MAX_SERIES, draw_bars
-from transformer_mt.tools.pages.page_rendering import render_page
+from transformer_mt.tools.pages.page_rendering import (
+    BASE,
+    LEFT,
+    MAX_DOTS,
+    MAX_SERIES,
+    RIGHT,
+    TOP,
+    WIDTH,
+    draw_bars,
+    draw_lines,
+    find_ticks,
+    render_page,
+)
 from transformer_mt.tools.quality.checks import LABELS, CorpusReport, Finding
 
 HOSTILE = "</title><script>alert('1')</script>\" onload=x \x1b[31m\u202e\ud800\n{{ 1 }}"
@@ -73,3 +88,58 @@ def test_text_and_drawings_have_the_contrast_of_wcag_aa(theme: int) -> None:
     series = ["first", "second", "third", "fourth", "fifth", "sixth"]
     assert len(series) == MAX_SERIES
     assert all(contrast(colours[name], colours["page"]) >= 3 for name in series)
+
+
+# --- Geometry of charts -----------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e12), st.floats(0, 1e12))
+def test_ticks_enclose_the_values_and_are_evenly_spaced(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    ticks = find_ticks(low, high)
+    assert ticks[0] <= low * (1 + 1e-9)
+    assert ticks[-1] >= high * (1 - 1e-9)
+    assert 2 <= len(ticks) <= 7
+    distances = [after - before for before, after in pairwise(ticks)]
+    assert distances == pytest.approx([distances[0]] * len(distances))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.002, 1.0, -3.0, 5e7])
+def test_values_that_are_equal_but_for_rounding_have_ticks_from_zero(value: float) -> None:
+    ticks = find_ticks(value, value * (1 + 1e-15))
+    assert 0 in ticks
+    assert ticks[0] <= value <= ticks[-1]
+
+
+def test_heights_of_bars_are_proportional_to_the_values() -> None:
+    chart = draw_bars("BLEU", ["short", "long"], {"a": [20.0, 40.0], "b": [10.0, 0.0]})
+    heights = [bar.height for bar in chart.bars]
+    assert heights == pytest.approx([heights[0], 2 * heights[0], heights[0] / 2, 0])
+    assert all(bar.y + bar.height == pytest.approx(BASE) for bar in chart.bars)
+    assert chart.description == "a: short 20, long 40; b: short 10, long 0"
+
+
+def test_bars_do_not_overlap() -> None:
+    chart = draw_bars("words", ["0", "5", "10"], {"en": [3, 1, 7], "de": [0, 1, 2]})
+    bars = sorted(chart.bars)
+    bars.sort(key=lambda bar: bar.x)
+    assert all(one.x + one.width <= other.x + 1e-6 for one, other in pairwise(bars))
+    assert bars[0].x >= LEFT
+    assert bars[-1].x + bars[-1].width <= WIDTH - RIGHT
+
+
+STEPS = st.lists(st.integers(0, 10**7), min_size=1, max_size=2 * MAX_DOTS, unique=True).map(sorted)
+
+
+@settings(deadline=None)
+@given(STEPS, st.floats(-1e6, 1e6), st.floats(-10, 10))
+def test_lines_are_inside_of_the_drawing_in_order(steps: Sequence[int], start: float, slope: float) -> None:
+    points = [(step, start + slope * step) for step in steps]
+    chart = draw_lines("loss", {"a": points, "empty": []})
+    xs, ys = zip(*chart.lines[0].points, strict=True)
+    assert list(xs) == sorted(xs)
+    assert LEFT - 1e-6 <= xs[0] <= xs[-1] <= WIDTH - RIGHT + 1e-6
+    assert all(TOP - 1e-3 <= y <= BASE + 1e-3 for y in ys)
+    assert len(chart.lines[0].dots) == (len(points) if len(points) <= MAX_DOTS else 0)
+    assert chart.lines[1].points == []

@@ -27,7 +27,7 @@ from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import AttentionWeights, Transformer, attention_weights
 from transformer_mt.system.log import label_piece
-from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+from transformer_mt.training.training_config import ScheduleConfig, make_schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,8 +31,7 @@ from transformer_mt.tools.analysis.changed_sets import measure_robustness
 from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
 from transformer_mt.tools.analysis.figures import translate_with_attention
 from transformer_mt.tools.analysis.significance import MetricComparison, compare_systems
-from transformer_mt.tools.pages.charts import Chart, draw_bars, draw_lines
-from transformer_mt.tools.pages.page_rendering import render_page
+from transformer_mt.tools.pages.page_rendering import Chart, draw_bars, draw_lines, render_page
 
 Row = tuple[str, list[str]]
 """A fact or a key, with its value in each run."""

@@ -6,18 +6,23 @@ log-probability / length^A, where EOS counts as a token (tested with CTranslate2
 - `min_length` and `no_repeat_ngram` remove tokens from the softmax, so the other tokens become more likely.
 - After a given prefix, a hypothesis ends at once only if EOS is the most likely token.
 - An empty source has an empty translation.
+
+Importing this module imports neither CTranslate2 nor torch.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tokenizers as hf
 from pydantic import BaseModel, PositiveInt, ValidationError
@@ -25,19 +30,19 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance, WordAlignment
-from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
+from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance
+from transformer_mt.decoding.translator import NOT_SEARCHED, Translator, choose_n_best
 from transformer_mt.errors import UserError
+from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import EXPORT
 from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.system.device import resolve_threads
 from transformer_mt.system.files import read_bytes, refuse_special_files
-from transformer_mt.tools.export.ctranslate2_support import find_unsupported_search_keys, import_ctranslate2
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
 
-ctranslate2 = import_ctranslate2()
+MAX_POSITIONS = 8192  # largest position table of models without learned positions
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
 CPU_BATCH_TOKENS = 4096  # source tokens times beam size that CTranslate2 searches at once on a CPU, as its cache allows
 COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -131,21 +136,13 @@ class CTranslate2Engine:
         self.tokenizers, self.max_positions = tokenizers, positions
         self.src_vocabulary, self.tgt_vocabulary = read_vocabularies(folder)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
+        ctranslate2 = import_ctranslate2()
         ctranslate2.set_log_level(logging.ERROR)  # `tmt` prints the compute type if the CPU lacks the wanted one
         kind, _, index = device.partition(":")
         self.library: Any = ctranslate2.Translator(
             str(folder), device=kind, device_index=int(index or 0), intra_threads=resolve_threads(threads)
         )
-
-    @property
-    def name(self) -> str:
-        """Name and version of the library."""
-        return f"ctranslate2 {ctranslate2.__version__}"
-
-    @property
-    def precision(self) -> str:
-        """Type in which CTranslate2 computes."""
-        return self.library.compute_type
+        self.name, self.precision = f"ctranslate2 {ctranslate2.__version__}", str(self.library.compute_type)
 
     def as_torch(self) -> TorchEngine:
         """Raise `UserError`: the model is only for CTranslate2."""
@@ -192,16 +189,6 @@ class CTranslate2Engine:
         tokens = [[self.tgt_vocabulary[i] for i in ids] for ids in targets]
         results = self.library.score_batch(self._source_tokens(sources), tokens, max_input_length=0)
         return [result.log_probs for result in results]
-
-    def align(
-        self,
-        texts: Sequence[str],
-        sources: list[list[int]],
-        hypotheses: list[list[Hypothesis]],
-        layer: int | None = None,
-    ) -> list[WordAlignment]:
-        """Raise `UserError`: CTranslate2 has no alignments."""
-        raise UserError("--engine ctranslate2: it has no alignments; translate the run with --engine torch")
 
     def _search_within(
         self, limits: Sequence[int], sentences: list[list[int]], prefixes: list[list[int]], config: DecodingConfig
@@ -322,30 +309,11 @@ class CombinedEngine:
         """Return the log-probability of each token of given translations, including EOS."""
         return self.as_torch().score(sources, targets, batch_tokens)
 
-    def align(
-        self,
-        texts: Sequence[str],
-        sources: list[list[int]],
-        hypotheses: list[list[Hypothesis]],
-        layer: int | None = None,
-    ) -> list[WordAlignment]:
-        """Return the alignment of each hypothesis."""
-        return self.as_torch().align(texts, sources, hypotheses, layer)
-
-
-class ExportedModel(NamedTuple):
-    """What an exported folder holds."""
-
-    engine: CTranslate2Engine
-    tokenizers: TokenizerPair
-    config: DecodingConfig
-    provenance: ModelProvenance
-
 
 def load_exported(
     folder: Path, device: str, threads: int | str, precision: str, decoding: Mapping[str, object]
-) -> ExportedModel:
-    """Load an exported folder, with other values of keys of section `decoding`.
+) -> Translator:
+    """Load a translator from an exported folder, with other values of keys of section `decoding`.
 
     `precision` must be auto or the precision of the folder. Raises `UserError` if the folder is missing or damaged, or
     if CTranslate2 does not support an option.
@@ -377,7 +345,7 @@ def load_exported(
     except Exception as error:  # both libraries raise bare Exceptions
         raise UserError(f"{folder}: is damaged ({error}); export it again") from None
     _check_precision(folder, precision, metadata.quantization, engine.precision)
-    return ExportedModel(engine, tokenizers, config, _describe(folder, metadata, engine))
+    return Translator(engine, tokenizers, config, model_provenance=_describe(folder, metadata, engine))
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -394,7 +362,7 @@ def check_device(device: str) -> None:
     kind, colon, index = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (colon and not (kind == "cuda" and index.isdecimal())):
         raise UserError(f"--device {device}: CTranslate2 has auto, cpu, cuda and cuda:N")
-    n_devices: int = ctranslate2.get_cuda_device_count()
+    n_devices: int = import_ctranslate2().get_cuda_device_count()
     if kind == "cuda" and int(index or 0) >= n_devices:
         raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
 
@@ -408,3 +376,129 @@ def _check_precision(folder: Path, precision: str, quantization: str, compute_ty
     raise UserError(
         f"--precision {precision}: {folder} holds {quantization}, computed here in {compute_type}; leave it out{remedy}"
     )
+
+
+# --- what CTranslate2 supports ----------------------------------------------------------------------------------------
+
+TRAINING_KEYS = ("dropout", "init", "freeze")  # without effect on a trained model
+SIZES = ("d_model", "d_ff", "n_heads", "n_kv_heads", "n_layers", "max_positions", "norm_eps")  # any value
+SUPPORTED_MODEL_VALUES: Mapping[str, Sequence[object]] = {
+    "positions": ("sinusoidal", "learned", "rotary", "none"),
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("pre", "post"),
+    "qk_norm": (False,),
+    "embedding_norm": (True, False),
+    "scale_embeddings": (True, False),
+    "tie_embeddings": ("all", "decoder", "none"),
+    "activation": ("relu", "gelu", "silu", "geglu", "swiglu"),
+    "feed_forward_bias": (True, False),
+    "attention_bias": (True, False),
+    "attention_output_bias": (True, False),
+    "output_bias": (True, False),
+}
+"""Values of the other keys that CTranslate2 (4.8) can represent. Of a key that is not here, only the default is."""
+REASONS = {
+    "qk_norm": "CTranslate2 normalises the queries of cross-attention before they are split into heads, this model "
+    "afterwards",
+}
+KNOWN_SEARCH_KEYS = (
+    *("engine", "quantization", "beam", "n_best", "length_penalty", "length_penalty_exponent", "min_length"),
+    *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram", "repetition_penalty"),
+    *("sample", "temperature", "top_k", "top_p", "seed", "alignment_layer", "tag", "restore_case", "markup"),
+    *("protect", "protect_patterns", "glossary", "guard", "batch_tokens"),
+)
+"""Keys of section `decoding` that CTranslate2 supports, or that are refused below with a reason."""
+
+
+def find_unsupported_model_keys(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield each key of section `model` that CTranslate2 is not known to support, and the reason."""
+    for name, section in (("", config), ("encoder.", config.encoder), ("decoder.", config.decoder)):
+        for key, field in type(section).model_fields.items():
+            value = getattr(section, key)
+            supported = SUPPORTED_MODEL_VALUES.get(key, (field.default,))
+            if value not in supported and key not in (*TRAINING_KEYS, *SIZES, "encoder", "decoder"):
+                wrong, *choices = (json.dumps(each).strip('"') for each in (value, *supported))  # as in YAML
+                reason = REASONS.get(key, "CTranslate2 is not known to support it")
+                yield f"{name}{key}", f"{wrong}: {reason}; choose {' or '.join(choices)}"
+
+
+def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, str]]:
+    """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
+    if config.length_penalty == "gnmt":
+        yield "length_penalty", "gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"
+    if config.repetition_penalty != 1:
+        yield (
+            "repetition_penalty",
+            f"{config.repetition_penalty:g}: CTranslate2 changes logits, where this program changes log-probabilities; "
+            "choose 1",
+        )
+    if config.markup != "none":
+        yield "markup", f"{config.markup}: CTranslate2 cannot guarantee protected elements; choose none"
+    if config.glossary is not None:
+        yield "glossary", f"{config.glossary}: CTranslate2 cannot search with terms; leave it out"
+    if config.sample:
+        yield "sample", "true: CTranslate2 has another random number generator; choose false"
+    for key, field in DecodingConfig.model_fields.items():
+        if key not in KNOWN_SEARCH_KEYS and (value := getattr(config, key)) != field.default:
+            yield key, f"{value}: CTranslate2 is not known to support it; choose {field.default}"
+
+
+def find_torch_reason(config: DecodingConfig, precision: str, *, has_others: bool) -> str:
+    """Return why PyTorch must translate, or an empty text if CTranslate2 can.
+
+    Markup and a glossary do not: PyTorch then does only what CTranslate2 lacks.
+    """
+    if has_others:
+        return "--ensemble: CTranslate2 translates with one model"
+    if precision not in ("auto", "fp32"):
+        return f"--precision {precision}: CTranslate2 computes a run in fp32"
+    for key, reason in find_unsupported_search_keys(config.without_stages()):
+        return f"decoding.{key}: {reason}"
+    if config.min_length > 1 or config.no_repeat_ngram:
+        return "CTranslate2 scores with min_length or no_repeat_ngram in another way"
+    return ""
+
+
+def find_length_limits(model: ModelConfig, config: DecodingConfig, tokenizers: TokenizerPair) -> tuple[int, int]:
+    """Return the size of the position table, and the maximum source tokens without control symbols.
+
+    The table fits the longest source with its control symbols, and the longest translation.
+    """
+    controls = tokenizers.n_source_controls
+    needed = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
+    positions = model.max_sequence_length or min(MAX_POSITIONS, needed)
+    return positions, min(config.max_source_length, positions - controls)
+
+
+# --- import -----------------------------------------------------------------------------------------------------------
+
+
+def import_ctranslate2() -> Any:
+    """Import CTranslate2 with separate OpenMP threads, and return the module, which is only partly typed.
+
+    torch and CTranslate2 bring a copy of GNU's OpenMP library each. If torch is imported first, the dynamic linker
+    binds CTranslate2 to torch's copy. That copy counts the threads of both. Once they exceed the cores, a thread sleeps
+    as soon as it waits for others, and CTranslate2 needs ten times as long for one sentence. So its libraries prefer
+    the symbols of their own dependencies here. With a preloaded allocator this is impossible: they would free memory of
+    one allocator with another one.
+    """
+    before = sys.getdlopenflags()
+    is_bound = sys.platform == "linux" and _is_malloc_of_libc()
+    if is_bound:
+        sys.setdlopenflags(before | os.RTLD_DEEPBIND)
+    try:
+        import ctranslate2
+    finally:
+        if is_bound:
+            sys.setdlopenflags(before)
+    return ctranslate2
+
+
+def _is_malloc_of_libc() -> bool:
+    """Return whether no preloaded library replaces the allocator of glibc."""
+    try:
+        functions = [ctypes.CDLL(library).malloc for library in (None, "libc.so.6")]
+    except OSError:  # another C library
+        return False
+    first, second = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    return first == second

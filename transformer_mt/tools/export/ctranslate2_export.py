@@ -32,8 +32,12 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
 from transformer_mt.model.transformer import Embedding, Stack, Transformer
 from transformer_mt.system import files
-from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, ctranslate2, list_vocabulary
-from transformer_mt.tools.export.ctranslate2_support import find_length_limits
+from transformer_mt.tools.export.ctranslate2_engine import (
+    CTranslate2Engine,
+    find_length_limits,
+    import_ctranslate2,
+    list_vocabulary,
+)
 from transformer_mt.tools.export.exported_folder import check_parity, describe_parity, write_metadata, write_texts
 
 Spec = Any  # the specifications of CTranslate2 are only partly typed
@@ -73,7 +77,7 @@ def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -
     """Fill a specification with copies of the weights, because CTranslate2 quantises them in place."""
     config = model.config
     src_config, tgt_config = config.for_stack(config.encoder), config.for_stack(config.decoder)
-    specs = ctranslate2.specs.transformer_spec
+    specs = import_ctranslate2().specs.transformer_spec
     encoder = _make_stack(specs.TransformerEncoderSpec, src_config, len(model.encoder.layers))
     decoder = _make_stack(specs.TransformerDecoderSpec, tgt_config, len(model.decoder.layers))
     _fill_stack(encoder, encoder.embeddings[0], model.encoder, src_config, n_positions)
@@ -98,7 +102,7 @@ def _make_stack(kind: Any, config: ModelConfig, n_layers: int) -> Spec:
         n_layers,
         config.n_heads,
         pre_norm=config.norm_position == "pre",
-        activation=ctranslate2.specs.common_spec.Activation[ACTIVATIONS[config.activation]],
+        activation=import_ctranslate2().specs.common_spec.Activation[ACTIVATIONS[config.activation]],
         layernorm_embedding=config.embedding_norm,
         ffn_glu=config.activation in ("geglu", "swiglu"),
         rms_norm=config.norm == "rmsnorm",

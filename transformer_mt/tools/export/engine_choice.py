@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -45,15 +45,17 @@ from transformer_mt.system.files import (
     remove_stale_folders,
 )
 from transformer_mt.system.log import log_rank0
-from transformer_mt.tools.export.ctranslate2_support import (
+from transformer_mt.tools.export.ctranslate2_engine import (
     MAX_POSITIONS,
+    CTranslate2Engine,
+    check_device,
     find_length_limits,
     find_unsupported_model_keys,
+    import_ctranslate2,
 )
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
 
 CACHE, MANIFEST = "ctranslate2", "cache.json"
 
@@ -75,7 +77,7 @@ def load_converted(
     translate.
     """
     try:
-        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine, check_device
+        import_ctranslate2()
     except ImportError as error:
         raise UnavailableError(f"CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
     check_device(device)
@@ -83,14 +85,15 @@ def load_converted(
     info, tokenizers = run.find_checkpoint(checkpoint), TokenizerPair.load(run.tokenizer)
     tokenizers.tag_ids(config.tag)  # raises for an unknown tag before the conversion
     conversion = _Conversion.plan(run, info, config, tokenizers, load_torch)
-    model = conversion.find() or conversion.make()
-    if model.problem:
-        raise UnavailableError(model.problem)
+    found = conversion.find()
+    folder, description = found or conversion.make()
+    if description.problem:
+        raise UnavailableError(description.problem)
     try:
-        engine = CTranslate2Engine(model.folder, tokenizers, model.positions, device, threads)
+        engine = CTranslate2Engine(folder, tokenizers, description.positions, device, threads)
     except (OSError, RuntimeError, ValueError) as error:  # it was deleted meanwhile, or there is no memory
-        raise UnavailableError(f"{model.folder} cannot be loaded: {error}") from None
-    made = f", converted {info.path.name} in {time.perf_counter() - start:.1f} s" if model.is_new else ""
+        raise UnavailableError(f"{folder} cannot be loaded: {error}") from None
+    made = "" if found else f", converted {info.path.name} in {time.perf_counter() - start:.1f} s"
     quantization = f", {config.quantization}" if config.is_quantized else ""
     log_rank0(f"tmt: engine {engine.name}{quantization}{made}")
     return engine, LoadedRun.make(run, tokenizers, info)
@@ -109,14 +112,8 @@ class _Description(BaseModel):
     problem: str  # why PyTorch must translate; empty if both engines agree
 
 
-@dataclass(frozen=True)
-class _ConvertedModel:
-    """A converted model in the cache."""
-
-    folder: Path
-    positions: int
-    problem: str
-    is_new: bool
+_ConvertedModel = tuple[Path, _Description]
+"""A folder of the cache, and what it says of its model."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +136,6 @@ class _Conversion:
         load_torch: LoadTorch,
     ) -> _Conversion:
         """Describe the conversion of a checkpoint. Raises `UnavailableError` for settings that CTranslate2 lacks."""
-        from transformer_mt.tools.export.ctranslate2_engine import ctranslate2
-
         model = run.read_section("model", ModelConfig)
         for key, reason in find_unsupported_model_keys(model):
             raise UnavailableError(f"model.{key}: {reason}")
@@ -152,7 +147,7 @@ class _Conversion:
             "tokenizers": sha256(read_bytes(run.tokenizer, MAX_TOKENIZER_BYTES)).hexdigest(),
             "model": sha256(model.model_dump_json().encode()).hexdigest(),
             "weight_type": config.weight_type,
-            "versions": f"transformer-mt {__version__}, ctranslate2 {ctranslate2.__version__}",
+            "versions": f"transformer-mt {__version__}, ctranslate2 {import_ctranslate2().__version__}",
         }
         return cls(run, checkpoint, made_from, positions, load_torch)
 
@@ -184,7 +179,7 @@ class _Conversion:
             verify_manifest(path, trusts_old_files=True)
         except (OSError, ValueError, CorruptFileError):
             return None
-        return _ConvertedModel(folder, found.positions, found.problem, is_new=False)
+        return folder, found
 
     def make(self) -> _ConvertedModel:
         """Convert the model, and store it in the first folder that can be written. Raises `UnavailableError`."""
@@ -197,13 +192,12 @@ class _Conversion:
                 continue
             if found := self.read(folder):
                 self._delete_old()
-                return replace(found, is_new=True)
+                return found
         folders = " or ".join(str(folder.parent) for folder in self.candidate_folders)
         raise UnavailableError(f"the converted model cannot be stored in {folders}")
 
     def _fill(self, folder: Path) -> None:
         """Write the converted model to an empty folder, or why it must not be used."""
-        from transformer_mt.tools.export.ctranslate2_engine import CTranslate2Engine
         from transformer_mt.tools.export.ctranslate2_export import save_model
         from transformer_mt.tools.export.exported_folder import check_parity_on_random_ids
 

@@ -21,7 +21,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
-from transformer_mt.tools.export.ctranslate2_support import find_length_limits
+from transformer_mt.tools.export.ctranslate2_engine import find_length_limits
 
 LINES_SCRIPT = Path(__file__).with_name("exported_lines.py")
 BATCH_SENTENCES = 16

@@ -20,14 +20,12 @@ from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.system import files
-from transformer_mt.tools.export.ctranslate2_engine import list_vocabulary
-from transformer_mt.tools.export.ctranslate2_support import TRAINING_KEYS
+from transformer_mt.tools.export.ctranslate2_engine import TRAINING_KEYS, list_vocabulary
 from transformer_mt.tools.export.sentencepiece_model import convert_tokenizer
 from transformer_mt.tools.importing.imported_model import UNUSED_BIAS
-from transformer_mt.tools.importing.layers import STACKS, list_tensors
+from transformer_mt.tools.importing.layers import DECODING_KEYS, LAYERS, STACKS, list_tensors, make_model_config
 from transformer_mt.tools.importing.marian import EOS, PAD, TAG, UNK, compute_positions
 from transformer_mt.tools.importing.source_files import ModelSettings
-from transformer_mt.tools.importing.transformers_layers import DECODING_KEYS, LAYERS, make_model_config
 
 IDS = {"eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 1, "forced_eos_token_id": None}
 MAX_POSITION_ERROR = 1e-3  # rounding of fp16

@@ -35,12 +35,11 @@ from transformer_mt.decoding.interface import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention, padding_mask
-from transformer_mt.model.layers import DecoderLayer
 from transformer_mt.model.positions import PositionTable
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import DecoderLayer, Transformer
 from transformer_mt.system import files
 from transformer_mt.tools.export import onnx_script, web_export
-from transformer_mt.tools.export.ctranslate2_support import find_length_limits, find_unsupported_search_keys
+from transformer_mt.tools.export.ctranslate2_engine import find_length_limits, find_unsupported_search_keys
 from transformer_mt.tools.export.exported_folder import check_parity, describe_parity, write_metadata, write_texts
 
 OPSET = 18

@@ -1,5 +1,7 @@
 """Layers of models of other toolkits: their tensors, which differ in names and in how projections are joined.
 
+The last part has the settings and names that `MarianMTModel` and `M2M100ForConditionalGeneration` share.
+
 `D` model width.
 """
 
@@ -7,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.tools.importing.source_files import WeightSource
+from transformer_mt.tools.importing.source_files import ModelSettings, WeightSource, read_optional_json, validate
 
 STACKS = ("encoder", "decoder")
 
@@ -88,3 +91,66 @@ def half_sinusoids(first: int, length: int, d_model: int) -> Tensor:
     frequencies = torch.exp(torch.arange(n) * -(math.log(10000) / max(1, n - 1)))
     angles = torch.arange(first, first + length)[:, None] * frequencies  # [length, D // 2]
     return torch.cat([angles.sin(), angles.cos(), torch.zeros(length, d_model % 2)], dim=1)
+
+
+# --- Transformers -----------------------------------------------------------------------------------------------------
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+DECODING_KEYS = {
+    "num_beams": "beam",
+    "length_penalty": "length_penalty_exponent",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "min_length": "min_length",
+}
+"""Keys of `generation_config.json`, and those of section `decoding`."""
+LAYERS = LayerNames(
+    layer="model.{stack}.layers.{number}.",
+    qkv=tuple({f"{part}.{projection}_proj.": 1 for projection in "qkv"} for part in ("self_attn", "encoder_attn")),
+    outputs=("self_attn.out_proj.", "encoder_attn.out_proj."),
+    feed_forward=("fc1.", "fc2."),
+    norms=("self_attn_layer_norm.", "encoder_attn_layer_norm.", "final_layer_norm."),
+    final_norm="model.{stack}.layer_norm.",
+)
+
+
+def make_model_config(settings: ModelSettings, **differences: object) -> ModelConfig:
+    """Translate the keys that both architectures share. `differences` are further keys of section `model`."""
+    dropout = settings.number("dropout", 0.1)
+    stacks: dict[str, dict[str, object]] = {
+        stack: {
+            "n_layers": settings.integer(f"{stack}_layers"),
+            "n_heads": settings.integer(f"{stack}_attention_heads"),
+            "d_ff": settings.integer(f"{stack}_ffn_dim"),
+        }
+        for stack in STACKS
+    }
+    values: dict[str, object] = {
+        "d_model": settings.integer("d_model", low=2),
+        **{key: stacks["encoder"][key] for key in ("d_ff", "n_heads")},
+        **stacks,
+        "positions": "learned",
+        "freeze": ("positions",),
+        "max_positions": settings.integer("max_position_embeddings", low=2),
+        "scale_embeddings": settings.choose("scale_embedding", {True: True, False: False}, False),
+        "activation": settings.choose("activation_function", ACTIVATIONS),
+        "output_bias": True,
+        "dropout": {
+            "embedding": dropout,
+            "residual": dropout,
+            "attention": settings.number("attention_dropout", 0.0),
+            "activation": settings.number("activation_dropout", 0.0),
+        },
+        **differences,
+    }
+    return validate(ModelConfig, values, settings.path)
+
+
+def read_decoding(folder: Path, settings: ModelSettings) -> dict[str, object]:
+    """Return the search settings of `generation_config.json`, or of `config.json` in older folders."""
+    values = {**settings.values, **read_optional_json(folder / "generation_config.json")}
+    found: dict[str, object] = {"min_length": 0}
+    for theirs, ours in DECODING_KEYS.items():
+        value = values.get(theirs)
+        if isinstance(value, int | float) and value >= 0:
+            found[ours] = value
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import tokenizers as hf
 import torch
@@ -17,7 +17,14 @@ from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
 from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows
-from transformer_mt.tools.importing.layers import STACKS, half_sinusoids, read_layers
+from transformer_mt.tools.importing.layers import (
+    LAYERS,
+    STACKS,
+    half_sinusoids,
+    make_model_config,
+    read_decoding,
+    read_layers,
+)
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     open_weights,
@@ -25,23 +32,12 @@ from transformer_mt.tools.importing.source_files import (
     read_json,
     read_optional_json,
 )
-from transformer_mt.tools.importing.transformers_layers import LAYERS, make_model_config, read_decoding
 
 EOS, UNK = "</s>", "<unk>"
 CONTROLS = ("<s>", "<pad>", EOS, "<mask>")
 LANGUAGE = re.compile(r"__(\w+)__|([a-z]{3}_[A-Z][a-z]{3})")
 """Tokens of languages: `__en__` in M2M-100, `eng_Latn` in NLLB."""
 SENTENCEPIECE = "sentencepiece.bpe.model"
-
-
-class Vocabulary(NamedTuple):
-    """The tokenizer of all languages, and where its entries are in the matrices."""
-
-    backend: hf.Tokenizer
-    text: Sequence[int]
-    """Rows of the entries for text."""
-    languages: Mapping[str, int]
-    """Rows of the codes."""
 
 
 def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> ImportedModel:
@@ -54,19 +50,19 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
             f"{folder / 'tokenizer_config.json'}: legacy_behaviour: true puts languages after the source; "
             "set it to false for a model that was trained with languages before it"
         )
-    vocabulary = _read_vocabulary(folder)
+    backend, text, language_rows = _read_vocabulary(folder)
     size, pad = settings.integer("vocab_size"), settings.integer("pad_token_id", low=0)
-    if (highest := max(*vocabulary.text, *vocabulary.languages.values())) >= size:
+    if (highest := max(*text, *language_rows.values())) >= size:
         raise UserError(f"{folder}: the tokenizer has the id {highest:,}, but vocab_size in config.json is {size:,}")
-    codes = languages.select([*vocabulary.languages], languages.src, languages.tgt)
+    codes = languages.select([*language_rows], languages.src, languages.tgt)
     directions = [Direction(a, b, f"{a}:{b}") for a, b in zip(codes, codes[1:] + codes[:1], strict=True)]
-    both = Tokenizer(vocabulary.backend)
+    both = Tokenizer(backend)
     tokenizers = TokenizerPair(both, both).with_tags([each.tag or "" for each in directions], is_needed=True)
     rows = Rows.make(
-        vocabulary.text,
+        text,
         [],
         [pad, settings.integer("decoder_start_token_id", low=0), settings.integer("eos_token_id", low=0)],
-        [vocabulary.languages[code] for code in codes],
+        [language_rows[code] for code in codes],
     )
     source = open_weights(folder)
     names = ["model.shared.weight", *(f"model.{stack}.embed_tokens.weight" for stack in STACKS), "lm_head.weight"]
@@ -91,8 +87,11 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
 # --- vocabulary -------------------------------------------------------------------------------------------------------
 
 
-def _read_vocabulary(folder: Path) -> Vocabulary:
-    """Read the vocabulary of M2M-100, which looks up pieces by name, or that of NLLB in either form."""
+def _read_vocabulary(folder: Path) -> tuple[hf.Tokenizer, list[int], dict[str, int]]:
+    """Return the tokenizer of all languages, the rows of its entries in the matrices, and those of the language codes.
+
+    M2M-100 looks up pieces by name; NLLB has one of two forms.
+    """
     if (folder / "vocab.json").exists():
         path, ids, content = folder / SENTENCEPIECE, read_ids(folder / "vocab.json"), None
     elif (folder / "tokenizer.json").exists():
@@ -112,7 +111,7 @@ def _read_vocabulary(folder: Path) -> Vocabulary:
     languages = _read_languages(folder, ids)
     text = [name for name in sorted(ids, key=ids.__getitem__) if name not in CONTROLS and not _code(name)]
     backend = pretrained.convert_sentencepiece(proto, text) if content is None else _convert(path, content, text)
-    return Vocabulary(backend, [ids[name] for name in text], languages)
+    return backend, [ids[name] for name in text], languages
 
 
 def _find_ids(path: Path, content: Mapping[str, Any]) -> dict[str, int]:

@@ -26,7 +26,7 @@ from transformer_mt.tools.importing.imported_model import (
     is_language,
     make_vocabulary,
 )
-from transformer_mt.tools.importing.layers import STACKS, read_layers
+from transformer_mt.tools.importing.layers import LAYERS, STACKS, make_model_config, read_decoding, read_layers
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     WeightSource,
@@ -34,7 +34,6 @@ from transformer_mt.tools.importing.source_files import (
     read_ids,
     read_optional_json,
 )
-from transformer_mt.tools.importing.transformers_layers import LAYERS, make_model_config, read_decoding
 
 EOS, PAD, UNK, TAG = "</s>", "<pad>", "<unk>", ">>{}<<"
 REQUIRED_VALUES = {  # of keys that early versions wrote, the only values that `MarianMTModel` implements

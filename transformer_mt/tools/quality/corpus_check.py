@@ -17,8 +17,7 @@ from transformer_mt.data.text_files import check_is_regular, read_lines
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.log import Severity
-from transformer_mt.tools.pages.charts import draw_bars
-from transformer_mt.tools.pages.page_rendering import render_page
+from transformer_mt.tools.pages.page_rendering import draw_bars, render_page
 from transformer_mt.tools.quality.checks import LABELS, N_SHOWN, CorpusReport, Finding, Histogram, check_pairs
 from transformer_mt.tools.quality.filter_base import SIDE_NAMES
 from transformer_mt.tools.quality.line_alignment import LineRange, align_lines, explain_offset, find_misaligned_ranges

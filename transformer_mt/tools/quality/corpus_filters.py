@@ -15,14 +15,19 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner, Stage, TaskMetadata
 from transformer_mt.system.log import log_rank0
 from transformer_mt.tools.quality.duplicates import (
+    MIN_SIMILARITY,
+    SIMILARITY,
     ComparedSide,
     ComparedSides,
     DuplicateRows,
     Hashes,
     IntArray,
+    MinHashIndex,
     find_duplicates,
+    find_near_duplicates,
     has_text,
     hash_side,
+    make_compared_texts,
 )
 from transformer_mt.tools.quality.filter_base import (
     Block,
@@ -36,13 +41,6 @@ from transformer_mt.tools.quality.filter_base import (
     read_blocks,
 )
 from transformer_mt.tools.quality.lexicon import Lexicon
-from transformer_mt.tools.quality.near_duplicates import (
-    MIN_SIMILARITY,
-    SIMILARITY,
-    MinHashIndex,
-    find_near_duplicates,
-    make_compared_texts,
-)
 
 MIN_LEXICON_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 

@@ -1,8 +1,22 @@
-"""Exact duplicates in a corpus of any size.
+"""Exact and near duplicates in a corpus of any size.
 
-For each shard, a task writes the sorted hashes of its rows. For each range of hashes, another task then reads this
-range from every shard, and finds the first row of each hash. So the memory of a task is bounded by one shard, or by the
-hashes of about `RANGE_ROWS` rows.
+For exact duplicates, a task writes the sorted hashes of the rows of each shard. Another task then reads a range of
+hashes from every shard, and finds the first row of each hash. So the memory of a task is bounded by one shard, or by
+the hashes of about `RANGE_ROWS` rows.
+
+Near duplicates are texts that share most of their shingles, the byte 4-grams of their comparison keys. MinHash
+signatures (Broder 1997) with locality-sensitive hashing find candidates: texts that agree in every value of a band of
+their signatures. Then the Jaccard index of the candidates' shingles is computed.
+
+Bytes rather than characters make scripts comparable: four bytes are four Latin letters, but between one and two Chinese
+characters. In a sentence of ten words, one other word costs more than a fifth of the shingles; so captions that differ
+in a colour or a person are no near duplicates, unlike those that differ in an article or a typing error.
+
+They are found in four stages. For each shard, a task writes the sorted keys of its bands. For each range of keys, a
+task finds candidates in all shards. For each shard, a task compares its rows with their candidates. A last task chooses
+the rows to remove: those that are similar to an earlier row that is kept.
+
+`N` texts, `P` values of a signature, `K` shingles of all texts.
 """
 
 from __future__ import annotations
@@ -19,6 +33,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.stages import Runner, Stage, TaskMetadata
+from transformer_mt.errors import UserError
 from transformer_mt.tools.quality.signals import make_comparison_keys
 
 Hashes = NDArray[np.uint64]
@@ -182,3 +197,358 @@ def _find_duplicates_in_range(
     found["row"], found["other"], found["similarity"] = rows[is_repeated], firsts[is_repeated], 1
     (folder / MATCHES_FILE).write_bytes(found[np.argsort(found["row"])].data)
     return {"n_rows": len(found)}
+
+
+# --- near duplicates --------------------------------------------------------------------------------------------------
+
+MIN_SIMILARITY = 0.7
+"""Lowest threshold that the options allow."""
+SIMILARITY = 0.8
+"""Default threshold of the Jaccard index of near duplicates."""
+
+# --- shingles and signatures ------------------------------------------------------------------------------------------
+
+SHINGLE = 4  # bytes, so that a shingle is an integer of 32 bits
+PADDING = "\0" * (SHINGLE - 1)  # between texts, so that also their first and last bytes are in `SHINGLE` shingles
+CHUNK_SIZE = 1000  # texts whose shingles fit in the cache of a core
+SKETCH_BITS = 60  # one bit of each of the first values of a signature
+TOLERANCE = 0.22  # three standard deviations of the similarity that is estimated from sketches
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Division of signatures into bands. Texts with an equal band are candidates."""
+
+    count: int
+    size: int  # values of a band
+
+    @property
+    def n_values(self) -> int:
+        """Return the number of values of a signature."""
+        return self.count * self.size
+
+
+FEW_BANDS = Bands(12, 5)
+"""Texts with a similarity of 0.8 agree in at least one band with a probability of 99 % (0.7: 89 %; 0.4: 12 %)."""
+MANY_BANDS = Bands(20, 7)
+"""The same with 99 % (0.7: 82 %; 0.4: 3 %). A large corpus has more texts with a low similarity to each other."""
+MAX_ROWS_OF_FEW_BANDS = 4_000_000
+
+_random = np.random.default_rng(20)
+_MULTIPLIERS = _random.integers(0, 2**32, MANY_BANDS.count * MANY_BANDS.size, np.uint32) | np.uint32(1)
+_BAND_MULTIPLIERS = _random.integers(0, 2**63, MANY_BANDS.size, np.uint64) | np.uint64(1)
+
+
+def make_compared_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> list[str]:
+    """Return the comparison keys of pairs, sources or targets."""
+    if of == "pair":
+        keys = zip(make_comparison_keys(src), make_comparison_keys(tgt), strict=True)
+        return [f"{src_key}{PADDING}{tgt_key}" for src_key, tgt_key in keys]
+    return make_comparison_keys(src if of == "src" else tgt)
+
+
+class ShingledTexts:
+    """The shingles of texts, in one array."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        padding = PADDING.encode()
+        self.counts = np.fromiter(map(len, encoded), np.int64, len(encoded)) + len(padding)  # shingles of each, [N]
+        self.starts = np.cumsum(self.counts) - self.counts
+        data = padding.join([b"", *encoded, b""])
+        self.shingles = np.ndarray(len(data) - len(padding), "<u4", data, strides=(1,))  # [K], without a copy
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def signatures(self, n_values: int) -> NDArray[np.uint16]:
+        """Return the MinHash signatures. [N, P]."""
+        result = np.empty((len(self), n_values), np.uint16)
+        for first in range(0, len(self), CHUNK_SIZE):
+            chunk = slice(first, first + CHUNK_SIZE)
+            starts, start, end = self.starts[chunk], self.starts[first], self.starts[first] + self.counts[chunk].sum()
+            mixed = (self.shingles[start:end] + _MIX) * _MIX  # four zeros must not be the minimum of all
+            mixed = ((mixed ^ (mixed >> np.uint64(32))) * _MIX >> np.uint64(32)).astype(np.uint32)
+            minima, hashes = np.empty((n_values, len(starts)), np.uint16), np.empty_like(mixed)
+            for i, multiplier in enumerate(_MULTIPLIERS[:n_values]):
+                np.multiply(mixed, multiplier, out=hashes)  # a permutation of the integers of 32 bits
+                minima[i] = np.minimum.reduceat(hashes, starts - start)  # the low half, as random as the whole
+            result[chunk] = minima.T
+        return result
+
+    def tagged(self, texts: IntArray) -> Hashes:
+        """Return the sorted distinct shingles of some texts. The high half of each is the position of its text."""
+        counts = self.counts[texts]
+        offsets: IntArray = self.starts[texts] - (np.cumsum(counts) - counts)
+        positions = np.arange(int(counts.sum())) + np.repeat(offsets, counts)
+        tags = np.repeat(np.arange(len(texts), dtype=np.uint64) << np.uint64(32), counts)
+        tagged = np.sort(tags | self.shingles[positions], kind="stable")  # fast for partly sorted data
+        return tagged[np.append(np.ones(1, np.bool_), tagged[1:] != tagged[:-1])[: len(tagged)]]
+
+
+def measure_similarities(
+    a: ShingledTexts, a_texts: IntArray, b: ShingledTexts, b_texts: IntArray
+) -> NDArray[np.float32]:
+    """Return the Jaccard index of the shingles of `a_texts[i]` and `b_texts[i]`."""
+    parts = [np.empty(0, np.float32)]
+    for first in range(0, len(a_texts), CHUNK_SIZE):
+        chunk = slice(first, first + CHUNK_SIZE)
+        union = np.sort(np.concatenate([a.tagged(a_texts[chunk]), b.tagged(b_texts[chunk])]), kind="stable")
+        n_pairs = len(a_texts[chunk])
+        n_both = np.bincount(_tags(union[1:][union[1:] == union[:-1]]), minlength=n_pairs)
+        parts.append((n_both / (np.bincount(_tags(union), minlength=n_pairs) - n_both)).astype(np.float32))
+    return np.concatenate(parts)
+
+
+def _tags(tagged: Hashes) -> IntArray:
+    return (tagged >> np.uint64(32)).astype(np.int64)
+
+
+def make_band_keys(signatures: NDArray[np.uint16], bands: Bands, band: int) -> NDArray[np.uint32]:
+    """Return a 32-bit hash of a band of the signatures. [N]."""
+    values = signatures[:, band * bands.size : (band + 1) * bands.size].astype(np.uint64)
+    return ((values * _BAND_MULTIPLIERS[: bands.size]).sum(axis=1) >> np.uint64(32)).astype(np.uint32)
+
+
+def make_sketches(signatures: NDArray[np.uint16]) -> Hashes:
+    """Return sketches: the lowest bits of the first values of the signatures. [N]."""
+    bits = (signatures[:, :SKETCH_BITS] & np.uint16(1)).astype(np.uint8)
+    return np.packbits(bits, axis=1).view("<u8")[:, 0]
+
+
+def estimate_similarities(sketches: Hashes, others: Hashes) -> NDArray[np.float64]:
+    """Estimate similarities from sketches: half of the bits of unrelated texts agree."""
+    return 1 - np.bitwise_count(sketches ^ others) * (2 / SKETCH_BITS)
+
+
+# --- index ------------------------------------------------------------------------------------------------------------
+
+MAX_ROUNDS = 8  # comparisons of a text with others of the same band key
+MAX_MATCHES = 2  # probably similar texts of the same band key, after which a text is compared with no more of them
+
+
+class MinHashIndex:
+    """Index of texts, such as the sources of a test set, that finds similar texts."""
+
+    def __init__(self, texts: Sequence[str], similarity: float = SIMILARITY) -> None:
+        self._known = {text: row for row, text in reversed([*enumerate(texts)])}
+        self._texts = ShingledTexts(texts)
+        self._similarity = similarity
+        signatures = self._texts.signatures(FEW_BANDS.n_values)
+        self._sketches = make_sketches(signatures)
+        self._bands: list[tuple[NDArray[np.uint32], IntArray]] = []
+        for band in range(FEW_BANDS.count):
+            keys = make_band_keys(signatures, FEW_BANDS, band)
+            order = np.argsort(keys, kind="stable")
+            self._bands.append((keys[order], order))
+
+    def find(self, texts: Sequence[str]) -> Matches:
+        """Return the texts that are similar to a text of the index, but equal to none, with the most similar one."""
+        compared = ShingledTexts(texts)
+        signatures = compared.signatures(FEW_BANDS.n_values)
+        sketches = make_sketches(signatures)
+        is_new = np.fromiter((text not in self._known for text in texts), np.bool_, len(texts))
+        pairs = [np.empty((2, 0), np.int64)]
+        for band, (known, order) in enumerate(self._bands):
+            rows = np.flatnonzero(is_new)
+            keys = make_band_keys(signatures[rows], FEW_BANDS, band)
+            positions, ends = np.searchsorted(known, keys), np.searchsorted(known, keys, side="right")
+            for _ in range(MAX_ROUNDS):
+                is_open = positions < ends
+                rows, positions, ends = rows[is_open], positions[is_open], ends[is_open]
+                if not len(rows):
+                    break
+                estimates = estimate_similarities(sketches[rows], self._sketches[order[positions]])
+                pairs.append(np.stack([rows, order[positions]])[:, estimates >= self._similarity - TOLERANCE])
+                positions += 1
+        rows, others = np.unique(np.concatenate(pairs, axis=1), axis=1)
+        similarities = measure_similarities(compared, rows, self._texts, others)
+        best_first = np.lexsort([others, -similarities, rows])
+        best_first = best_first[similarities[best_first] >= self._similarity]
+        chosen = best_first[np.unique(rows[best_first], return_index=True)[1]]
+        return Matches(rows[chosen], others[chosen], similarities[chosen])
+
+
+# --- stages -----------------------------------------------------------------------------------------------------------
+
+MAX_ROWS = 2**32
+MAX_CANDIDATES = 8_000_000  # candidates in memory at a time
+COMPARED_BLOCK = 50_000  # candidates whose texts are in memory at a time
+
+_BAND_ENTRY = np.dtype([("key", "<u4"), ("row", "<u4"), ("sketch", "<u8")])
+_BANDS_FILE = "bands.bin"
+_CANDIDATE = np.dtype([("rows", "<u8")])  # row of the corpus and, as low half, an earlier one
+_CANDIDATES_FILE = "candidates.bin"
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
+
+
+def find_near_duplicates(
+    corpus: ParallelCorpus, runner: Runner, cache_dir: Path, of: ComparedSide = "pair", similarity: float = SIMILARITY
+) -> DuplicateRows:
+    """Return the rows that are similar to an earlier row that is kept, with the first such row.
+
+    Case, spaces and punctuation are ignored. Only the first of several equal texts is compared, so the others are kept.
+    Raises `UserError` if a task has failed.
+    """
+    if len(corpus) >= MAX_ROWS:
+        raise UserError(
+            f"near_duplicate: compares fewer than {MAX_ROWS:,} pairs; split the corpus, or remove this filter"
+        )
+    bands = FEW_BANDS if len(corpus) <= MAX_ROWS_OF_FEW_BANDS else MANY_BANDS
+    n_shards, n_ranges = len(corpus.shards), count_ranges(len(corpus))
+    equal = find_duplicates(corpus, runner, cache_dir, of, normalized=True)
+    key: list[object] = [FORMAT_VERSION, corpus.key, corpus.fingerprint, of, bands.count, bands.size]
+
+    write_bands = partial(_write_bands, corpus, of, bands, equal)
+    n_bytes = len(corpus) * bands.count * _BAND_ENTRY.itemsize
+    hashed = runner(Stage("minhash", cache_dir, key, n_shards, write_bands, n_bytes))
+
+    band_files = [(result.folder / _BANDS_FILE, int(result.metadata["n_texts"])) for result in hashed]
+    find_candidates = partial(_find_candidates_in_range, band_files, corpus.bounds, bands, similarity, n_ranges)
+    key += [n_ranges, similarity]
+    found = runner(Stage("candidates", cache_dir, key, n_ranges, find_candidates))
+
+    runs = [
+        (result.folder / _CANDIDATES_FILE, first, count) for result in found for first, count in result.metadata["runs"]
+    ]
+    compare_shard = partial(_compare_shard, corpus, of, similarity, runs)
+    compared = runner(Stage("compare", cache_dir, key, n_shards, compare_shard))
+
+    choose_removed = partial(_choose_removed, [result.folder / MATCHES_FILE for result in compared], len(corpus))
+    (removed,) = runner(Stage("near-duplicates", cache_dir, key, 1, choose_removed))
+    return DuplicateRows(removed.metadata["n_rows"], [removed.folder / MATCHES_FILE], corpus.bounds)
+
+
+def _write_bands(
+    corpus: ParallelCorpus, of: ComparedSide, bands: Bands, equal: DuplicateRows, shard: int, folder: Path
+) -> TaskMetadata:
+    """Write the sorted keys of each band, with the row in the shard and the sketch of each text."""
+    start, end = corpus.bounds[shard : shard + 2].tolist()
+    is_compared = np.ones(end - start, np.bool_)
+    is_compared[equal.read_shard(shard).rows - start] = False
+    blocks = [np.empty((0, bands.n_values), np.uint16)]
+    first = 0
+    for batch in corpus.shard_record_batches(shard):
+        part = is_compared[first : first + len(batch)]
+        texts = make_compared_texts(batch["src"].to_pylist(), batch["tgt"].to_pylist(), of)
+        part &= np.fromiter((text not in ("", PADDING) for text in texts), np.bool_, len(texts))
+        blocks.append(ShingledTexts([texts[i] for i in np.flatnonzero(part).tolist()]).signatures(bands.n_values))
+        first += len(batch)
+    signatures = np.concatenate(blocks)
+    rows, sketches = np.flatnonzero(is_compared), make_sketches(signatures)
+    entries = np.empty((bands.count, len(rows)), _BAND_ENTRY)
+    for band, part in enumerate(entries):
+        keys = make_band_keys(signatures, bands, band)
+        order = np.argsort(keys, kind="stable")
+        part["key"], part["row"], part["sketch"] = keys[order], rows[order], sketches[order]
+    (folder / _BANDS_FILE).write_bytes(entries.data)
+    return {"n_texts": len(rows)}
+
+
+def _find_candidates_in_range(
+    files: Sequence[tuple[Path, int]],
+    bounds: IntArray,
+    bands: Bands,
+    similarity: float,
+    n_ranges: int,
+    number: int,
+    folder: Path,
+) -> TaskMetadata:
+    """Write the candidate pairs of rows for a range of keys of all bands.
+
+    The file consists of sorted runs. The metadata contain the first candidate and the length of each run.
+    """
+    low, high = hash_range(number, n_ranges, 32)
+    starts = bounds[:-1].tolist()
+    pending, runs = list[Hashes](), list[tuple[int, int]]()
+    with (folder / _CANDIDATES_FILE).open("wb") as file:
+        for band in range(bands.count):
+            parts = [read_range(path, _BAND_ENTRY, low, high, band * count, count) for path, count in files]
+            rows = [part["row"].astype(np.uint64) + np.uint64(start) for part, start in zip(parts, starts, strict=True)]
+            entries = np.concatenate([np.empty(0, _BAND_ENTRY), *parts])
+            pending += _pair_rows(entries, np.concatenate([np.empty(0, np.uint64), *rows]), similarity)
+            if sum(map(len, pending)) > MAX_CANDIDATES or band == bands.count - 1:
+                candidates = np.unique(np.concatenate([np.empty(0, np.uint64), *pending]))
+                file.write(candidates.data)
+                runs.append((sum(count for _, count in runs), len(candidates)))
+                pending.clear()
+    return {"runs": runs}
+
+
+def _pair_rows(entries: NDArray[np.void], rows: Hashes, similarity: float) -> list[Hashes]:
+    """Return candidates: rows of the corpus with equal keys and similar sketches.
+
+    The rows of each key are compared with the first row, then with the next. The number of rounds is limited, so that
+    the time is linear in the number of rows.
+    """
+    order = np.argsort(entries["key"], kind="stable")  # by key, then by row
+    keys, rows, sketches = entries["key"][order], rows[order], entries["sketch"][order]
+    n_matches = np.zeros(len(keys), np.uint8)
+    found: list[Hashes] = []
+    for _ in range(MAX_ROUNDS):
+        is_other = np.zeros(len(keys), np.bool_)
+        is_other[1:] = keys[1:] == keys[:-1]
+        if not is_other.any():
+            break
+        firsts = np.maximum.accumulate(np.where(is_other, 0, np.arange(len(keys))))[is_other]
+        estimates = estimate_similarities(sketches[is_other], sketches[firsts])
+        is_near = estimates >= similarity - TOLERANCE
+        found.append(rows[is_other][is_near] << _HALF | rows[firsts][is_near])
+        n_matches[is_other] += estimates >= similarity
+        is_left = is_other & (n_matches < MAX_MATCHES)
+        keys, rows, sketches, n_matches = keys[is_left], rows[is_left], sketches[is_left], n_matches[is_left]
+    return found
+
+
+def _compare_shard(
+    corpus: ParallelCorpus,
+    of: ComparedSide,
+    similarity: float,
+    runs: Sequence[tuple[Path, int, int]],
+    shard: int,
+    folder: Path,
+) -> TaskMetadata:
+    """Write the candidates of the rows of a shard that are similar, sorted by row."""
+    low, high = (row << 32 for row in corpus.bounds[shard : shard + 2].tolist())
+    parts = [read_range(path, _CANDIDATE, low, high, first, count)["rows"] for path, first, count in runs]
+    candidates = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+    others = (candidates & _LOW_HALF).astype(np.int64)
+    candidates = candidates[np.argsort(others, kind="stable")]  # so that each of the other shards is read once
+    blocks = [np.empty(0, MATCH)]
+    for first in range(0, len(candidates), COMPARED_BLOCK):
+        block = candidates[first : first + COMPARED_BLOCK]
+        found = np.empty(len(block), MATCH)
+        found["row"], found["other"] = block >> _HALF, block & _LOW_HALF
+        found["similarity"] = measure_similarities(
+            *_take_texts(corpus, of, found["row"]), *_take_texts(corpus, of, found["other"])
+        )
+        blocks.append(found[found["similarity"] >= similarity])
+    found = np.concatenate(blocks)
+    (folder / MATCHES_FILE).write_bytes(found[np.lexsort([found["other"], found["row"]])].data)
+    return {}
+
+
+def _take_texts(corpus: ParallelCorpus, of: ComparedSide, rows: IntArray) -> tuple[ShingledTexts, IntArray]:
+    """Return the distinct texts of some rows, and the position of the text of each row among them."""
+    distinct, positions = np.unique(rows, return_inverse=True)
+    columns = corpus.take(distinct, columns_of(of))
+    src, tgt = columns.get("src", []), columns.get("tgt", [])
+    return ShingledTexts(make_compared_texts(src, tgt, of)), positions
+
+
+def _choose_removed(files: Sequence[Path], n_rows: int, _: int, folder: Path) -> TaskMetadata:
+    """Write each row that is similar to an earlier row that is kept, with the first such row."""
+    is_removed = bytearray(n_rows)
+    n_removed = 0
+    with (folder / MATCHES_FILE).open("wb") as file:
+        for path in files:
+            similar = np.fromfile(path, MATCH)
+            chosen: list[int] = []
+            for i, (row, other) in enumerate(zip(similar["row"].tolist(), similar["other"].tolist(), strict=True)):
+                if not is_removed[row] and not is_removed[other]:
+                    is_removed[row] = True
+                    chosen.append(i)
+            file.write(similar[chosen].data)
+            n_removed += len(chosen)
+    return {"n_rows": n_removed}
