@@ -160,19 +160,6 @@ def test_length_limits_fit_the_longest_source_and_translation(run: Path) -> None
     assert limits(max_source_length=10**9) == (most, most - 1)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(143)])
-def test_a_failed_or_terminated_export_leaves_no_files(
-    error: BaseException, run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(exported_folder, "compare", fail)
-    done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "x" / "engine")
-    assert done.returncode == (143 if isinstance(error, SystemExit) else 2), done.stderr
-    assert not list((tmp_path / "x").iterdir())
-
-
 # --- weights only ----------------------------------------------------------------------------------------------------
 
 
@@ -232,33 +219,3 @@ def test_exported_weights_cannot_be_resumed(run_copy: Path, tmt: Tmt) -> None:
     assert_user_error(resumed, "training cannot be resumed", "train.init_from=runs/weights")
     after = read_folder(Path("runs/weights"))
     assert {name: after[name] for name in before} == before
-
-
-# --- refusals ------------------------------------------------------------------------------------------------------
-
-
-def test_an_existing_output_is_refused(run: Path, tmp_path: Path, tmt: Tmt) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("mine", encoding="utf-8")
-    (tmp_path / "link").symlink_to("nowhere")
-    before = read_folder(run)
-    for output in (run, tmp_path / "empty", tmp_path / "file", tmp_path / "link"):
-        done = tmt("export", run, "--to", "weights", "--output", output)
-        assert_user_error(done, f"{output}: exists already; pass a new folder")
-    assert_user_error(tmt("export", run, "--to", "weights", "--output", tmp_path / "file" / "x"), "file")
-    assert read_folder(run) == before
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        (["--to", "ctranslate2", "--quantization", "int4"], ["--quantization", "int4", "int8_float32", "bfloat16"]),
-        (["--to", "weights", "--quantization", "int8"], ["need --to ctranslate2"]),
-        (["--to", "ctranslate2", "--src", "nowhere"], ["nowhere: no such file"]),
-        (["--to", "ctranslate2", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
-    ],
-)
-def test_invalid_options_are_refused(run: Path, tmp_path: Path, tmt: Tmt, options: list[str], parts: list[str]) -> None:
-    assert_user_error(tmt("export", run, "--output", tmp_path / "out", *options), *parts)
-    assert not list(tmp_path.iterdir())

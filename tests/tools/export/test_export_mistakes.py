@@ -41,7 +41,11 @@ MISTAKES = [
     ("argos", "", ["--quantization", "int4"], "--quantization"),
     ("argos", "", ["--src", "nowhere"], "nowhere"),
     ("transformers", "", ["--quantization", "int8"], "--quantization"),
+    ("ctranslate2", "", ["--quantization", "int4"], "int8_float32"),
+    ("ctranslate2", "", ["--src", "nowhere"], "nowhere: no such file"),
     ("weights", "suffix", [], ".argosmodel"),
+    ("weights", "", ["--quantization", "int8"], "need --to ctranslate2"),
+    *(("weights", name, *EVERYWHERE[name]) for name in ("file", "folder", "link", "parent")),
 ]
 
 
