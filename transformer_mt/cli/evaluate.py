@@ -29,7 +29,8 @@ from transformer_mt.flows.line_io import check_output
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.flows.scoring import Comparison, Evaluation, FileScoring
+    from transformer_mt.evaluation.metrics import Scorer
+    from transformer_mt.flows.scoring import Comparison, Evaluation
     from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
     from transformer_mt.tools.analysis.external_metric import ExternalMetric
 
@@ -53,11 +54,11 @@ class TextKindOptions(OptionGroup):
         "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
     )
 
-    def make_scoring(self) -> FileScoring:
-        """Return how files are scored."""
-        from transformer_mt.flows.scoring import FileScoring
+    def make_scorer(self) -> Scorer:
+        """Return the scorer of files."""
+        from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
 
-        return FileScoring(self.tgt_lang, self.text)
+        return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,8 @@ class Evaluate(Command):
     )
     set: str | None = option("one test set of the run (default: all)", metavar="NAME")
     expect: str | None = option(
-        "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails", metavar="F"
+        "also run the behaviour tests of this YAML file, or starter: those of the program; exit status 1 if one fails",
+        metavar="F",
     )
     robustness: bool = flag(
         "also score copies of each test set that are changed as users write: capitals, typing errors, emoji and others"
@@ -224,7 +226,7 @@ def _evaluate_system(args: Evaluate, external_metric: ExternalMetric | None) -> 
         header["checkpoint"] = args.loading.checkpoint or "best"
     else:
         assert args.ref  # checked
-        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scoring(), args.src, external_metric)
+        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scorer(), args.src, external_metric)
     sets: dict[str, object] = {}
     for evaluation in evaluations:
         sets[evaluation.name] = evaluation.to_json()
@@ -238,8 +240,8 @@ def _evaluate_system(args: Evaluate, external_metric: ExternalMetric | None) -> 
         expect = {"expect": [result._asdict() for result in results]} if tests else {}
         print_json({"tmt": __version__, **header, "test_sets": sets, **expect})
     elif results:
-        rows = [(each.title, each.translation, each.problem or "passes") for each in results]
-        print_table(("test", "translation", "problem"), rows)
+        rows = [(each.title, each.source, each.translation, each.problem or "passes") for each in results]
+        print_table(("test", "source", "translation", "problem"), rows)
         print_text(f"{sum(not each.problem for each in results)} of {len(results)} behaviour tests pass")
     return not any(each.problem for each in results)
 
@@ -261,6 +263,7 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
         from transformer_mt.tools.analysis.changed_sets import HEADER
 
         robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in evaluation.robustness]
+        print_text("\nchanged copies; of unchanged: relative to the same change of the unchanged translations")
         print_table(HEADER, robustness, numbers=(1, 2, 3, 4))
 
 
@@ -280,8 +283,6 @@ def _format_score(metric: str, value: float, sign: str = "") -> str:
 
 # --- several systems --------------------------------------------------------------------------------------------------
 
-SCORE = "{:.2f}"
-
 
 def _compare_systems(args: Evaluate, external_metric: ExternalMetric | None) -> None:
     """Score runs and files, and compare them with the first."""
@@ -294,7 +295,7 @@ def _compare_systems(args: Evaluate, external_metric: ExternalMetric | None) -> 
         args.ref,
         args.loading.checkpoint or "best",
         args.load,
-        args.text_kind.make_scoring(),
+        args.text_kind.make_scorer(),
         N_SHOWN if args.show is None else args.show,
         external_metric,
     )
@@ -333,7 +334,8 @@ def _show_comparison(comparison: Comparison) -> None:
     if comparison.frequencies:
         print_text(f"\nF1 of {unit}, by their frequency in the training text")
         rows = [
-            [bucket.frequency, f"{bucket.words:,}", *map(SCORE.format, bucket.f1)] for bucket in comparison.frequencies
+            [bucket.frequency, f"{bucket.words:,}", *map("{:.2f}".format, bucket.f1)]
+            for bucket in comparison.frequencies
         ]
         print_table(["times", unit, *letters], rows, numbers=range(1, len(letters) + 2))
     for sentence in comparison.sentences:

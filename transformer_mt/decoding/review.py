@@ -2,7 +2,7 @@
 
 A policy sees texts only. `review` runs the loop: in each round, segments with faults are searched with other options,
 and those that still have some are divided into parts, which the next round reviews. A new translation replaces an old
-one only if the policy calls it better.
+one only if the policy agrees.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ReviewPolicy(Protocol):
         """Return the faults of the translation of a text with letters."""
         ...
 
-    def is_better(self, faults: Sequence[Fault], than: Sequence[Fault]) -> bool:
-        """Return whether a translation with some faults replaces one with others."""
+    def may_replace(self, faults: Sequence[Fault], old_faults: Sequence[Fault]) -> bool:
+        """Return whether a translation with some faults may replace one with others."""
         ...
 
     def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:
@@ -73,9 +73,9 @@ class Job:
     parts: list[Job] = field(default_factory=list["Job"])
 
     def offer(self, candidate: Translation, policy: ReviewPolicy) -> None:
-        """Take a translation if it is better."""
+        """Take a translation if the policy agrees."""
         found = find_segment_faults(policy, self.segment, candidate)
-        if policy.is_better(found, self.faults):
+        if policy.may_replace(found, self.faults):
             self.best, self.faults = candidate, found
 
 

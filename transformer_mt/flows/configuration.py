@@ -339,7 +339,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(
             f"{path}: not a configuration (.yaml, .yml or .json); `tmt init {files}` writes one for two text files"
         )
-    tree = read_inherited(path, _read_file, _is_merged)
+    # a source and `data.test` are not merged with inherited ones
+    tree = read_inherited(path, _read_file, lambda key_path: find_section_class(key_path) not in (None, Source))
     if (run := find_run(path)) is not None:
         tree = _set_run_location(tree, run)
     return _validate(tree, path, overrides)
@@ -454,11 +455,6 @@ def find_preset(name: str) -> Path:
     if name not in presets:
         raise UserError(f"there is no preset {name}; choose one of {', '.join(presets)}")
     return presets[name]
-
-
-def _is_merged(path: KeyPath) -> bool:
-    """Return whether a section is merged with the inherited one. A source and `data.test` are replaced as a whole."""
-    return find_section_class(path) not in (None, Source)
 
 
 def _error_line(tree: Tree, path: KeyPath, message: str) -> str:

@@ -242,20 +242,17 @@ def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
     return [part.tag for part in list_validation_sources(config, corpus) for _ in range(part.first, part.end)]
 
 
-def translate_set(translator: Translator, evaluation_set: EvaluationSet, when: str = "") -> list[str]:
-    """Translate the sources of a set with their tags. Report the progress, and what the guard did.
-
-    `when` distinguishes several translations of the set in messages.
-    """
-    sources, title = evaluation_set.sources, f"{evaluation_set.name}{when}"
+def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list[str]:
+    """Translate the sources of a set with their tags. Report the progress, and what the guard did."""
+    name, sources = evaluation_set.name, evaluation_set.sources
     features, fault_report = translator.features, FaultReport()
     if features.make_policy:
         guard = partial(Guard.make, fault_report=fault_report)
         translator = translator.with_features(replace(features, make_policy=guard))
-    with ProgressReport(f"{title}: translated", len(sources)).show() as progress:
+    with ProgressReport(f"{name}: translated", len(sources)).show() as progress:
         translations = translator.translate(sources, tags=evaluation_set.tags, on_batch=progress.update)
     if found := fault_report.describe():
-        log(f"{title}: {found}")
+        log(f"{name}: {found}")
     return translations
 
 

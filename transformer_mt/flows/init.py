@@ -330,10 +330,8 @@ def write_opus_config(
 
 def read_preset_comment(path: Path) -> list[str]:
     """Return the lines of the comment at the top of a preset. The first one is its description."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [
-        line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), lines[1:])
-    ]
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    return [line[1:].removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), lines)]
 
 
 def write_preset(name: str, output: Path, *, force: bool) -> InitialConfig:
@@ -538,13 +536,9 @@ def render(settings: Sequence[Setting], lines: list[str]) -> str:
         lines += [
             "",
             f"{section}:",
-            *(_join_reason(f"  {entry}", reason, width + 2) for entry, reason in _list_entries(group)),
+            *(f"  {entry:<{width}}  # {reason}" if reason else f"  {entry}" for entry, reason in _list_entries(group)),
         ]
     return "\n".join(lines) + "\n"
-
-
-def _join_reason(entry: str, reason: str, width: int) -> str:
-    return f"{entry:<{width}}  # {reason}" if reason else entry
 
 
 def _list_entries(settings: Iterable[Setting]) -> Iterator[tuple[str, str]]:

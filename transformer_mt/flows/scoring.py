@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
 
-from transformer_mt.choices import TextKind
 from transformer_mt.data.text_files import find_structure, read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -23,7 +22,6 @@ from transformer_mt.evaluation.metrics import (
     EvaluationSet,
     Sample,
     Scorer,
-    ScoringConfig,
     Texts,
     resolve_bleu_tokenizer,
 )
@@ -76,30 +74,16 @@ class Evaluation:
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
 
 
-@dataclass(frozen=True)
-class FileScoring:
-    """How files of translations are scored."""
-
-    tgt_lang: str | None = None
-    """Target language; it sets the tokenizer of BLEU and the rules of Moses."""
-    text: TextKind | None = None
-
-    def make_scorer(self) -> Scorer:
-        """Return the scorer."""
-        return Scorer.from_config(ScoringConfig(text=self.text or "raw"), self.tgt_lang or "")
-
-
 def evaluate_file(
-    path: Path, reference: Path, scoring: FileScoring, src: Path | None, external_metric: ExternalMetric | None
+    path: Path, reference: Path, scorer: Scorer, src: Path | None, external_metric: ExternalMetric | None
 ) -> tuple[dict[str, object], list[Evaluation]]:
     """Score a file; an external metric also reads the sources. Return a header for JSON, and the scores."""
-    scorer = scoring.make_scorer()
     hypotheses, references, *sources = _read_texts(path, reference, *([src] if src else []))
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
-    if not scoring.tgt_lang:
+    if not scorer.tgt_lang:
         _warn_of_language(reference, references)
     scores = _score(str(path), sources[0] if sources else (), hypotheses, references, scorer, external_metric)
-    header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scoring.tgt_lang, "text": scorer.text}
+    header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scorer.tgt_lang or None, "text": scorer.text}
     return header, [Evaluation(str(reference), len(references), scores)]
 
 
@@ -211,7 +195,9 @@ class RunEvaluation:
         scores = _score(test_set.name, sources, hypotheses, references, test_set.scorer, self.external_metric)
 
         def translate(each: EvaluationSet) -> Texts:
-            return hypotheses if each is test_set else translate_set(translator, each)
+            if each is test_set:
+                return hypotheses
+            return translate_set(translator, replace(each, name=f"{test_set.name}, {each.name}"))
 
         samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
         robustness = measure_robustness(test_set, translate) if self.robustness else ()
@@ -241,7 +227,7 @@ def compare(
     ref: Path,
     checkpoint: str,
     load: Callable[[Path], Translator],
-    scoring: FileScoring,
+    file_scorer: Scorer,
     n_shown: int,
     external_metric: ExternalMetric | None,
 ) -> Comparison:
@@ -249,13 +235,13 @@ def compare(
     configs = {run: configuration.load_run(run) for run in map(RunFolder.open, filter(Path.is_dir, systems))}
     for run in configs:
         run.find_checkpoint(checkpoint)  # report a missing checkpoint before a run translates
-    scorer = make_shared_scorer(configs) if configs else scoring.make_scorer()
+    scorer = make_shared_scorer(configs) if configs else file_scorer
     runs = {run.path for run in configs}
     paths = [ref, *([src] if src else []), *(path for path in systems if path not in runs)]
     texts = dict(zip(paths, _read_texts(*paths), strict=True))
     references, sources = texts[ref], texts[src] if src else None
     _warn_about_texts({path: texts[path] for path in systems if path in texts}, ref, references, scorer)
-    if not configs and not scoring.tgt_lang:
+    if not configs and not scorer.tgt_lang:
         _warn_of_language(ref, references)
     hypotheses: list[Texts] = []
     names: list[str] = []

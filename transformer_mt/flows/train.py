@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -464,7 +464,8 @@ def score_test_sets(
     translator = load(run.path, step)
     sets = [make_evaluation_set(config, name, corpus) for name, corpus in test_sets.items()]
     start = run.read_metadata()["provenance"].get("init_from")
-    translations = [translate_set(translator, each, " after the training" if start else "") for each in sets]
+    when = ", after" if start else ""
+    translations = [translate_set(translator, replace(each, name=f"{each.name}{when}")) for each in sets]
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for test_set, hypotheses in zip(sets, translations, strict=True):
         name, scores = test_set.name, test_set.scorer.score(hypotheses, test_set.references)
@@ -479,7 +480,7 @@ def score_test_sets(
         except UserError as error:
             log_rank0(f"the scores before the training are missing: {error}")
         else:
-            before = [translate_set(starting, each, " before the training") for each in sets]
+            before = [translate_set(starting, replace(each, name=f"{each.name}, before")) for each in sets]
             table = compare_with_start(sets, before, translations)
             log_rank0(f"before and after, with 95 % intervals:\n{table}")
             return {"test": result, "before_and_after": table.splitlines()}

@@ -178,8 +178,8 @@ def test_no_translation_is_replaced_by_a_loop(run: Run) -> None:
 def test_a_loop_is_worse_than_any_number_of_other_faults() -> None:
     guard = make_guard(PROVENANCE)
     numbers = [Fault("number", "34"), Fault("number", "56")]
-    assert guard.is_better(numbers[:1], than=numbers) and guard.is_better([], than=[LOOP])
-    assert not guard.is_better([LOOP], than=numbers) and not guard.is_better(numbers, than=numbers)
+    assert guard.may_replace(numbers[:1], numbers) and guard.may_replace([], [LOOP])
+    assert not guard.may_replace([LOOP], numbers) and not guard.may_replace(numbers, numbers)
 
 
 def test_a_copy_is_no_fault_within_one_language() -> None:

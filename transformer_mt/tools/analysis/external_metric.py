@@ -109,10 +109,8 @@ class ExternalMetric:
         numbers = [_parse_number(number, line) for number, line in enumerate(lines, start=1)]
         n_expected = n_translations + self.has_system_score
         if len(numbers) != n_expected:
-            found = f"line {min(len(numbers), n_expected) + 1} of its output is "
-            found += "missing" if len(numbers) < n_expected else "superfluous"
             system = ", and one for the system" if self.has_system_score else ""
-            raise UserError(f"{found}; write {n_translations} numbers, one for each translation{system}")
+            raise UserError(f"writes {len(numbers)} lines, not {n_expected}: one for each translation{system}")
         return LineScores(numbers[:n_translations], numbers[n_translations] if self.has_system_score else None)
 
 

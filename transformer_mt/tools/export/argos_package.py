@@ -31,7 +31,6 @@ from transformer_mt.tools.export.exported_folder import check_parity, describe_p
 from transformer_mt.tools.export.sentencepiece_model import check_segmentation, convert_tokenizer, make_odd_lines
 from transformer_mt.tools.languages.detection import language_name
 
-SUFFIX = ".argosmodel"
 MAX_TOKENS = 1024  # of a source, as Argos Translate leaves it to CTranslate2; a translation has at most 256
 MAX_LINES = 10_000
 SPLITTER_VERSION = "1.11"  # first version of Argos Translate that reads a splitter of MiniSBD

@@ -29,7 +29,7 @@ MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
 LOOP_WORDS, LOOP_CHARACTERS = 3, 6  # of the n-gram that a loop repeats
 LOOP_FACTOR = 2  # an n-gram of a loop occurs more often than this, and than this times its maximum in the source
-MIN_RUN = 12  # characters of a loop of letters; it is also longer than LOOP_FACTOR times the longest run of the source
+LOOP_LENGTH = 12  # characters of a run that is a loop, if it is also longer than LOOP_FACTOR times that of the source
 UNSPACED_WORD = 15  # a text whose mean word is longer counts as written without spaces
 MIN_SCRIPT_SHARE = 0.5  # of the words
 COPIED_SHARE = 0.8  # minimum share of the words of the source that a copy contains
@@ -114,9 +114,9 @@ class Guard:
         """Count a line."""
         self.fault_report.add(line_number, before, after)
 
-    def is_better(self, faults: Sequence[Fault], than: Sequence[Fault]) -> bool:
+    def may_replace(self, faults: Sequence[Fault], old_faults: Sequence[Fault]) -> bool:
         """Return whether a translation has fewer faults than another, and no loop."""
-        return len(faults) < len(than) and LOOP not in faults
+        return len(faults) < len(old_faults) and LOOP not in faults
 
     # --- repair -------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Guard:
         src_words, words = source.split(), translation.split()
         n_repeated, run = _count_repeated(translation, words), _measure_run(_LONG_RUN, translation)
         if (n_repeated > LOOP_FACTOR and n_repeated > LOOP_FACTOR * _count_repeated(source, src_words)) or (
-            run >= MIN_RUN and run > LOOP_FACTOR * _measure_run(_RUN, "".join(src_words))
+            run >= LOOP_LENGTH and run > LOOP_FACTOR * _measure_run(_RUN, "".join(src_words))
         ):
             faults.append(LOOP)
         if self.has_two_languages and _is_copy(src_words, words):
