@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from transformer_mt.tools.analysis.external_metric import ExternalMetric
 
 N_SHOWN = 5  # sentences of a comparison
-METRIC_SECONDS = 3600
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
 
 
@@ -75,8 +74,8 @@ class ExternalMetricOptions(OptionGroup):
     system_score: bool = flag(
         "the program writes the score of the system in one more line; without this option, it is the mean of the lines"
     )
-    metric_timeout: float | None = option(
-        f"end the program after this time ({METRIC_SECONDS})", metavar="SECONDS", parse=number(0.1, 1e6, kind=float)
+    metric_timeout: float = option(
+        "end the program after this time (3600)", metavar="SECONDS", parse=number(0.1, 1e6, kind=float), default=3600.0
     )
 
     def make_metric(self) -> ExternalMetric | None:
@@ -86,9 +85,7 @@ class ExternalMetricOptions(OptionGroup):
         from transformer_mt.tools.analysis.external_metric import ExternalMetric
 
         return ExternalMetric.parse(
-            self.metric_command,
-            has_system_score=self.system_score,
-            seconds=METRIC_SECONDS if self.metric_timeout is None else self.metric_timeout,
+            self.metric_command, has_system_score=self.system_score, seconds=self.metric_timeout
         )
 
 

@@ -37,7 +37,10 @@ def load(path: Path, key: str, kind: str) -> hf.Tokenizer:
         raise UserError(f"{where}: is a directory; set it to {EXPECTED}")
     if not path.exists():
         raise UserError(f"{where}: no such file (looked in {Path.cwd()}); set it to {EXPECTED}")
-    backend = _load_sentencepiece(path, where) if path.suffix in (".model", ".spm") else _load_json(path, where, key)
+    if path.suffix in (".model", ".spm"):
+        backend = convert_sentencepiece(parse_sentencepiece(path, where))
+    else:
+        backend = _load_json(path, where, key)
     found = find_kind(backend)
     if found != kind:
         raise UserError(f"{where}: holds {found}, but tokenizer.kind is {kind}; set tokenizer.kind: {found}")
@@ -96,10 +99,6 @@ def _side_of_run(content: dict[str, Any], where: str, key: str) -> dict[str, Any
 
 
 # --- SentencePiece ----------------------------------------------------------------------------------------------------
-
-
-def _load_sentencepiece(path: Path, where: str) -> hf.Tokenizer:
-    return convert_sentencepiece(parse_sentencepiece(path, where))
 
 
 def convert_sentencepiece(proto: Any, vocabulary: Sequence[str] = ()) -> hf.Tokenizer:

@@ -122,7 +122,10 @@ def _list_weights(
     for stack in STACKS:
         if (weights[f"{stack}.embedding.positions.table"] - expected).abs().max() > MAX_POSITION_ERROR:
             raise UserError("model.positions: MarianMTModel has only its sinusoids, not the table of this model")
-    src, tgt = (_list_rows(each) for each in (tokenizers.src, tokenizers.tgt))
+    src, tgt = (  # our id of each entry, tags last
+        torch.tensor([each.eos_id, each.bos_id, *range(each.pad_id), *range(each.eos_id + 1, each.vocab_size)])
+        for each in (tokenizers.src, tokenizers.tgt)
+    )
     embeddings = weights["decoder.embedding.tokens.weight"][tgt]
     if is_shared:
         yield "model.shared.weight", embeddings
@@ -134,9 +137,3 @@ def _list_weights(
     bias = weights["output.bias"][tgt]
     bias[1] = UNUSED_BIAS
     yield "final_logits_bias", bias[None]
-
-
-def _list_rows(tokenizer: Tokenizer) -> Tensor:
-    """Return our id of each entry. [V]."""
-    tags = range(tokenizer.eos_id + 1, tokenizer.vocab_size)
-    return torch.tensor([tokenizer.eos_id, tokenizer.bos_id, *range(tokenizer.pad_id), *tags])

@@ -62,7 +62,7 @@ def read_marian(folder: Path, settings: ModelSettings, languages: Languages) -> 
         names.append(read_vocabulary(folder / "target_vocab.json", settings.integer("decoder_vocab_size")))
     protos = [_read_segmenter(folder / f"{side}.spm") for side in ("source", "target")]
     start = settings.integer("decoder_start_token_id", low=0)
-    tags = languages.select([name[2:-2] for name in names[0] if _is_tag(name)])
+    tags = languages.select([name[2:-2] for name in names[0] if name.startswith(">>") and name.endswith("<<")])
     ids = [{name: i for i, name in enumerate(each)} for each in names]
     rows = [[each[PAD], start, each[EOS]] for each in ids]
     rows[0][1] = start if is_shared else ids[0][PAD]  # no source has BOS
@@ -107,10 +107,6 @@ def read_vocabulary(path: Path, size: int) -> list[str]:
         if name not in ids:
             raise UserError(f"{path}: has no entry {name}; download it again")
     return sorted(ids, key=ids.__getitem__)
-
-
-def _is_tag(name: str) -> bool:
-    return name.startswith(">>") and name.endswith("<<")
 
 
 def _read_segmenter(path: Path) -> Any:

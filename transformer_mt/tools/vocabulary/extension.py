@@ -18,7 +18,6 @@ from typing import Any
 import tokenizers as hf
 import torch
 from tokenizers import models, normalizers, pre_tokenizers, trainers
-from torch import Tensor
 
 from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, UNK, Tokenizer, TokenizerPair, find_kind
@@ -67,14 +66,9 @@ class ExtendedVocabulary:
         for name, tensor in new.state_dict().items():
             if tensor.shape != weights[name].shape:
                 origins = self.src_origins if name.startswith("encoder") else self.tgt_origins
-                weights[name] = _extend_rows(weights[name], origins)
+                weights[name] = torch.stack([weights[name][ids].mean(0) for ids in origins])  # [V', ...]
         new.load_state_dict(weights)
         return new
-
-
-def _extend_rows(rows: Tensor, origins: Origins) -> Tensor:
-    """Return the mean of the rows of each origin. [V, ...] -> [V', ...]."""
-    return torch.stack([rows[ids].mean(0) for ids in origins])
 
 
 def extend_vocabulary(
