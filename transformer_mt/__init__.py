@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.flows.translation import LoadOptions, load_translator
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["LoadOptions", "Translator", "__version__", "load_translator"]
 
 
