@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -116,6 +117,14 @@ def forget_lengths(run: Path) -> None:
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert record.pop("lengths")
     (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when the condition is true, or fail after a minute."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:

@@ -6,12 +6,12 @@ import asyncio
 import copy
 import socket
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import uvicorn
+from helpers import wait_until
 
 from transformer_mt.tools.serving.app import make_app
 from transformer_mt.tools.serving.limits import Limits
@@ -39,14 +39,6 @@ class GatedModel:
             return model.translate(options, lines)
 
         self.model.__dict__["translate"] = translate
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return when the condition is true."""
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def count_batches(service: TranslationService) -> float:

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from transformer_mt.config import yaml_files
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_files import Location, Tree, read_value, read_yaml
+from transformer_mt.data.data_config import Source
 from transformer_mt.errors import UserError
+from transformer_mt.flows.configuration import load
 
 
 class Kinds(Section):
@@ -175,3 +178,55 @@ def test_read_value_parses_yaml(text: str, value: Any) -> None:
 def test_invalid_value_error_names_its_source() -> None:
     with pytest.raises(UserError, match=r"^there:1: not valid YAML"):
         read_value("[a", "there")
+
+
+# --- Configuration values that once broke inheritance or parsing ------------------------------------------------------
+
+MINIMAL = "data: {src_lang: en, tgt_lang: de, train: {src: a, tgt: b}}\n"
+
+
+def test_null_removes_an_inherited_list(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(MINIMAL)
+    (tmp_path / "child.yaml").write_text(
+        "base: base.yaml\ndata: {train: {src: null, tgt: null, builtin: quickstart}}\n"
+    )
+    assert load(tmp_path / "child.yaml").data.train == Source(builtin="quickstart")
+
+
+ALIASES = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 700, "nested too deeply"),
+        ("a: " + "{a: " * 60 + "1" + "}" * 60, "x.yaml:1: holds more than 50 levels"),
+        (f"a0: &a0 [x]\n{ALIASES}", "x.yaml:1: holds more than 1,000 values"),
+    ],
+    ids=["deepest", "deep", "aliases"],
+)
+def test_more_nesting_than_any_configuration_needs_is_refused(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yaml_files, "MAX_VALUES", 1000)
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "x.yaml")
+
+
+def test_an_override_with_many_dots_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(MINIMAL)
+    for key in ("a." * 2000 + "a", "data.train." + "a." * 60 + "a"):
+        with pytest.raises(UserError, match=r"command line: .*: no key has more than 50 parts"):
+            load(tmp_path / "x.yaml", [f"{key}=1"])
+
+
+def test_many_mistakes_and_long_values_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(MINIMAL + "".join(f"key{i}: 1\n" for i in range(1000)))
+    with pytest.raises(UserError) as raised:
+        load(tmp_path / "x.yaml", [f"seed={'x' * 10_000}"])
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 21 and lines[-1] == "... 1,001 in total"
+    (tmp_path / "x.yaml").write_text(MINIMAL)
+    with pytest.raises(UserError, match=r"seed: .*, not \"x{199}\.\.\.$"):
+        load(tmp_path / "x.yaml", [f"seed={'x' * 10_000}"])

@@ -21,6 +21,7 @@ from transformer_mt.data.sources import load_corpus
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Stage, TaskResult
 from transformer_mt.data.text_files import SentencePair, UnequalLengthError
 from transformer_mt.errors import UserError
+from transformer_mt.system import log
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -276,3 +277,17 @@ def test_sample_is_spread_over_the_corpus(n_pairs: int, size: int, write_corpus:
     assert (sample[0], sample[-1]) == (pairs[0], pairs[-1])
     rows = np.arange(0, n_pairs, 2)
     assert set(write_corpus(pairs).select(rows, "even").sample(size)) <= set(pairs[::2])
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(log, "FIRST_WAIT", 0)
+    list(blocks.log_progress([range(1000), range(500)], "encoded", 1500))
+    list(blocks.log_progress([range(1000)], "read"))
+    assert capsys.readouterr().err.splitlines() == [
+        "data: encoded 1,000 of 1,500 pairs",
+        "data: encoded 1,500 of 1,500 pairs",
+        "data: read 1,000 pairs",
+    ]

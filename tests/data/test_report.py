@@ -94,12 +94,3 @@ def test_report_warns_about_held_out_sentences_in_training(report: Report) -> No
         "warning: 1 of 2 source sentences of other (50.0%) are also training sentences, "
         'such as "a"; its scores will be too high',
     ]
-
-
-def test_blank_lines_are_not_reported_as_overlap(report: Report) -> None:
-    assert not any("warning" in line for line in report([("", "x"), *DISTINCT], test=[("", "x"), (" ", "y")]))
-
-
-def test_overlap_ignores_case_spaces_and_punctuation(report: Report) -> None:
-    (warning,) = report(DISTINCT, test=[("A B!", "z")])[2:]
-    assert "1 of 1 source sentences of test" in warning and '"A B!"' in warning

@@ -18,7 +18,7 @@ import pytest
 from helpers import RUN_RECORD
 
 from transformer_mt.data.data_config import Source
-from transformer_mt.data.sources import load_corpus, load_pairs
+from transformer_mt.data.sources import SPLITS, load_corpus, load_pairs
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.flows.configuration import Config
@@ -138,6 +138,13 @@ def test_every_kind_of_source_yields_the_same_pairs(make: Callable[[], Any], lin
 
 def test_split_selects_files_of_a_folder() -> None:
     assert load(**folder_of_files(), split="test") == (PAIRS[:1], ["files (test):1"])
+
+
+def test_quickstart_corpus_has_its_documented_size() -> None:
+    assert [len(load_pairs(split)) for split in SPLITS] == [24_000, 500, 500, 400]
+    en, de = load_pairs("train")[0]
+    assert en == "The farmer ran quickly to the big lake on Sunday."
+    assert de == "Der Bauer ist am Sonntag schnell zum großen See gelaufen."
 
 
 def test_builtin_source_yields_the_quickstart_corpus() -> None:

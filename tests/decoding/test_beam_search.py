@@ -302,14 +302,6 @@ def tokens_of(hypotheses: list[list[Hypothesis]]) -> Iterator[list[int]]:
     return (one.ids for found in hypotheses for one in found)
 
 
-def test_repeated_search_gives_the_same_result(make_model: MakeModel) -> None:
-    """Trap 26: a search leaves no state behind."""
-    translator = translator_of(make_model(rough=0.6), 9)
-    first, other, again = (translator.engine.search(s, options(beam=4)) for s in (SOURCES, SOURCES[::-1][:2], SOURCES))
-    assert first == again
-    assert list(tokens_of(other)) != list(tokens_of(first[:2]))
-
-
 def test_nan_model_gives_one_empty_unfinished_hypothesis(make_model: MakeModel) -> None:
     """Beam search and sampling end, and return one hypothesis per sentence."""
     model = make_model()

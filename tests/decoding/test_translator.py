@@ -68,22 +68,14 @@ def test_each_batch_reports_how_many_texts_are_translated(make_translator: Calla
 
 
 @pytest.mark.parametrize("size", [7, 64])
-def test_translations_are_independent_of_the_other_texts(translator: Translator, alone: list[str], size: int) -> None:
-    """Trap 7: calls with 7 or all texts."""
-    parts = [SENTENCES[start : start + size] for start in range(0, len(SENTENCES), size)]
-    assert [text for part in parts for text in translator.translate(part)] == alone
-
-
-def test_translations_are_independent_of_order(translator: Translator, alone: list[str]) -> None:
-    """Trap 7: each translation has the position of its source."""
+def test_translations_are_independent_of_the_other_texts_and_calls(
+    translator: Translator, alone: list[str], size: int
+) -> None:
+    """Traps 7 and 26: calls with 7 or all texts, in another order."""
     order = random.Random(1).sample(range(len(SENTENCES)), len(SENTENCES))
-    assert translator.translate([SENTENCES[i] for i in order]) == [alone[i] for i in order]
-
-
-def test_repeated_call_gives_the_same_translations(translator: Translator, alone: list[str]) -> None:
-    """Trap 26: another call comes in between."""
-    again = [translator.translate(texts) for texts in (SENTENCES[:9], SENTENCES[9:12], SENTENCES[:9])]
-    assert again == [alone[:9], alone[9:12], alone[:9]]
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        assert translator.translate([SENTENCES[i] for i in part]) == [alone[i] for i in part]
 
 
 def test_batches_respect_batch_tokens(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +98,9 @@ def test_batches_respect_batch_tokens(translator: Translator, monkeypatch: pytes
 # --- unusual lines ----------------------------------------------------------------------------------------------------
 
 
-def test_empty_and_blank_input(translator: Translator) -> None:
+def test_blank_lines_keep_their_position(translator: Translator, alone: list[str]) -> None:
     assert translator.translate([]) == []
     assert translator.translate(["", "  ", "\u2028", "\n"]) == [""] * 4
-
-
-def test_blank_lines_keep_their_position(translator: Translator, alone: list[str]) -> None:
     assert translator.translate(["", SENTENCES[0], "   ", SENTENCES[1]]) == ["", alone[0], "", alone[1]]
 
 

@@ -127,19 +127,6 @@ def test_zero_sublayers_are_the_identity_with_pre_norm(x: Tensor) -> None:
     assert torch.equal(run_decoder(decoder, x), x)
 
 
-@NORMS
-@torch.inference_mode()
-def test_layers_do_not_modify_their_inputs(norm_position: str, x: Tensor) -> None:
-    """Trap 16."""
-    settings, before = config(norm_position=norm_position), x.clone()
-    FeedForward(config())(x)
-    make_residual(settings)(x, double)
-    make_final_norm(settings)(x)
-    run_encoder(x, norm_position=norm_position)
-    run_decoder(DecoderLayer(settings), x)
-    assert torch.equal(x, before)
-
-
 @pytest.mark.parametrize("name", ["residual", "attention", "activation"])
 def test_each_dropout_rate_applies_to_its_module(name: str) -> None:
     settings = config(dropout={**NO_DROPOUT, name: 0.25})

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from safetensors.torch import load_file, save_model
 from torch import nn
 
 from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs import records as manifest
 from transformer_mt.runs.checkpoints import (
@@ -74,24 +76,15 @@ def test_saved_checkpoint_is_loaded(run: RunFolder) -> None:
     verify(info)
 
 
-class Touch:
-    """An object whose unpickling makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
-def test_state_with_code_is_not_loaded(run: RunFolder) -> None:
-    """Trap 39; the checksums are right, as in a run that somebody else has sent."""
-    info, made = run.find_checkpoint("10"), run.path / "made"
-    torch.save({"progress": Touch(made)}, info.path / "training.pt")
-    manifest.write_manifest(info.path / "checkpoint.json", manifest.read_manifest(info.path / "checkpoint.json"))
-    with pytest.raises(UserError, match=r"training.pt: .*Weights only load failed"):
-        load_state(info)
-    assert not made.exists()
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+def test_weights_are_those_that_safetensors_saves(
+    make_model: Callable[..., Transformer], tie: str, tmp_path: Path
+) -> None:
+    model = make_model(tie_embeddings=tie, rough=0.3)
+    save_model(model, str(tmp_path / "expected"))
+    expected, found = load_file(tmp_path / "expected"), checkpoints.list_distinct_weights(model)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_damaged_files_are_not_loaded(run: RunFolder) -> None:

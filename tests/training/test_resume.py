@@ -317,13 +317,6 @@ def test_resume_truncates_curves_to_the_checkpoint(text: Path, tmp_path: Path) -
     assert [entry["step"] for entry in losses] == [3, 6, 9]
 
 
-def test_run_resumes_from_an_earlier_checkpoint(text: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    """The newest one was deleted."""
-    without_later_checkpoints(uninterrupted, tmp_path)
-    pipeline.train(make_config(text, tmp_path))
-    assert_same(tmp_path, uninterrupted)
-
-
 # --- Training states of strangers: tensors that do not fit their parameter, and impossible values, are refused --------
 
 State = dict[str, Any]

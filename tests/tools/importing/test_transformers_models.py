@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from helpers import Tmt, assert_succeeded
+from helpers import Tmt, assert_succeeded, assert_user_error, load_plain
 from importing_helpers import (
     M2M_LANGUAGES,
     MARIAN,
@@ -30,7 +30,6 @@ from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.engine import TorchEngine
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.flows.translation import LoadOptions, load_translator
 
 
 class Imported(NamedTuple):
@@ -50,14 +49,8 @@ class Imported(NamedTuple):
 
 
 def load(run: Path) -> Translator:
-    return load_translator(
-        run,
-        LoadOptions(device="cpu", precision="fp32", split="never"),
-        engine="torch",
-        guard=False,
-        restore_case=False,
-        max_length_factor=0,
-        max_length_offset=60,
+    return load_plain(
+        run, device="cpu", precision="fp32", restore_case=False, max_length_factor=0, max_length_offset=60
     )
 
 
@@ -359,3 +352,51 @@ precision: fp32
         theirs.append(loss.item())
     assert theirs[-1] < theirs[0] - 0.5
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+# --- Pruning keeps the pieces that a text needs: the same segmentation of the text, and the same logits ---------------
+
+TO_PRUNE: dict[str, tuple[Any, dict[str, Any], str | None]] = {
+    "two segmenters": (make_marian, {"tags": ("fra", "por")}, "por"),
+    "two vocabularies": (make_marian, {"shared": False}, None),
+    "bpe": (make_m2m100, {"kind": "nllb"}, "eng_Latn:deu_Latn"),
+}
+
+
+@pytest.mark.parametrize("name", TO_PRUNE)
+def test_pruned_model_has_the_same_pieces_and_logits(name: str, tmp_path: Path, tmt: Tmt) -> None:
+    make, options, tag = TO_PRUNE[name]
+    make(tmp_path / "source", **options)
+    pairs = load_pairs("test")[:12]
+    for side, file in enumerate(("text.en", "text.de")):
+        (tmp_path / file).write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    corpus = ["--corpus", tmp_path / "text.en", "--corpus", tmp_path / "text.de"]
+    kept = ["--languages", tag.replace(":", ",")] if tag else []
+    assert_succeeded(tmt("import", tmp_path / "source", "--output", tmp_path / "full"))
+    assert_succeeded(tmt("import", tmp_path / "source", "--output", tmp_path / "small", *corpus, *kept))
+    full, small = (load_plain(tmp_path / run, device="cpu", precision="fp32") for run in ("full", "small"))
+    assert small.tokenizers.tgt.vocab_size < full.tokenizers.tgt.vocab_size
+    entries, fewer = (each.tokenizers.tgt.tokens(range(each.tokenizers.tgt.vocab_size)) for each in (full, small))
+    columns = [entries.index(entry) for entry in fewer]
+    assert {*"".join(tgt for _, tgt in pairs)} & {*entries} <= {*fewer}
+    batches = []
+    for each in (full, small):
+        sources, targets = each.encode([src for src, _ in pairs], range(12), 12 * [tag]), each.tokenizers.tgt
+        first = each.tokenizers.tag_ids(tag)[1]
+        encoded = [first + ids for ids in targets.encode([tgt for _, tgt in pairs])]
+        batches.append(collate_pairs(sources, encoded, each.tokenizers))
+    assert [columns[i] for i in batches[1].tgt_in.flatten()] == batches[0].tgt_in.flatten().tolist()
+    with torch.no_grad():
+        all_logits, logits = (
+            each.model.logits(each.model(batch.src, batch.tgt_in))
+            for each, batch in zip((full, small), batches, strict=True)
+        )
+    torch.testing.assert_close(logits, all_logits[..., columns], rtol=1e-5, atol=1e-5)
+
+
+def test_languages_that_the_model_lacks_are_refused(tmp_path: Path, tmt: Tmt) -> None:
+    make_m2m100(tmp_path / "source", "m2m")
+    for option in ("--languages", "--src-lang", "--tgt-lang"):
+        done = tmt("import", tmp_path / "source", "--output", tmp_path / "run", option, "xx")
+        assert_user_error(done, "xx", "de, en, fr")
+        assert not (tmp_path / "run").exists()

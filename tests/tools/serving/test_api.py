@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import html5lib
 import jsonschema
 import pytest
 from helpers import load_plain
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from transformer_mt import Translator
@@ -219,3 +224,121 @@ def test_answers_fit_the_openapi_description(client: TestClient) -> None:
         content = responses.get(str(answer.status_code), responses.get("default"))["content"]
         schema = {**content["application/json"]["schema"], "components": description["components"]}
         jsonschema.Draft202012Validator(schema).validate(answer.json())
+
+
+# --- HTML in the HTTP API: tags are kept, and only text is translated -------------------------------------------------
+
+PAGE = "<html><h1>one two three</h1>\n<p class='a'>three <b>two</b> one<br> &copy; <code>one</code></p><p>eight</html>"
+
+
+def translate_page(client: TestClient, q: Any, **fields: Any) -> Any:
+    answer = client.post("/translate", json={"q": q, "source": "en", "target": "de", "format": "html", **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def tags_of(page: str) -> list[tuple[str, dict[str, str]]]:
+    tree = html5lib.parse(page, namespaceHTMLElements=False)
+    return [(str(element.tag), dict(element.attrib)) for element in tree.iter()]
+
+
+def test_the_text_of_a_page_is_translated_and_its_tags_are_kept(client: TestClient, tiny_run: Path) -> None:
+    translated = translate_page(client, PAGE)["translatedText"]
+    assert tags_of(translated) == tags_of(PAGE.replace("<html>", '<html lang="de">'))
+    (expected,) = load_plain(tiny_run, device="cpu", threads=1).translate(["one two three"])
+    assert f"<html lang=\"de\"><h1>{expected}</h1>\n<p class='a'>" in translated
+    assert translated.count("&copy;") == translated.count("<code>one</code>") == 1
+
+
+def test_a_list_of_pages_gets_a_list_and_alternatives(client: TestClient) -> None:
+    answer = translate_page(client, ["<p>one <i>two</i></p>", "<br>", "5 &amp; 6"], alternatives=2)
+    assert answer["translatedText"][1:] == ["<br>", "5 &amp; 6"]
+    for page in [answer["translatedText"][0], *answer["alternatives"][0]]:
+        assert tags_of(page) == tags_of("<p>one <i>two</i></p>")
+    assert answer["alternatives"][0] and answer["alternatives"][1:] == [[], []]
+
+
+def test_the_language_of_a_page_is_detected_from_its_text(client: TestClient) -> None:
+    german = " ".join(["<span class='the one and only'>The English</span>"] * 3)
+    answer = translate_page(client, f"<!-- deutsch auf der und die -->{german}", source="auto")
+    assert answer["detectedLanguage"]["language"] == "en"
+
+
+# --- Any request gets an answer of the API: a translation, or an error in the form of LibreTranslate ------------------
+
+FRAGMENTS = ("<b>", "<", "&#x110000;", "\0", "\n", "\r", "\ud800", "\u2028", "</s>", "字", "😀")
+text = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=10), max_size=5).map("".join)
+value = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=2),
+    max_leaves=4,
+)
+fields = st.fixed_dictionaries(
+    {"q": text | st.lists(text, max_size=3) | value},
+    optional={
+        "source": st.sampled_from(["en", "auto"]) | value,
+        "target": st.sampled_from(["de", "deu"]) | value,
+        "format": st.sampled_from(["text", "html"]) | value,
+        "alternatives": st.integers(0, 9) | value,
+        "prefix": text | value,
+        "alignment": st.booleans() | value,
+        "confidence": st.booleans() | value,
+        "api_key": st.just("key") | value,
+        "tag": value,
+    },
+)
+headers = st.fixed_dictionaries(
+    {},
+    optional={
+        "x-api-key": st.sampled_from(["key", "wrong", ""]),
+        "authorization": st.sampled_from(["Bearer key", "Bearer", "Basic a2V5", "\xff"]),
+        "content-length": st.sampled_from(["", "-1", "9" * 30, "²"]),
+        "content-type": st.sampled_from(["", "text/plain", f"{JSON}; charset=utf-16", FORM, "multipart/form-data"]),
+    },
+)
+
+
+def cut_out(body: bytes, start: int, length: int) -> bytes:
+    return body[:start] + body[start + length :]
+
+
+bodies = fields.map(lambda fields: (JSON, json.dumps(fields).encode())) | fields.map(
+    lambda fields: (FORM, urlencode(fields, doseq=True, errors="surrogatepass").encode())
+)
+damaged = st.builds(
+    lambda body, start, length: (body[0], cut_out(body[1], start, length)),
+    bodies,
+    st.integers(0, 60),
+    st.integers(1, 10),
+)
+
+
+@pytest.fixture
+def clients(make_client: Callable[..., TestClient]) -> Sequence[TestClient]:
+    """Clients of a server without and with keys."""
+    return [make_client(max_characters=100), make_client(max_characters=100, keys=["key"])]
+
+
+@pytest.mark.filterwarnings("ignore")  # truncated sources
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    path=st.sampled_from(["/translate", "/translate", "/detect"]),
+    body=bodies | damaged | st.tuples(st.sampled_from([JSON, FORM]), st.binary(max_size=30)),
+    changed=headers,
+    needs_key=st.booleans(),
+)
+def test_any_request_is_answered(
+    clients: Sequence[TestClient],
+    path: str,
+    body: tuple[str, bytes],
+    changed: dict[str, str],
+    needs_key: bool,
+) -> None:
+    sent = {"content-type": body[0], **changed}
+    encoded = [(name.encode(), each.encode("latin-1")) for name, each in sent.items()]
+    answer = clients[needs_key].post(path, content=body[1], headers=encoded)
+    assert answer.status_code in {200, 400, 401, 403, 413, 415}
+    assert answer.status_code == 200 or list(answer.json()) == ["error"]
+    assert answer.headers["x-content-type-options"] == "nosniff"

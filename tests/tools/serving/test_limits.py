@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving_helpers import GatedModel, count_batches, wait_until
+from helpers import wait_until
+from serving_helpers import GatedModel, count_batches
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from helpers import Tmt, assert_user_error
+from helpers import Tmt, assert_user_error, wait_until
 from serving_helpers import (
     WAIT,
     GatedModel,
@@ -28,7 +28,6 @@ from serving_helpers import (
     count_batches,
     count_cancelled,
     running_server,
-    wait_until,
 )
 
 from transformer_mt.cli.serve import origin
