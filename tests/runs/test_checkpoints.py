@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import shutil
 import stat
@@ -32,7 +33,14 @@ from transformer_mt.runs.checkpoints import (
     verify,
 )
 from transformer_mt.runs.folder import KeepConfig, RunFolder
-from transformer_mt.runs.records import CheckpointInfo, is_better
+from transformer_mt.runs.records import (
+    CheckpointInfo,
+    CorruptFileError,
+    is_better,
+    read_manifest,
+    verify_manifest,
+    write_manifest,
+)
 from transformer_mt.system import files
 
 
@@ -301,3 +309,85 @@ def test_is_better(metric: str, better: float) -> None:
     assert not is_better(metric, 2.0, than=2.0)
     assert is_better(metric, 2.0, than=float("nan"))
     assert not is_better(metric, float("nan"), than=2.0)
+
+
+# --- Manifests: a change of any byte of a folder is detected ----------------------------------------------------------
+
+CONTENT = {"step": 5, "metric": "loss", "scores": {"loss": 0.1, "größe": 1e-300, "odd": math.inf}}
+
+
+@pytest.fixture
+def described(tmp_path: Path) -> Path:
+    (tmp_path / "one").write_bytes(bytes(range(50)))
+    (tmp_path / "empty").touch()
+    write_manifest(tmp_path / "about.json", CONTENT)
+    return tmp_path / "about.json"
+
+
+def test_manifest_is_read_as_written(described: Path) -> None:
+    found = read_manifest(described)
+    assert {name: found[name] for name in CONTENT} == CONTENT
+    assert sorted(found["files"]) == ["empty", "one"]
+    assert found["files"]["one"]["bytes"] == 50
+    verify_manifest(described)
+    verify_manifest(described, "one")
+
+
+@pytest.mark.parametrize("name", ["one", "about.json"])
+def test_every_changed_byte_is_detected(name: str, described: Path) -> None:
+    path = described.with_name(name)
+    original = path.read_bytes()
+    for i in range(len(original)):
+        content = bytearray(original)
+        content[i] ^= 1 << i % 8
+        path.write_bytes(content)
+        with pytest.raises(CorruptFileError) as caught:
+            verify_manifest(described)
+        assert caught.value.path == path
+    path.write_bytes(original)
+    verify_manifest(described)
+
+
+@pytest.mark.parametrize("name", ["one", "about.json"])
+def test_every_changed_length_is_detected(name: str, described: Path) -> None:
+    path = described.with_name(name)
+    original = path.read_bytes()
+    for length in range(len(original)):
+        path.write_bytes(original[:length])
+        with pytest.raises(CorruptFileError, match=f"{name}: was truncated"):
+            verify_manifest(described)
+    path.write_bytes(original + b"\n")
+    with pytest.raises(CorruptFileError, match=name):
+        verify_manifest(described)
+
+
+@pytest.mark.parametrize("name", ["one", "empty", "about.json"])
+def test_missing_file_is_detected(name: str, described: Path) -> None:
+    described.with_name(name).unlink()
+    with pytest.raises(CorruptFileError, match=f"{name}: is missing"):
+        verify_manifest(described)
+
+
+@pytest.mark.parametrize("name", ["about.json", "empty"])
+def test_read_error_is_reported(name: str, described: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad sector of the disk."""
+
+    def fail(path: str, _: int) -> int:
+        raise OSError(5, "Input/output error", path)
+
+    content = read_manifest(described)
+    monkeypatch.setattr("os.open", fail)
+    if name == "empty":
+        monkeypatch.setattr("transformer_mt.runs.records.read_manifest", lambda _: content)
+    with pytest.raises(CorruptFileError, match=rf"{name}: cannot be read \(Input/output error\)"):
+        verify_manifest(described)
+
+
+def test_only_the_named_files_are_verified(described: Path) -> None:
+    described.with_name("empty").write_text("changed")
+    described.with_name("later").touch()  # no checksum is known, and nothing reads it
+    verify_manifest(described, "one")
+    with pytest.raises(CorruptFileError, match="empty: its checksum does not match"):
+        verify_manifest(described)
+    with pytest.raises(CorruptFileError, match="later: is not listed"):
+        verify_manifest(described, "later")
