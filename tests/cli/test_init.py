@@ -293,6 +293,9 @@ def test_the_written_configuration_trains(tgt_lang: str, corpus: Path, tmt: Tmt)
 def test_a_guessed_header_is_reported(corpus: Path, tmt: Tmt) -> None:
     assert 'line 1 of words.csv reads "dog | Hund", which is no header' in tmt("init", "words.csv").stderr
     assert tmt("init", "table.tsv", "--out", "t.yaml").stderr == ""
+    rows = (corpus / "table.tsv").read_text(encoding="utf-8").splitlines()
+    (corpus / "empty_cells.tsv").write_text("".join(f"{row}\t\t\n" for row in rows), encoding="utf-8")
+    assert tmt("init", "empty_cells.tsv", "--out", "e.yaml").stderr == ""
 
 
 def test_bad_rows_are_written_to_the_configuration(corpus: Path, tmt: Tmt) -> None:
@@ -342,6 +345,9 @@ def test_csv_quotes_in_a_tsv_file_are_reported_with_a_remedy(corpus: Path, tmt: 
     assert {each["name"]: each["severity"] for each in findings}["CSV quotes"] == "warning"
     write_quoted_table("q.tsv", csv.QUOTE_ALL)
     assert_user_error(tmt("init", "q.tsv", "--force"), "q.tsv: ", "rename it to q.csv")
+    unquoted_header = Path("q.tsv").read_text(encoding="utf-8").replace('"german"\t"english"', "german\tenglish", 1)
+    Path("r.tsv").write_text(unquoted_header, encoding="utf-8")
+    assert_user_error(tmt("init", "r.tsv", "--force"), "r.tsv: ", "rename it to r.csv")
     Path("q.tsv").rename("q.csv")
     assert "CSV" not in tmt("init", "q.csv", "--force").stdout
     (source,) = configuration.load(corpus / "mine.yaml").data.train_sources

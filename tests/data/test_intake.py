@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zipfile import ZipFile
 
 import pytest
@@ -68,6 +69,32 @@ def test_semicolons_or_tabs_may_separate_the_cells_of_a_csv_file(columns: tuple[
     write("t.csv", "\n".join(map(separator.join, rows)))
     expected = [("dog", "Hund"), (f'a, b{separator} "c"', "d")]
     assert [pair[:2] for pair in load(table="t.csv", columns=columns)] == expected
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t", "|"])
+@pytest.mark.parametrize("first", ["Well, dog", "dog; old", "dog, old; big", "a | b", "a\tb", 'the "dog", old', ""])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_the_separator_of_a_csv_file_is_not_taken_from_the_text_of_a_cell(
+    separator: str, first: str, quoting: Literal[0, 1]
+) -> None:
+    rows = [(first, "Hund"), ("cat", "Katze"), ("a\nb", "c, d; e"), ("mouse", "Maus")]
+    with Path("t.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=separator, quoting=quoting).writerows(rows)
+    assert [pair[:2] for pair in load(table="t.csv", columns=("en", "de"))] == rows
+
+
+@pytest.mark.parametrize("first", ["sep=;", "sep=|", '"sep=,"', "sep=\t"])
+def test_a_line_that_names_the_separator_of_a_csv_file_is_no_pair(first: str) -> None:
+    separator = first.strip('"')[-1]
+    rows = ["en", "de"], ["a", "b"], ["c"]
+    write("t.csv", "\r\n".join([first, *map(separator.join, rows)]))
+    assert error_of(table="t.csv").startswith("t.csv:4: 1 columns, but line 2 names 2")
+    assert load(1, table="t.csv") == [("a", "b", "t.csv:3")]
+
+
+def test_a_first_line_that_cannot_be_read_does_not_change_the_separator() -> None:
+    write("t.csv", b"en;d\xe9\na, b;c\nd;e\n")
+    assert [pair[:2] for pair in load(1, table="t.csv", columns=("en", "de"))] == [("a, b", "c"), ("d", "e")]
 
 
 # --- archives ---------------------------------------------------------------------------------------------------------
@@ -229,7 +256,7 @@ def test_units_without_both_languages_are_counted_but_not_bad(capfd: pytest.Capt
 
 def test_a_quote_that_is_never_closed_is_an_error_also_with_bad_rows() -> None:
     write("t.csv", 'en,de\n1,x\n2,"y\n3,z\n4,v\n')
-    assert error_of(9, table="t.csv").startswith("t.csv:5: not valid CSV")
+    assert error_of(9, table="t.csv").startswith("t.csv:3: not valid CSV: a quote of this row has no end")
 
 
 # --- documents --------------------------------------------------------------------------------------------------------

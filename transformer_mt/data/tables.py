@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EINVAL
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from zipfile import BadZipFile, ZipFile
@@ -39,6 +40,7 @@ MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a
 HEADERLESS_KINDS = ("tsv", "csv")  # of tables that may lack a header
 NO_LANGUAGES = ("csv", "html", "ids", "json", "md", "scores", "tmx", "tsv", "txt", "xml")  # suffixes in an archive
 N_SHOWN = 5  # files of an archive in a message
+HEAD_LINES = 100  # of a .csv file, which show its delimiter
 MAX_SHOWN = 40  # characters of a cell in a message
 UNPACK_REMEDY = "unpack the archive, and pass both files to tmt init, or as data.train: {src: F, tgt: G}"
 TABLE_NAMES = ".tsv, .csv, .jsonl, .tmx (each also compressed), .parquet or .zip"
@@ -217,18 +219,20 @@ def read_cells(path: Path, on_bad: OnBad = raise_bad_row) -> Iterator[tuple[int,
 
 def _read_csv(path: Path, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_CSV_FIELD)
-    lines = read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad)
-    first = next(lines, "")
-    delimiter = ";" if ";" in first and "," not in first else ","  # ";" as spreadsheets write it in many countries
-    delimiter = "\t" if "\t" in first else delimiter  # a .tsv table with CSV quotes, renamed to .csv
-    reader = csv.reader((line + "\n" for line in chain([first], lines)), delimiter=delimiter, strict=True)
+    head = [*islice(read_lines(path, limit=MAX_ROW_BYTES, on_bad=skip_bad_row), HEAD_LINES)]
+    hint = re.fullmatch(r'"?sep=(.)"?', head[0]) if head else None  # a line that only spreadsheets read
+    delimiter, n_skipped = (hint[1], 1) if hint else (_find_delimiter(head), 0)
+    lines = islice(read_lines(path, limit=MAX_ROW_BYTES, on_bad=on_bad), n_skipped, None)
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
     while True:
-        first_line = reader.line_num + 1
+        first_line = reader.line_num + n_skipped + 1
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            problem = UserError(f"{path}:{reader.line_num}: not valid CSV: {error}")
-            if reader.line_num > first_line:  # an open quote, after which the ends of rows are unknown
+            line = reader.line_num + n_skipped
+            problem = UserError(f"{path}:{line}: not valid CSV: {error}")
+            if line > first_line:  # an open quote, after which the ends of rows are unknown
+                problem = UserError(f"{path}:{first_line}: not valid CSV: a quote of this row has no end ({error})")
                 raise problem from None
             on_bad(problem)
             continue
@@ -236,6 +240,24 @@ def _read_csv(path: Path, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
             return
         if fields and not any(BAD_LINE in field for field in fields):  # a blank line has no fields
             yield first_line, fields
+
+
+def _find_delimiter(head: Sequence[str]) -> str:
+    """Return the character that divides the first lines of a .csv file into rows of equal length.
+
+    Spreadsheets write semicolons in many countries, and a .tsv with quotes may be renamed. The first line decides if no
+    character fits.
+    """
+    lines = [line for line in head if line != BAD_LINE]
+    end = -1 if len(head) == HEAD_LINES else None  # the last row may be cut
+    for delimiter in "\t,;|":
+        with suppress(csv.Error):
+            rows = [*csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=False)]
+            widths = {len(row) for row in rows[:end] if row}
+            if len(widths) == 1 and max(widths) > 1:
+                return delimiter
+    first = lines[0] if lines else ""
+    return "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
 
 
 def _name_cells(
@@ -315,7 +337,9 @@ def _open_archive(path: Path) -> Generator[ZipFile]:
     except (BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno != EINVAL:  # which is an offset before the start of the file
             raise
-        raise UserError(f"{path}: not a readable ZIP archive: {error}; delete it, and fetch it again") from None
+        is_damaged = isinstance(error, BadZipFile | OSError)  # else it has a password or an unknown compression
+        remedy = "delete it, and fetch it again" if is_damaged else UNPACK_REMEDY
+        raise UserError(f"{path}: not a readable ZIP archive: {error}; {remedy}") from None
 
 
 def _list_members(archive: ZipFile) -> dict[str, str]:

@@ -70,13 +70,15 @@ def choose_columns(
     note, head, languages = None, read_head(table, HEAD_ROWS), (src_lang, tgt_lang)
     if len(head[0]) < 2:
         raise UserError(f"{table}: has one column ({head[0][0][:40]}), and sentence pairs need two: source and target")
-    if table_kind(table) == "tsv" and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for row in head for cell in row):
+    cells = [cell for row in head[1:] for cell in row]
+    if table_kind(table) == "tsv" and cells and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
         name = re.sub(r"(?i)\.tsv", ".csv", table.name)
         raise UserError(f"{table}: all cells are in quotes, as in CSV; rename it to {name}, so that they are removed")
     if table_kind(table) in HEADERLESS_KINDS:
         if not _is_header(head, columns, languages):
             return _choose_unnamed(table, head, columns, languages, ask)
-        if columns is None and not all(_is_name(head, column, languages) for column in range(len(head[0]))):
+        named = [column for column, cell in enumerate(head[0]) if cell.strip()]
+        if columns is None and not all(_is_name(head, column, languages) for column in named):
             note = f"line 1 of {table} is taken as the names of its columns; if it is a pair, pass --columns 1 2"
     src, tgt = _choose_named(table, head, columns, languages)
     return TableColumns(Source(table=(str(table),), src_column=src, tgt_column=tgt), (src, tgt), note)
@@ -149,7 +151,8 @@ def _is_header(rows: Head, columns: Sequence[str] | None, languages: Languages) 
             return False
         if {*columns} <= {*first}:
             return True
-    if len({cell.strip().lower() for cell in first}) < len(first):
+    names = [cell.strip().lower() for cell in first if cell.strip()]
+    if len({*names}) < len(names):
         return False
     return sum(_is_name(rows, column, languages) for column in range(len(first))) > 1
 
