@@ -128,11 +128,17 @@ def _count_characters(text: str) -> int:
 # --- numbers, addresses, brackets -------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
-    r"(?<!\d[.,])\d{1,3}+(?:[.,'’\u00a0\u202f]\d{3})+(?:[.,]\d+)?(?![.,]?\d)"  # groups of thousands
+    r"(?<!\d[.,])\d{1,2}+(?:,\d\d)+,\d{3}(?:\.\d+)?(?![.,]?\d)"  # groups of India, as in 12,34,567
+    r"|(?<!\d[.,])\d{1,3}+(?:[.,'’\u00a0\u202f]\d{3})+(?:[.,]\d+)?(?![.,]?\d)"  # groups of thousands
     r"|(?<!\d[.,])\d++[.,]\d++(?![.,:/-]?\d)"  # a decimal fraction, but no part of a date
     r"|\d+"
 )
 _DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
+_ASCII_NUMBERS = {
+    **{code: str(int(chr(code))) for code in range(0x80, 0x20000) if chr(code).isdecimal()},
+    ord("٫"): ".",  # separators between Arabic digits
+    ord("٬"): ",",
+}
 _HAN_NUMERAL = re.compile("[〇零一二三四五六七八九十百千万萬亿億两兩]")
 
 
@@ -141,7 +147,7 @@ def _canonical(number: str) -> str:
 
     So `1,000.50` equals `1.000,50`, and `20 million` equals `2000万`.
     """
-    digits = "".join(str(int(character)) for character in number if character.isdecimal())
+    digits = "".join(filter(str.isdecimal, number))
     return digits.strip("0") or "0"
 
 
@@ -153,6 +159,7 @@ def measure_number_agreement(src: str, tgt: str) -> float | None:
     """
     if not (_DIGIT.search(src) or _DIGIT.search(tgt)):
         return None
+    src, tgt = (text if text.isascii() else text.translate(_ASCII_NUMBERS) for text in (src, tgt))
     joined = _agreement(_NUMBER.findall(src), _NUMBER.findall(tgt))
     if joined is None or joined == 1:
         return joined
