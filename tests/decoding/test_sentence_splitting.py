@@ -277,6 +277,18 @@ def test_chinese_and_japanese_have_no_space_between_sentences() -> None:
     assert join(["一。", "二。"], ["하나.", "둘."], "ko") == "하나. 둘."
 
 
+@pytest.mark.parametrize("language", ["de", "zh", "ja", "ko"])
+@pytest.mark.parametrize(
+    "parts", [["สุนั", "ขแก่", "เห็น"], ["老狗", "喜欢", "大树。"], ["Дом. ", "Кот. ", "Год."], ["k\u1780", "ខ្មែរ ", "x"]]
+)
+def test_copied_parts_are_joined_to_their_source(parts: list[str], language: str) -> None:
+    assert join(parts, [part.strip() for part in parts], language) == "".join(parts)
+
+
+def test_a_copied_part_beside_a_translated_one_is_separated() -> None:
+    assert join(["一。", "สุนั", "ขแก่", "二。"], ["eins.", "สุนั", "ขแก่", "zwei."], "de") == "eins. สุนัขแก่ zwei."
+
+
 def test_empty_translation_adds_no_space() -> None:
     assert join([" ", "One. ", "... ", "Two."], ["", "Eins.", "", "Zwei."], "de") == "Eins. Zwei."
     assert join([], []) == ""

@@ -149,6 +149,15 @@ def test_long_line_is_truncated_with_a_warning(make_translator: Callable[..., Tr
     assert [found[0], found[2]] == alone[:2]
 
 
+@pytest.mark.parametrize("line", ["🙂" * 90, "12 " * 90, "1" * 300, "-" * 300, "\u200b" * 90, "🇩🇪👍🏽 " * 40])
+def test_long_line_without_letters_is_copied_without_a_warning(
+    line: str, make_translator: Callable[..., Translator]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make_translator(max_source_length=50).translate([line]) == [line]
+
+
 def test_line_of_maximum_length_is_not_truncated(make_translator: Callable[..., Translator], alone: list[str]) -> None:
     limit = max(len(ids) for ids in make_translator().tokenizers.src.encode(SENTENCES))
     with warnings.catch_warnings():

@@ -191,14 +191,17 @@ def find_spaces_before(parts: Sequence[str], translations: Sequence[str], langua
     """Return the white space before each translation: the white space that precedes its source part.
 
     After a script without spaces it is a space. Chinese and Japanese have no space between sentences. An empty
-    translation adds none.
+    translation adds none, and between copied parts the white space stays as it is.
     """
     has_spaces = primary_language(language or "") not in ("zh", "ja")
+    copied = [False, *(part.strip() == text for part, text in zip(parts, translations, strict=True))]
     spaces: list[str] = []
     has_text = False  # a translation before is not empty
-    for before, translation in zip(["", *parts], translations, strict=False):
-        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES) or " " * (before[-1:] > _FIRST_UNSPACED)
-        spaces.append(space if translation and has_text and (has_spaces or BREAK.search(space)) else "")
+    for i, (before, translation) in enumerate(zip(["", *parts], translations, strict=False)):
+        is_kept = copied[i] and copied[i + 1]
+        space = before[len(before.rstrip()) :].translate(_PLAIN_SPACES)
+        space = space or " " * (before[-1:] > _FIRST_UNSPACED and not is_kept)
+        spaces.append(space if translation and has_text and (has_spaces or is_kept or BREAK.search(space)) else "")
         has_text |= bool(translation)
     return spaces
 

@@ -214,11 +214,11 @@ class Translator:
         `tags` has the tag of each text; None: all have `decoding.tag`.
         """
         sources, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
-        for number, ids in zip(line_numbers, sources, strict=True):
-            if len(ids) > limit:
+        for text, number, ids in zip(texts, line_numbers, sources, strict=True):
+            if len(ids) > limit and has_letters(text):  # others are copied
                 message = f"{name_line(number)} has {len(ids)} tokens and was cut to {limit}"
                 warnings.warn(TruncatedSourceWarning(message), stacklevel=3)
-                del ids[limit:]
+            del ids[limit:]
         first = self.tag_ids(tags, len(sources))
         return [tag + ids if ids else ids for (tag, _), ids in zip(first, sources, strict=True)]
 
