@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,26 @@ def test_zero_bytes_alone_are_no_utf16(tmp_path: Path) -> None:
         assert ":1: holds a zero byte" in error_of(tmp_path / "a")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("text", "encodings", "advice"),
+    [
+        ("Größe für mich", ("cp1252", "latin-1"), "iconv -f cp1252 -t UTF-8 "),
+        ("¿Qué pasó con el niño?", ("cp1252", "latin-1"), "iconv -f cp1252 -t UTF-8 "),
+        ("Русский текст", ("cp1251", "koi8-r", "iso-8859-5"), "iconv -f ENCODING (cp1251: Russian"),
+        ("老狗喜欢大树。", ("gb18030", "big5hkscs"), "iconv -f ENCODING (cp1251: Russian"),
+        ("年老いた犬", ("shift_jis", "euc-jp"), "iconv -f ENCODING (cp1251: Russian"),
+        ("늙은 개", ("euc-kr",), "iconv -f ENCODING (cp1251: Russian"),
+    ],
+)
+def test_advice_for_an_old_encoding_fits_the_text(
+    text: str, encodings: Sequence[str], advice: str, tmp_path: Path
+) -> None:
+    for encoding in encodings:
+        (tmp_path / "a").write_bytes(text.encode(encoding, "ignore") + b"\n")
+        assert advice in error_of(tmp_path / "a")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
 def test_utf16_is_named(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "a b.en"
     path.write_bytes("two words\nand more\n".encode(encoding))

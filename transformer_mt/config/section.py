@@ -148,6 +148,14 @@ In a configuration file they are errors; in the `config.yaml` of a run, keys and
 """
 
 
+EXAMPLES = {
+    "data.train": ", such as {src: F, tgt: G}",
+    "data.validation": ", such as {src: F, tgt: G}",
+    "data.test": ", such as test: {news: {src: F, tgt: G}}",
+}
+"""Examples of sections for messages about their keys."""
+
+
 def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> str:
     """Describe one pydantic error to the user.
 
@@ -173,7 +181,8 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     if kind == "union_tag_not_found":
         return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"must be a section of keys and values, not {shown}"
+        example = next((text for key, text in EXAMPLES.items() if f"{path}.".startswith(f"{key}.")), "")
+        return f"must be a section of keys and values{example}, not {shown}"
     if kind == "tuple_type":
         return f"must be a list, with a dash before each item, not {shown}"
     if kind in ("float_parsing", "int_parsing") and "," in str(given):

@@ -129,6 +129,10 @@ def read_value(text: str, source: str) -> Value:
 
 
 YAML_ADVICE = {
+    "'@'": " (put the value in quotes)",
+    "'`'": " (put the value in quotes)",
+    "expected ',' or": " (is a bracket or a quote not closed?)",
+    "unexpected end of stream": " (a quote is not closed)",
     "'\\t'": " (indent with spaces, never with tabs)",
     "escape": " (write / instead of \\, or use single quotes)",
     "expected <block end>": " (is this line indented like its neighbours, and is a space after each colon?)",
@@ -140,7 +144,10 @@ def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
     try:
         root = _compose(text)
     except yaml.MarkedYAMLError as error:
-        mark = error.context_mark if error.context == "while scanning a simple key" else error.problem_mark
+        is_open = error.context == "while scanning a simple key" or any(
+            problem in str(error.problem) for problem in ("expected ',' or", "unexpected end of stream")
+        )
+        mark = error.context_mark if is_open else error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
         advice = next((hint for problem, hint in YAML_ADVICE.items() if problem in str(error.problem)), "")
         raise UserError(f"{source}{line}: not valid YAML: {error.problem or error.context}{advice}") from None

@@ -75,8 +75,9 @@ class SentencePair(NamedTuple):
 def check_is_file(path: Path) -> None:
     """Raise `UserError` if `path` is a directory, and `MissingFileError` if it does not exist."""
     if not path.exists():
-        similar = get_close_matches(path.name, [other.name for other in path.parent.glob("*")], 1, SIMILAR_NAME)
-        hint = f"; did you mean {path.with_name(similar[0])}?" if similar else ""
+        plain = Path(str(path).replace("\\", "/"))  # as written on Windows
+        similar = get_close_matches(plain.name, [other.name for other in plain.parent.glob("*")], 1, SIMILAR_NAME)
+        hint = f"; did you mean {plain.with_name(similar[0])}?" if similar else ""
         raise MissingFileError(f"{path}: no such file (looked in {Path.cwd()}){hint}")
     if path.is_dir():
         raise UserError(f"{path}: is a directory; pass a file")
@@ -223,7 +224,7 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     except UnicodeDecodeError as error:
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
         problem = f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
-        problem += f";\nconvert the file to UTF-8, e.g. with iconv -f cp1252 -t UTF-8 {quote(name)}"
+        problem += f";\nconvert the file to UTF-8, e.g. with iconv -f {_guess_encoding(raw)} -t UTF-8 {quote(name)}"
     else:
         if "\0" not in text or errors == "replace":
             return text.replace("\0", "\ufffd")
@@ -235,8 +236,18 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     raise UserError(f"{name}:{number}: {problem}")
 
 
+def _guess_encoding(raw: bytes) -> str:
+    """Return the most usual encoding of a line that is not UTF-8, for advice."""
+    n_foreign = sum(byte > 0x7F for byte in raw)  # few in a language with Latin letters
+    if 3 * n_foreign < sum(byte > 0x40 for byte in raw):
+        return "cp1252"
+    return "ENCODING (cp1251: Russian, gb18030: Chinese, shift_jis: Japanese, euc-kr: Korean, ...)"
+
+
 def _find_utf16(raw: bytes, number: int) -> str:
-    """Return the name of the encoding of a line in UTF-16, or "". Every other byte of Latin text in it is zero."""
+    """Return the name of the encoding of a line in UTF-16 or UTF-32, or "". Latin text in them has many zero bytes."""
+    if number == 1 and raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "UTF-32"
     if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
     even, odd = raw[::2].count(0), raw[1::2].count(0)
