@@ -340,3 +340,50 @@ def test_further_signals_do_not_interrupt_the_clean_up(number: signal.Signals) -
     command = [sys.executable, "-c", INTERRUPTED_TWICE, str(int(number))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")
+
+
+# --- the environment of the process -----------------------------------------------------------------------------------
+
+START = [sys.executable, "-m", "transformer_mt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(closed: str, tiny_run: Path, tmp_path: Path) -> None:
+    for command, status in (
+        (("translate", tiny_run, "--output", tmp_path / "o"), 0),
+        (("runs", tiny_run), 0),
+        (("train", "--config", "missing.yaml"), 2),
+    ):
+        shell = ["bash", "-c", f'echo "The dog." | "$@" {closed}', "-", *START, *map(str, command)]
+        done = subprocess.run(shell, capture_output=True, check=False, cwd=tmp_path)
+        assert (done.returncode, b"Traceback" in done.stdout + done.stderr) == (status, False)
+    assert (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "locale",
+    [
+        {"LC_ALL": "C"},
+        {"LC_ALL": "POSIX", "PYTHONUTF8": "0"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "latin-1"},
+    ],
+)
+def test_names_and_arguments_are_utf8_under_any_locale(locale: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "ä 犬"
+    folder.mkdir()
+    for name, word in (("ö.de", "größer 犬"), ("é.el", "μεγαλύτερο")):
+        (folder / name).write_text("".join(f"{i} {word}\n" for i in range(40)), encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", "PYTHONUTF8"))}
+    environment = {**kept, "PYTHONPATH": str(Path(transformer_mt.__file__).parents[1]), **locale}
+    environment.pop("HOME", None)
+
+    def run(*arguments: str) -> str:
+        command = [*START, *arguments]
+        done = subprocess.run(command, capture_output=True, check=True, cwd=folder, env=environment)
+        return done.stdout.decode()
+
+    assert "ü.yaml is written" in run("init", "ö.de", "é.el", "--src-lang=de", "--tgt-lang=el", "--out", "ü.yaml")
+    assert "ö.de" in run("config", "ü.yaml")

@@ -26,6 +26,8 @@ STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
 MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a disk without room, or of a user without quota."""
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 
@@ -74,7 +76,7 @@ def report_full_disk(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL_DISK:
             raise
         raise UserError(
             f"{path}: cannot be written: {error.strerror}; make room on the disk and run the same command again"
