@@ -211,6 +211,54 @@ def test_xliff_units_without_a_target_get_one() -> None:
     assert without.replace(line, "") == XLIFF.replace('<target state="new"/>', "X")
 
 
+_MARKS = '<mrk mtype="seg" mid="1">{}</mrk> <mrk mtype="seg" mid="2">{}</mrk>'
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("", "<target><g id='9'>" + _MARKS.format("ONE<x id='1'/> DOG.", "TWO CATS.") + "</g></target>"),
+        ("<target/>", "<target><g id='9'>" + _MARKS.format("ONE<x id='1'/> DOG.", "TWO CATS.") + "</g></target>"),
+        ("<target><mrk mtype='seg' mid='2'/></target>", "<target><mrk mtype='seg' mid='2'>TWO CATS.</mrk></target>"),
+        (
+            f"<target>{_MARKS.format(' ', 'Zwei.')}</target>",
+            "<target>" + _MARKS.format("ONE<x id='1'/> DOG.", "Zwei.") + "</target>",
+        ),
+        (f"<target>{_MARKS.format('Eins.', 'Zwei.')}</target>", f"<target>{_MARKS.format('Eins.', 'Zwei.')}</target>"),
+    ],
+)
+def test_each_segment_of_a_segmented_unit_of_xliff_is_translated(target: str, expected: str) -> None:
+    source = "<g id='9'>" + _MARKS.format("One<x id='1'/> dog.", "Two cats.") + "</g>"
+    text = (
+        "<xliff version='1.2'><file source-language='en' target-language='de'><body><trans-unit id='1'>"
+        f"<source>One dog. Two cats.</source><seg-source>{source}</seg-source>{target}</trans-unit>"
+        "</body></file></xliff>"
+    )
+    translated = fill(parse(text, "xliff"), upper)
+    assert translated == text.replace(f"</seg-source>{target}", f"</seg-source>{expected}")
+
+
+@pytest.mark.parametrize(
+    "target", ["<x id='1'/>", "<g id='2'> </g>", "\n  <mrk mtype='x-term'></mrk>", "<bx/><ex/>", "  "]
+)
+def test_a_target_of_xliff_without_text_is_translated(target: str) -> None:
+    text = (
+        "<xliff version='2.0' srcLang='en' trgLang='de'><file><unit><segment>"
+        f"<source>One dog</source><target>{target}</target></segment></unit></file></xliff>"
+    )
+    assert fill(parse(text, "xliff"), upper) == text.replace(f"<target>{target}", "<target>ONE DOG")
+
+
+@pytest.mark.parametrize("version", ["1.2", "2.0"])
+@pytest.mark.parametrize("language", ["fr", "fr-FR", "ZH_cn"])
+def test_xliff_in_another_language_is_refused(version: str, language: str) -> None:
+    attributes = "source-language" if version == "1.2" else "srcLang"
+    text = f"<xliff version='{version}'\n {attributes}='{{}}'><file {attributes}='{{}}'/></xliff>"
+    with pytest.raises(DocumentError, match=f"source language is {language}, not en"):
+        parse(text.format(language, language), "xliff")
+    parse(text.format("EN", "en-GB"), "xliff")
+
+
 def test_existing_targets_of_xliff_are_replaced_by_option() -> None:
     assert targets(fill(parse(XLIFF, "xliff", retranslate=True), upper))[2] == "DONE"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.data.tmx import INLINE_MARKUP, find_code
 from transformer_mt.tools.documents.document import (
     Document,
@@ -114,7 +115,7 @@ def _check_xml(text: str, *, may_have_type: bool) -> None:
 def parse_xliff(text: str, options: DocumentOptions) -> Document:
     """Return the document of an XLIFF file. Units without a target, or with a new one, are translated.
 
-    Raises `DocumentError` if it is not XLIFF, or has a document type.
+    Raises `DocumentError` if it is not XLIFF, has a document type, or is in another language.
     """
     nodes = _parse(text, "xliff")
     root = next(node for node in nodes if node.kind == "opening")
@@ -126,6 +127,10 @@ def parse_xliff(text: str, options: DocumentOptions) -> Document:
     while i < len(nodes):
         node = nodes[i]
         if node.kind == "opening":
+            given, wanted = node.get("source-language", "srcLang"), options.source_language
+            if node.tag == holder and given and wanted and primary_language(given) != primary_language(wanted):
+                line = text.count("\n", 0, node.start) + 1
+                raise DocumentError(line, f"its source language is {given}, not {wanted}; pass another file")
             if node.tag == holder and (tag := read_tag(text, node.start, node.end)) is not None:
                 attribute_replacements += set_language(text, tag, [attribute], options.language)
             if node.tag in _SKIPPED or node.get("translate") == "no":
@@ -145,13 +150,28 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
     source, target = children.get("source"), children.get("target")
     if source is None or source.is_empty:
         return
+    segmented = children.get("seg-source", source)
+    marks = _find_marks(nodes, segmented)
+    name = source.name.removesuffix("source") + "target"
     if target is None:
-        end = nodes[children.get("seg-source", source).last].end
-        name = source.name.removesuffix("source") + "target"
+        end = nodes[segmented.last].end
+        source = segmented if marks else source
         parts = [_indentation(text, source), f"<{name}>", *_target_parts(text, nodes, source), f"</{name}>"]
         yield Replacement(end, end, parts, always_replaces=True)
         return
-    yield from _fill_target(text, nodes, source, target, retranslate or target.get("state") in _UNTRANSLATED_STATES)
+    is_replaced = retranslate or target.get("state") in _UNTRANSLATED_STATES
+    target_marks = _find_marks(nodes, target)
+    if target_marks and target_marks.keys() <= marks.keys():
+        for number, mark in target_marks.items():
+            yield from _fill_target(text, nodes, marks[number], mark, is_replaced)
+    else:
+        yield from _fill_target(text, nodes, segmented if marks else source, target, is_replaced)
+
+
+def _find_marks(nodes: Sequence[_Node], parent: _Node) -> dict[str, _Node]:
+    """Return the segments of a source or target that a tool has divided, by their number."""
+    inside = nodes[parent.index + 1 : parent.last]
+    return {node.get("mid"): node for node in inside if node.tag == "mrk" and node.get("mtype") == "seg"}
 
 
 def _find_children(nodes: Sequence[_Node], parent: int) -> Iterator[_Node]:
@@ -171,9 +191,10 @@ def _indentation(text: str, node: _Node) -> str:
 def _fill_target(
     text: str, nodes: Sequence[_Node], source: _Node, target: _Node, is_replaced: bool
 ) -> Iterator[Replacement]:
-    """Yield the replacement of the content of a target, if it is blank or replaced."""
+    """Yield the replacement of the content of a target, if it has no text or is replaced."""
     closing = nodes[target.last]
-    if not (is_replaced or target.is_empty or not text[target.end : closing.start].strip()):
+    has_text = any(node.text.strip() for node in nodes[target.index : target.last])
+    if has_text and not is_replaced:
         return
     parts = _target_parts(text, nodes, source)
     if target.is_empty:
@@ -223,6 +244,12 @@ def parse_tmx(text: str, options: DocumentOptions) -> Document:
 def _target_parts(text: str, nodes: Sequence[_Node], source: _Node) -> list[str | DocumentSegment]:
     """Return the parts of a target: the source with its text translated."""
     start, end = source.end, nodes[source.last].start
+    if marks := _find_marks(nodes, source):
+        parts: list[str | DocumentSegment] = []
+        for mark in marks.values():
+            parts += [text[start : mark.end], *_target_parts(text, nodes, mark)]
+            start = nodes[mark.last].start if mark.last > mark.index else mark.end
+        return [*parts, text[start:end]]
     segment = make_segment(text, [*_tokenize(nodes, source.index + 1, source.last)], render_text(escape))
     if segment is None:
         return [text[start:end]]
