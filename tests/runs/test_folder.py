@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -303,6 +304,18 @@ def other_process(folder: Path) -> Generator[subprocess.Popen[str]]:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_run_on_a_read_only_disk_is_refused_with_a_remedy(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=f"{tmp_path}: cannot be written: .*runs_dir="), lock_folder(tmp_path):
+        pass
 
 
 def test_lock_is_refused_to_another_process_and_names_its_holder(tmp_path: Path) -> None:

@@ -53,7 +53,14 @@ from transformer_mt.runs.records import (
     rank_checkpoints,
 )
 from transformer_mt.system import launcher
-from transformer_mt.system.files import find_link_out, read_bytes, refuse_special_files, remove_leftovers, write_text
+from transformer_mt.system.files import (
+    READ_ONLY,
+    find_link_out,
+    read_bytes,
+    refuse_special_files,
+    remove_leftovers,
+    write_text,
+)
 
 LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
@@ -75,6 +82,12 @@ def lock_folder(folder: Path) -> Generator[None]:
     except Timeout:
         raise UserError(
             f"{folder}: another process is training this run{_format_holder(holder)}; wait for it or stop it"
+        ) from None
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        raise UserError(
+            f"{folder}: cannot be written: {error.strerror}; copy the run elsewhere, or choose another runs_dir="
         ) from None
     try:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")

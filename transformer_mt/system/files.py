@@ -28,6 +28,8 @@ MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the errors of a disk without room, or of a user without quota."""
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Numbers of the errors of a folder that may not be written to."""
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 
@@ -169,7 +171,7 @@ def report_read_only_folder(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in READ_ONLY:
             raise
         raise UserError(
             f"{path.parent.absolute()}: cannot be written ({error.strerror}); set data.cache_dir to another folder, or "
