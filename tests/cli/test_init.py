@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -273,6 +274,26 @@ def test_wrong_input_is_refused_and_nothing_is_written(
     before = read_folder(corpus)
     assert_user_error(tmt("init", *arguments), *parts)
     assert read_folder(corpus) == before
+
+
+@pytest.mark.parametrize("name", ["gr\udcf6\udcdfe.en", "\udcff.en", "b\udce4.tsv"])
+def test_a_name_that_no_configuration_can_contain_is_refused(name: str, corpus: Path, tmt: Tmt) -> None:
+    """Archives of other systems contain such names, whose bytes are not UTF-8."""
+    table = name.endswith(".tsv")
+    (corpus / name).write_bytes((corpus / ("table.tsv" if table else "a.en")).read_bytes())
+    before = read_folder(corpus)
+    assert_user_error(tmt("init", name, *([] if table else ["a.de"])), "is not UTF-8 text", "rename")
+    assert_user_error(tmt("init", "a.en", "a.de", "--validation", name, "a.de"), "is not UTF-8 text", "rename")
+    assert_user_error(tmt("init", "a.en", "a.de", "--out", f"{name}.yaml"), "is not UTF-8 text", "another name")
+    assert read_folder(corpus) == before
+
+
+@pytest.mark.parametrize("others", [["a.de"], [], ["a.de", "--test", "pipe.en"]])
+def test_a_pipe_is_refused_because_it_can_be_read_only_once(others: list[str], corpus: Path, tmt: Tmt) -> None:
+    os.mkfifo(corpus / "pipe.en")
+    first = "a.en" if "--test" in others else "pipe.en"
+    pipes = ["a.de"] if "--test" in others else []
+    assert_user_error(tmt("init", first, *others, *pipes), "pipe.en: is a pipe or a device; save its content")
 
 
 @pytest.mark.slow

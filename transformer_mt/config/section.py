@@ -100,6 +100,8 @@ _FOLDER = re.compile(r"[^/\s.\x00]([^/\n\x00]*[^/\s\x00])?")
 
 def check_folder_name(value: str) -> str:
     """Return the name. Raises `ValueError` if it cannot be that of one folder."""
+    if re.search("[\ud800-\udfff]", value):
+        raise ValueError(f'"{value}" is not UTF-8 text; choose another name')
     if not _FOLDER.fullmatch(value):
         raise ValueError(
             f'"{value}" cannot be the name of a folder: use no slash, no leading dot or space, and no trailing space'

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from transformer_mt.config.section import check_folder_name
-from transformer_mt.config.yaml_files import render_value
+from transformer_mt.config.yaml_files import has_lone_surrogate, render_value
 from transformer_mt.data.data_config import Source, primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.sources import BadRows, check_is_text, read_source
 from transformer_mt.data.tables import is_table
-from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_file, read_lines
+from transformer_mt.data.text_files import UnequalLengthError, advise_check, check_is_regular, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS
 from transformer_mt.flows.configuration import find_preset, load
@@ -445,7 +445,9 @@ def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str,
 def _check_file(path: Path) -> None:
     if str(path).startswith(("http:/", "https:/")):
         raise UserError(f"{str(path).replace(':/', '://', 1)}: a URL is not downloaded here; see url: in docs/data.md")
-    check_is_file(path)
+    check_is_regular(path)
+    if has_lone_surrogate(str(path)):
+        raise UserError(f"{path}: its name is not UTF-8 text, so a configuration cannot contain it; rename the file")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: is empty; is it the right file?")
 
