@@ -53,6 +53,8 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
         ),
         (("translate", "tiny.yaml", "one"), ("tiny.yaml: is a file, not a run folder; pass the folder of its run",)),
         (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
+        (("translate", "RUN", "--max-length", "1.2.3*source+5"), ("1.2.3*source+5: give a number of tokens",)),
+        (("translate", "RUN", "--max-length", ".*source+5"), ("*source+5: give a number of tokens",)),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -498,6 +498,8 @@ def test_files_of_different_length_are_refused_but_pipes_are_not_read(tmp_path: 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"f has 15 lines, .*p has 14 lines"):
         check_same_length(tmp_path / "f", tmp_path / "p")
+    with pytest.raises(UserError, match="write more"):
+        check_same_length(tmp_path / "f", tmp_path / "p", remedy="write more")
     check_same_length(tmp_path / "f", tmp_path / "pipe")
     check_same_length(tmp_path / "f", None)
 

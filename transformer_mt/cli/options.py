@@ -213,7 +213,7 @@ class MaxLength(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> MaxLength:
         """Parse a number of tokens, or 1.5*source+10."""
-        match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([1-9][0-9]*)", text)
+        match = re.fullmatch(r"(?:([0-9]+(?:\.[0-9]+)?)\*source\+)?([1-9][0-9]*)", text)
         if match is None:
             raise argparse.ArgumentTypeError(f"{text}: give a number of tokens, such as 100, or 1.5*source+10")
         return cls(float(match[1] or 0), int(match[2]))

@@ -56,6 +56,11 @@ def table_kind(path: Path) -> str:
     return remove_compressed_suffix(path).suffix[1:].lower()
 
 
+def are_quoted(cells: Iterable[str]) -> bool:
+    """Return whether all cells are in quotes, which belong to CSV."""
+    return all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells)
+
+
 def read_head(path: Path, n_rows: int) -> list[list[str]]:
     """Return the first rows of a table as text. The first of them has the names of the columns, if there are names.
 

@@ -143,10 +143,10 @@ def add_prefixes(texts: Iterable[str | None], file: Path | None, errors: Errors 
         raise UserError(f"{file}: has more lines than the input; {rule}")
 
 
-def check_same_length(src: Path | None, tgt: Path | None, errors: Errors = "strict") -> None:
+def check_same_length(src: Path | None, tgt: Path | None, errors: Errors = "strict", remedy: str | None = None) -> None:
     """Raise `UserError` if two files differ in their number of lines. Skip pipes, which can be read only once."""
     if src and tgt and src.is_file() and tgt.is_file():
-        for _ in zip_lines(src, tgt, errors=errors):
+        for _ in zip_lines(src, tgt, errors=errors, remedy=remedy):
             pass
 
 

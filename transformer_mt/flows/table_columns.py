@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.data_config import Source, check_language, primary_language
 from transformer_mt.data.letter_case import has_letters
-from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, is_table, read_head, table_kind
+from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, are_quoted, is_table, read_head, table_kind
 from transformer_mt.data.text_files import read_lines, skip_bad_row
 from transformer_mt.data.tmx import find_code
 from transformer_mt.errors import UserError
@@ -71,7 +71,7 @@ def choose_columns(
     if len(head[0]) < 2:
         raise UserError(f"{table}: has one column ({head[0][0][:40]}), and sentence pairs need two: source and target")
     cells = [cell for row in head[1:] for cell in row]
-    if table_kind(table) == "tsv" and cells and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
+    if table_kind(table) == "tsv" and cells and are_quoted(cells):
         name = re.sub(r"(?i)\.tsv", ".csv", table.name)
         raise UserError(f"{table}: all cells are in quotes, as in CSV; rename it to {name}, so that they are removed")
     if table_kind(table) in HEADERLESS_KINDS:

@@ -38,6 +38,8 @@ def test_a_glossary_has_variants_and_options(tmp_path: Path) -> None:
     [
         (["dog"], 1, "has no tab"),
         (["dog\tHund", "\tKatze"], 2, "source is empty"),
+        (['"dog"\t"Hund"'], 1, "in quotes"),
+        (['say "yes"\t"ja"', '"the ""old"" dog"\t"Hund"\tcase'], 2, "in quotes"),
         (["dog\tHund\tfast"], 1, "unknown option 'fast'"),
         (["dog\t" + 201 * "x"], 1, "at most 200 characters"),
         (["dog\x1b[1m\tHund", "dog\x1b[1m\tx"], 2, r"'dog\\x1b"),
@@ -159,6 +161,11 @@ def test_spaces_do_not_matter_and_the_last_translation_is_used(tmp_path: Path) -
     assert memory.look_up("a dog") is None
 
 
+def test_a_memory_may_contain_direct_speech(tmp_path: Path) -> None:
+    content = '"Yes."\t"Ja."\nA cat\tEine Katze\n'
+    assert read_memory(tmp_path / "m.tsv", content).translations == {'"Yes."': '"Ja."', "A cat": "Eine Katze"}
+
+
 def test_tags_in_a_segment_are_text(tmp_path: Path) -> None:
     content = tmx([("X", "Y"), ("P", "Q")])
     for text in ("X", "Y"):
@@ -173,6 +180,7 @@ def test_tags_in_a_segment_are_text(tmp_path: Path) -> None:
     [
         ("m.tsv", "A dog\tEin Hund\nA cat\n", "m.tsv:2: is not a source, a tab and a translation"),
         ("m.tsv", "\n", "has no translations"),
+        ("m.tsv", '"A dog"\t"Ein Hund"\n"A cat"\t"Eine Katze"\n', "m.tsv: all cells are in quotes"),
         ("m.tmx", tmx(PAIRS, ("en", "fr")), "no pair of en and de, only en, fr"),
         ("m.tmx", "<!DOCTYPE t [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><tmx>&x;</tmx>", "m.tmx:1: uses the entity x"),
         ("m.tmx.gz", b"\x1f\x8bbroken", "truncated or damaged"),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import regex
 
+from transformer_mt.data.tables import are_quoted
 from transformer_mt.data.text_files import read_lines, remove_compressed_suffix
 from transformer_mt.data.tmx import read_units
 from transformer_mt.errors import UserError
@@ -163,6 +164,8 @@ def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
         raise UserError(f"{location}: has no tab; write source, tab, translation")
     if len(columns) > 3:
         raise UserError(f"{location}: has {len(columns)} columns; write source, translation and options")
+    if are_quoted(columns[:2]):
+        raise UserError(f"{location}: both cells are in quotes, as in CSV; write the terms without them")
     source, translation = columns[:2]
     options = columns[2].replace(",", " ").split() if len(columns) == 3 else []
     for option in options:
@@ -217,13 +220,17 @@ class TranslationMemory:
 
 def _read_tsv(path: Path) -> dict[str, str]:
     translations: dict[str, str] = {}
+    has_quotes = True  # in all lines; those of direct speech have some
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         columns = line.split("\t")
         if len(columns) != 2 or not all(map(str.strip, columns)):
             raise UserError(f"{path}:{number}: is not a source, a tab and a translation; correct or remove the line")
+        has_quotes = has_quotes and are_quoted(columns)
         translations[normalize(columns[0])] = columns[1].strip()
+    if has_quotes and len(translations) > 1:
+        raise UserError(f"{path}: all cells are in quotes, as in CSV; write the texts without them")
     return translations
 
 
