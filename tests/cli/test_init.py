@@ -276,6 +276,28 @@ def test_wrong_input_is_refused_and_nothing_is_written(
     assert read_folder(corpus) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "remedy"),
+    [
+        ("pairs.txt", "no_header.tsv", "rename it to pairs.tsv"),
+        ("pairs", "no_header.tsv", "rename it to pairs.tsv"),
+        ("memory.xml", "a.tmx", "rename it to memory.tmx"),
+        ("pairs.ndjson", "nested.jsonl", "rename it to pairs.jsonl"),
+        ("pairs.json", "nested.jsonl", "rename it to pairs.jsonl"),
+        ("lines.txt", "a.en", ".parquet or .zip"),
+    ],
+)
+def test_a_table_under_another_name_is_recognised(name: str, source: str, remedy: str, corpus: Path, tmt: Tmt) -> None:
+    (corpus / name).write_bytes((corpus / source).read_bytes())
+    assert_user_error(tmt("init", name), f"{name}: pass two text files", remedy)
+
+
+@pytest.mark.parametrize("text", ['[{"en": "a",\n "de": "b"}]', "[\n{}]", " [ {}, \n"])
+def test_a_list_in_json_is_refused_with_a_remedy(text: str, corpus: Path, tmt: Tmt) -> None:
+    (corpus / "list.jsonl").write_text(text, encoding="utf-8")
+    assert_user_error(tmt("init", "list.jsonl"), "list.jsonl:1: not valid JSON", "one object per line")
+
+
 @pytest.mark.parametrize("name", ["gr\udcf6\udcdfe.en", "\udcff.en", "b\udce4.tsv"])
 def test_a_name_that_no_configuration_can_contain_is_refused(name: str, corpus: Path, tmt: Tmt) -> None:
     """Archives of other systems contain such names, whose bytes are not UTF-8."""

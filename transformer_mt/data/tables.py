@@ -292,7 +292,9 @@ def _read_jsonl(path: Path, on_bad: OnBad) -> Iterator[Row]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            on_bad(UserError(f"{path}:{number}: not valid JSON: {error}"))
+            is_list = number == 1 and line.lstrip("\ufeff ").startswith("[")
+            hint = ";\nwrite one object per line, e.g. with jq -c '.[]' OLD > NEW" if is_list else ""
+            on_bad(UserError(f"{path}:{number}: not valid JSON: {error}{hint}"))
             continue
         if isinstance(row, dict):
             yield Row(number, cast(dict[str, object], row))

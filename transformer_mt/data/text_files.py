@@ -192,10 +192,10 @@ _STRUCTURE_PATTERNS: Mapping[str, re.Pattern[str]] = {
 _HEAD_LINES, _HEAD_WIDTH = 100, 1000  # lines of the start, and characters of each
 
 
-def find_structure(path: Path) -> str | None:
+def find_structure(path: Path, *, by_name: bool = True) -> str | None:
     """Return the suffix, without its dot, of a file whose lines are not sentences, by its name or its beginning."""
     suffix = remove_compressed_suffix(path).suffix.lower().removeprefix(".")
-    if suffix in _STRUCTURED_SUFFIXES:
+    if by_name and suffix in _STRUCTURED_SUFFIXES:
         return suffix
     if not path.is_file():  # a pipe can be read only once
         return None

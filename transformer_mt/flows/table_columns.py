@@ -10,7 +10,7 @@ from typing import NamedTuple
 from transformer_mt.data.data_config import Source, check_language, primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, are_quoted, is_table, read_head, table_kind
-from transformer_mt.data.text_files import read_lines, skip_bad_row
+from transformer_mt.data.text_files import find_structure, read_lines, skip_bad_row
 from transformer_mt.data.tmx import find_code
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
@@ -66,7 +66,12 @@ def choose_columns(
     """
     if not is_table(table):
         next(read_lines(table, on_bad=skip_bad_row), None)  # raises the error of an archive
-        raise UserError(f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}")
+        kind = find_structure(table)
+        kind = "jsonl" if kind in ("json", "ndjson") else find_structure(table, by_name=False)
+        hint = f"; if it is one, rename it to {table.stem}.{kind}" if kind in ("jsonl", "tmx", "tsv") else ""
+        raise UserError(
+            f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}{hint}"
+        )
     note, head, languages = None, read_head(table, HEAD_ROWS), (src_lang, tgt_lang)
     if len(head[0]) < 2:
         raise UserError(f"{table}: has one column ({head[0][0][:40]}), and sentence pairs need two: source and target")
