@@ -12,12 +12,14 @@ import pytest
 import torch
 from helpers import Tmt, load_plain, read_curves, read_events, read_metrics
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing import plugin_event_accumulator
 
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows import configuration
 from transformer_mt.runs import folder as runs
 from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.runs.records import read_manifest, write_manifest
+from transformer_mt.training.metrics_logger import MetricsLogger
 
 TRAIN = ("train", "--config", "tiny.yaml")
 
@@ -167,6 +169,17 @@ def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
     assert settings["model.d_model"].number_value == 16
     assert settings["schedule.kind"].string_value == "inverse_sqrt"
     assert {name for name in settings if name.startswith("best/")} == {"best/bleu", "best/chrf", "best/loss"}
+
+
+def test_hparams_stay_visible_if_a_training_was_killed_before_its_first_checkpoint(tmp_path: Path) -> None:
+    for loss in (3.0, 2.0, 1.0):  # each start of the training logs the first step
+        with MetricsLogger(RunFolder(tmp_path), {"seed": 1}, None) as logger:
+            logger.log_scalars(1, {"train/loss": loss})
+            logger.log_markdown(1, "samples", "text")
+    on_board: Any = plugin_event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    on_board.Reload()
+    assert [event.step for event in on_board.Tensors("_hparams_/session_start_info")] == [0]
+    assert read_curves(tmp_path)["train/loss"] == {1: 1.0}
 
 
 def session_hparams(run: Path) -> Any:

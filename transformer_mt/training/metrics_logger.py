@@ -194,14 +194,15 @@ class MetricsLogger:
         """Return the writer of a sub-folder: training and validation curves have one each.
 
         TensorBoard hides older events of the steps from `purge_step` on, but ignores the first `purge_step` of a
-        folder. So the first file has one, too; its 0 hides nothing, because no file is older.
+        folder. So the first file has one, too: 1, because the row of the HPARAMS table has step 0. It must stay visible
+        if a training restarts that was killed before its first checkpoint.
         """
         if not self._writers:
             self._write_hparams()
         if part not in self._writers:
             self.run.tensorboard.mkdir(exist_ok=True)  # fails if the run was moved, instead of making its folder again
             folder = str(self.run.tensorboard / part)
-            self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 0))
+            self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 1))
         return self._writers[part]
 
     def _write_hparams(self) -> None:
