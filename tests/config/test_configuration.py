@@ -217,7 +217,7 @@ def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Wri
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("a: [1\n", "base.yaml:2: not valid YAML"),
+        ("a: [1\n", "base.yaml:1: not valid YAML"),
         ("a: 1\na: 2\n", "base.yaml:2: a: duplicate key"),
         (None, "no such file"),
     ],
