@@ -194,15 +194,14 @@ class MetricsLogger:
         """Return the writer of a sub-folder: training and validation curves have one each.
 
         TensorBoard hides older events of the steps from `purge_step` on, but ignores the first `purge_step` of a
-        folder. So the first file has one, too: 1, because the row of the HPARAMS table has step 0. It must stay visible
-        if a training restarts that was killed before its first checkpoint.
+        folder. So the first file has one, too. Its 0 hides what a training left that ended before its first checkpoint.
         """
         if not self._writers:
             self._write_hparams()
         if part not in self._writers:
             self.run.tensorboard.mkdir(exist_ok=True)  # fails if the run was moved, instead of making its folder again
             folder = str(self.run.tensorboard / part)
-            self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 1))
+            self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 0))
         return self._writers[part]
 
     def _write_hparams(self) -> None:
@@ -219,7 +218,8 @@ class MetricsLogger:
         with atomic_file(self.run.tensorboard / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
             writer: Any = RecordWriter(file)
             for content in ({"file_version": "brain.Event:2"}, {"summary": session}):
-                writer.write(event.Event(wall_time=now, **content).SerializeToString())
+                step = -1  # no file hides it, not even one of a training that restarts or resumes at step 0
+                writer.write(event.Event(wall_time=now, step=step, **content).SerializeToString())
             writer.flush()
 
     def _time_left(self, step: int) -> str:
