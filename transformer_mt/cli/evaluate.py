@@ -110,7 +110,8 @@ class Evaluate(Command):
     )
     set: str | None = option("one test set of the run (default: all)", metavar="NAME")
     expect: str | None = option(
-        "also run the behaviour tests of this YAML file, or starter: those of the program; exit status 1 if one fails",
+        "also run the behaviour tests of this YAML file, or starter: the tests that come with tmt; exit status 1 if "
+        "one fails",
         metavar="F",
     )
     robustness: bool = flag(
@@ -260,7 +261,7 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
         from transformer_mt.tools.analysis.changed_sets import HEADER
 
         robustness = [(each.name, f"{each.pairs:,}", *each.cells()) for each in evaluation.robustness]
-        print_text("\nchanged copies; of unchanged: relative to the same change of the unchanged translations")
+        print_text("\nchanged copies; of unchanged: relative to the original translations with the same change")
         print_table(HEADER, robustness, numbers=(1, 2, 3, 4))
 
 

@@ -69,8 +69,8 @@ class Export(Command):
         "ctranslate2, argos, onnx: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
     web: str | None = option(
-        "onnx: also write index.html, a page in which the model translates; its libraries come from this folder "
-        "node_modules, or without one from npm",
+        "onnx: also write index.html, a page in which the model translates; its libraries come from DIR, a folder "
+        "node_modules, or from npm if DIR is left out",
         metavar="DIR",
         bare="",
     )

@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _use_utf8() -> None:
-    """Start Python again in UTF-8 mode, if the locale would decode arguments and names of files differently."""
+    """Re-execute Python in UTF-8 mode if the locale would decode arguments and file names differently."""
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -282,7 +282,8 @@ def _check_arguments(args: Translate) -> None:
             raise UserError(f"translate: --score-targets does not translate; leave out {', '.join(given)}")
         if not args.lines.input:
             raise UserError("translate: --score-targets needs the source sentences: pass them as --input F")
-    lines, remedy = args.lines, "leave a line of --prefix empty to force nothing" if args.lines.prefix else None
+    lines = args.lines
+    remedy = "leave a line of --prefix empty to force nothing" if lines.prefix else None
     line_io.check_same_length(lines.input, lines.prefix or lines.score_targets, lines.errors, remedy)
 
 

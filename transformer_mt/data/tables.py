@@ -57,7 +57,7 @@ def table_kind(path: Path) -> str:
 
 
 def are_quoted(cells: Iterable[str]) -> bool:
-    """Return whether all cells are in quotes, which belong to CSV."""
+    """Return whether all cells are in quotes, as in CSV."""
     return all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells)
 
 

@@ -193,7 +193,10 @@ _HEAD_LINES, _HEAD_WIDTH = 100, 1000  # lines of the start, and characters of ea
 
 
 def find_structure(path: Path, *, by_name: bool = True) -> str | None:
-    """Return the suffix, without its dot, of a file whose lines are not sentences, by its name or its beginning."""
+    """Return the suffix, without its dot, of a file whose lines are not sentences, by its name or its beginning.
+
+    With `by_name=False`, only the beginning counts.
+    """
     suffix = remove_compressed_suffix(path).suffix.lower().removeprefix(".")
     if by_name and suffix in _STRUCTURED_SUFFIXES:
         return suffix
@@ -230,22 +233,22 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
             return text.replace("\0", "\ufffd")
         at = raw.index(0) + 1
         problem = f"holds a zero byte (position {at}); is it a text file? Remove the byte or the line"
-    if encoding := _find_utf16(raw, number):
+    if encoding := _find_wide_encoding(raw, number):
         remedy = f"iconv -f {encoding} -t UTF-8 {quote(name)}"
         problem = f"is text in {encoding}; convert the file to UTF-8, e.g. with {remedy}"
     raise UserError(f"{name}:{number}: {problem}")
 
 
 def _guess_encoding(raw: bytes) -> str:
-    """Return the most usual encoding of a line that is not UTF-8, for advice."""
+    """Return the likely encoding of a line that is not UTF-8, or a placeholder with examples."""
     n_foreign = sum(byte > 0x7F for byte in raw)  # few in a language with Latin letters
     if 3 * n_foreign < sum(byte > 0x40 for byte in raw):
         return "cp1252"
     return "ENCODING (cp1251: Russian, gb18030: Chinese, shift_jis: Japanese, euc-kr: Korean, ...)"
 
 
-def _find_utf16(raw: bytes, number: int) -> str:
-    """Return the name of the encoding of a line in UTF-16 or UTF-32, or "". Latin text in them has many zero bytes."""
+def _find_wide_encoding(raw: bytes, number: int) -> str:
+    """Return the encoding of a line in UTF-16 or UTF-32, else "". Latin text in them has many zero bytes."""
     if number == 1 and raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
     if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):

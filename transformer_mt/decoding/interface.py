@@ -191,7 +191,7 @@ class Engine(Protocol):
 
     @property
     def has_alignments(self) -> bool:
-        """Return whether `as_torch` returns an engine, which aligns words."""
+        """Return whether words can be aligned, with the engine that `as_torch` returns."""
         ...
 
     @property

@@ -46,7 +46,7 @@ class ReviewPolicy(Protocol):
         ...
 
     def may_replace(self, faults: Sequence[Fault], old_faults: Sequence[Fault]) -> bool:
-        """Return whether a translation with some faults may replace one with others."""
+        """Return whether a translation with `faults` may replace one with `old_faults`."""
         ...
 
     def change_options(self, faults: Sequence[Fault], config: DecodingConfig) -> DecodingChanges | None:

@@ -442,7 +442,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
 
 
 def list_presets() -> dict[str, Path]:
-    """Return the paths of the presets by their names, in an installation or a checkout."""
+    """Return the paths of the presets, the configurations that ship with the program, by their names."""
     inside = Path(str(resources.files("transformer_mt"))) / "configs"
     folder = inside if inside.exists() else inside.parents[1] / "configs"
     paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "architectures").glob("*.yaml"))]

@@ -243,7 +243,7 @@ def list_tags(config: Config, name: str, corpus: ParallelCorpus) -> Tags:
 
 
 def translate_set(translator: Translator, evaluation_set: EvaluationSet) -> list[str]:
-    """Translate the sources of a set with their tags. Report the progress, and what the guard did."""
+    """Translate the sources of a set with their tags. Log the progress, and how many lines the guard repaired."""
     name, sources = evaluation_set.name, evaluation_set.sources
     features, fault_report = translator.features, FaultReport()
     if features.make_policy:

@@ -168,7 +168,7 @@ def export_onnx(
 ) -> list[str]:
     """Write an ONNX folder. Return a comparison like `export_ctranslate2`.
 
-    With `web`, the folder gets a web page, whose libraries are in the folder `web`, or come from npm if it is empty.
+    Unless `web` is None, the folder gets a web page. `web` is the folder of its libraries, or "" to get them from npm.
     Raises `UserError` before the model is loaded, for a search, a quantization or a page that the folder cannot have.
     """
     from transformer_mt.tools.export import onnx_export, web_export

@@ -132,7 +132,7 @@ SIZE_SETTINGS = (
         evidence="not measured; the base model of Vaswani et al. 2017, for a GPU",
     ),
 )
-"""Settings in the order of corpus size. The first ones that admit the corpus are chosen."""
+"""Settings in the order of corpus size. The first entry that admits the corpus is chosen."""
 
 ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
 BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text."

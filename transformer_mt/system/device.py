@@ -1,4 +1,4 @@
-"""Device, precision, threads and memory: resolving `auto`, and configuring the process. How threads wait.
+"""Device, precision, threads and memory: resolving `auto`, configuring the process, and how threads wait.
 
 torch is imported inside the functions, so that reading a configuration is fast.
 """

@@ -27,9 +27,9 @@ STALE_SECONDS = 24 * 3600.0
 MAX_RECORD_BYTES = 16 << 20
 """Largest file of a run that describes something, such as `run.json`. They have some kilobytes."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-"""Numbers of the errors of a disk without room, or of a user without quota."""
+"""Values of `errno` for a full disk, and for a user who has used up the quota."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Numbers of the errors of a folder that may not be written to."""
+"""Values of `errno` for a folder that may not be written to."""
 WAITING_SECONDS = 60.0
 """Time between messages of a process that waits for another one."""
 

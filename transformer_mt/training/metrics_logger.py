@@ -194,7 +194,7 @@ class MetricsLogger:
         """Return the writer of a sub-folder: training and validation curves have one each.
 
         TensorBoard hides older events of the steps from `purge_step` on, but ignores the first `purge_step` of a
-        folder. So the first file has one, too. Its 0 hides what a training left that ended before its first checkpoint.
+        folder. So the first file has one, too: 0, which hides the events of a training that ended before a checkpoint.
         """
         if not self._writers:
             self._write_hparams()
@@ -218,7 +218,7 @@ class MetricsLogger:
         with atomic_file(self.run.tensorboard / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
             writer: Any = RecordWriter(file)
             for content in ({"file_version": "brain.Event:2"}, {"summary": session}):
-                step = -1  # no file hides it, not even one of a training that restarts or resumes at step 0
+                step = -1  # below every `purge_step`, so that no restart or resume hides the row
                 writer.write(event.Event(wall_time=now, step=step, **content).SerializeToString())
             writer.flush()
 

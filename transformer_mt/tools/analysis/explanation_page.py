@@ -1,4 +1,4 @@
-"""The explanation of a translation: its likely reasons, and it as one HTML page, or as labelled lines and tables."""
+"""The explanation of a translation as an HTML page, or as labelled lines and tables, with the likely reasons."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
 
 
 def _find_marks(nodes: Sequence[_Node], parent: _Node) -> dict[str, _Node]:
-    """Return the segments of a source or target that a tool has divided, by their number."""
+    """Return the segments of a source or target that a tool has divided, by their `mid`."""
     inside = nodes[parent.index + 1 : parent.last]
     return {node.get("mid"): node for node in inside if node.tag == "mrk" and node.get("mtype") == "seg"}
 

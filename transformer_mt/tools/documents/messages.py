@@ -30,7 +30,7 @@ _KEYWORD = re.compile(
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING}[ \t]*)?")
 N_NUMBERS = 1000  # numbers, from 0, whose plural forms are compared
-MAX_WITHOUT_NUMBER = 5  # numbers whose form is a text that does not say the number, as in gettext
+MAX_WITHOUT_NUMBER = 5  # numbers with the form of 1, if its text may leave the number out ("one file"), as in gettext
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
 
 

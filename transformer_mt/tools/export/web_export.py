@@ -84,7 +84,7 @@ def provide_libraries(modules: str) -> Generator[dict[str, Path]]:
 
 
 def _install(folder: str) -> str:
-    """Return the folder that npm writes inside of another."""
+    """Install the libraries in a folder with npm, and return their folder `node_modules`."""
     npm = shutil.which("npm")
     if npm is None:
         raise UserError(f"export --web: there is no npm; install Node.js, or {ADVICE}")

@@ -50,16 +50,16 @@ def read_m2m100(folder: Path, settings: ModelSettings, languages: Languages) -> 
             f"{folder / 'tokenizer_config.json'}: legacy_behaviour: true puts languages after the source; "
             "set it to false for a model that was trained with languages before it"
         )
-    backend, text, language_rows = _read_vocabulary(folder)
+    backend, text_rows, language_rows = _read_vocabulary(folder)
     size, pad = settings.integer("vocab_size"), settings.integer("pad_token_id", low=0)
-    if (highest := max(*text, *language_rows.values())) >= size:
+    if (highest := max(*text_rows, *language_rows.values())) >= size:
         raise UserError(f"{folder}: the tokenizer has the id {highest:,}, but vocab_size in config.json is {size:,}")
     codes = languages.select([*language_rows], languages.src, languages.tgt)
     directions = [Direction(a, b, f"{a}:{b}") for a, b in zip(codes, codes[1:] + codes[:1], strict=True)]
     both = Tokenizer(backend)
     tokenizers = TokenizerPair(both, both).with_tags([each.tag or "" for each in directions], is_needed=True)
     rows = Rows.make(
-        text,
+        text_rows,
         [],
         [pad, settings.integer("decoder_start_token_id", low=0), settings.integer("eos_token_id", low=0)],
         [language_rows[code] for code in codes],

@@ -1,6 +1,6 @@
 """HTML pages from the templates of this package, and the geometry of their charts.
 
-All pages but that of a web export have no other files. The macros of charts.html draw the charts as SVG, in light and
+Every page is a single file, except that of a web export. The macros of charts.html draw the charts as SVG, in light and
 dark colours.
 """
 

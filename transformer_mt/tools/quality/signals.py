@@ -128,7 +128,7 @@ def _count_characters(text: str) -> int:
 # --- numbers, addresses, brackets -------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
-    r"(?<!\d[.,])\d{1,2}+(?:,\d\d)+,\d{3}(?:\.\d+)?(?![.,]?\d)"  # groups of India, as in 12,34,567
+    r"(?<!\d[.,])\d{1,2}+(?:,\d\d)+,\d{3}(?:\.\d+)?(?![.,]?\d)"  # Indian groups, as in 12,34,567
     r"|(?<!\d[.,])\d{1,3}+(?:[.,'’\u00a0\u202f]\d{3})+(?:[.,]\d+)?(?![.,]?\d)"  # groups of thousands
     r"|(?<!\d[.,])\d++[.,]\d++(?![.,:/-]?\d)"  # a decimal fraction, but no part of a date
     r"|\d+"

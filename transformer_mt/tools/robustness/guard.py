@@ -29,7 +29,7 @@ MIN_BEAM = 5  # of the search for another translation
 MIN_DIVIDED = 8  # tokens of a text that is halved
 LOOP_WORDS, LOOP_CHARACTERS = 3, 6  # of the n-gram that a loop repeats
 LOOP_FACTOR = 2  # an n-gram of a loop occurs more often than this, and than this times its maximum in the source
-LOOP_LENGTH = 12  # characters of a run that is a loop, if it is also longer than LOOP_FACTOR times that of the source
+LOOP_LENGTH = 12  # minimum characters of a looping run, which also is longer than LOOP_FACTOR times that of the source
 UNSPACED_WORD = 15  # a text whose mean word is longer counts as written without spaces
 MIN_SCRIPT_SHARE = 0.5  # of the words
 COPIED_SHARE = 0.8  # minimum share of the words of the source that a copy contains
@@ -39,8 +39,8 @@ MAX_DEVIATION = 4.0  # of the length from the usual one, in standard deviations
 USUAL_RATIO, USUAL_SPREAD = 1.0, 2.0  # of lengths, for runs that did not record them
 MIN_SPREAD = 0.5
 
-_RUN = regex.compile(r"(\S{1,8}?)\1+")  # as in "hahaha"
-_LONG_RUN = regex.compile(r"(\S{1,8}?)\1{4,}")
+_RUN = regex.compile(r"(\S{1,8}?)\1+")  # a repeated unit, as in "hahaha"
+_LONG_RUN = regex.compile(r"(\S{1,8}?)\1{4,}")  # at least five times
 _DIGITS = regex.compile(r"\d+")
 _NUMBER = regex.compile(r"\d+(?:\W\d+)*")  # with separators inside, as in 1,000.50 or 10 000
 _LARGE_NUMERALS = regex.compile("[十百千万萬億亿兆십백천만억조]")
@@ -189,7 +189,7 @@ def _count_repeated(text: str, words: Sequence[str]) -> int:
 
 
 def _measure_run(pattern: regex.Pattern[str], text: str) -> int:
-    """Return the characters of the longest run of a unit that has a letter."""
+    """Return the length of the longest run, in characters, whose repeated unit has a letter."""
     return max((len(run[0]) for run in pattern.finditer(text.lower()) if any(map(str.isalpha, run[1]))), default=0)
 
 
