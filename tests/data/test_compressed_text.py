@@ -88,10 +88,10 @@ def test_zero_bytes_alone_are_no_utf16(tmp_path: Path) -> None:
     [
         ("Größe für mich", ("cp1252", "latin-1"), "iconv -f cp1252 -t UTF-8 "),
         ("¿Qué pasó con el niño?", ("cp1252", "latin-1"), "iconv -f cp1252 -t UTF-8 "),
-        ("Русский текст", ("cp1251", "koi8-r", "iso-8859-5"), "iconv -f ENCODING (cp1251: Russian"),
-        ("老狗喜欢大树。", ("gb18030", "big5hkscs"), "iconv -f ENCODING (cp1251: Russian"),
-        ("年老いた犬", ("shift_jis", "euc-jp"), "iconv -f ENCODING (cp1251: Russian"),
-        ("늙은 개", ("euc-kr",), "iconv -f ENCODING (cp1251: Russian"),
+        ("Русский текст", ("cp1251", "koi8-r", "iso-8859-5"), "iconv -f ENCODING -t UTF-8 "),
+        ("老狗喜欢大树。", ("gb18030", "big5hkscs"), "iconv -f ENCODING -t UTF-8 "),
+        ("年老いた犬", ("shift_jis", "euc-jp"), "iconv -f ENCODING -t UTF-8 "),
+        ("늙은 개", ("euc-kr",), "iconv -f ENCODING -t UTF-8 "),
     ],
 )
 def test_advice_for_an_old_encoding_fits_the_text(

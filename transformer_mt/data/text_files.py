@@ -227,7 +227,9 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     except UnicodeDecodeError as error:
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
         problem = f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
-        problem += f";\nconvert the file to UTF-8, e.g. with iconv -f {_guess_encoding(raw)} -t UTF-8 {quote(name)}"
+        is_latin = _has_mostly_latin_letters(raw)
+        remedy = f"iconv -f {'cp1252' if is_latin else 'ENCODING'} -t UTF-8 {quote(name)}"
+        problem += f";\nconvert the file to UTF-8, e.g. with {remedy}{'' if is_latin else _ENCODINGS}"
     else:
         if "\0" not in text or errors == "replace":
             return text.replace("\0", "\ufffd")
@@ -239,12 +241,12 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     raise UserError(f"{name}:{number}: {problem}")
 
 
-def _guess_encoding(raw: bytes) -> str:
-    """Return the likely encoding of a line that is not UTF-8, or a placeholder with examples."""
-    n_foreign = sum(byte > 0x7F for byte in raw)  # few in a language with Latin letters
-    if 3 * n_foreign < sum(byte > 0x40 for byte in raw):
-        return "cp1252"
-    return "ENCODING (cp1251: Russian, gb18030: Chinese, shift_jis: Japanese, euc-kr: Korean, ...)"
+_ENCODINGS = "\n(ENCODING: cp1251 for Russian, gb18030 for Chinese, shift_jis for Japanese, euc-kr for Korean, ...)"
+
+
+def _has_mostly_latin_letters(raw: bytes) -> bool:
+    """Return whether a line in an old encoding has few bytes that are not ASCII."""
+    return 3 * sum(byte > 0x7F for byte in raw) < sum(byte > 0x40 for byte in raw)
 
 
 def _find_wide_encoding(raw: bytes, number: int) -> str:
