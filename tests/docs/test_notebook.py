@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CELLS: list[dict[str, Any]] = json.loads((REPOSITORY / "docs" / "colab.ipynb").read_text(encoding="utf-8"))["cells"]
 PARAMETERS = {
     "REPOSITORY": str(REPOSITORY),
-    "SETTINGS": "train.max_steps=2 schedule.warmup_steps=1 model.d_model=16 model.d_ff=16 "
+    "SETTINGS": "train.max_steps=2 schedule.warmup_steps=1 model.d_model=16 model.d_ff=16 model.n_heads=4 "
     "model.encoder.n_layers=1 model.decoder.n_layers=1 batches.tokens=256 device=cpu precision=fp16",
 }
 PROGRAMS = {

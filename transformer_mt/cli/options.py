@@ -134,7 +134,7 @@ def guard_option() -> bool | None:
 
 def overrides_argument() -> tuple[str, ...]:
     """Declare overrides of configuration keys."""
-    help = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
+    help = "override a key of the configuration: model.d_model=384, 'data.train={src: F, tgt: G}'"
     return positional(help, metavar="section.key=value", default=())
 
 
