@@ -279,7 +279,7 @@ def test_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
         assert torch.linalg.svdvals(made).max() < 1.25
 
 
-def test_bf16_is_close_to_fp32() -> None:
+def test_orthogonalization_in_bf16_is_close_to_fp32() -> None:
     matrices = torch.randn(3, 16, 32)
     exact, found = (orthogonalize(matrices, dtype) for dtype in (torch.float32, torch.bfloat16))
     assert found.dtype == torch.float32
@@ -288,7 +288,7 @@ def test_bf16_is_close_to_fp32() -> None:
         assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0) > 0.99
 
 
-def test_zeros_stay_zeros() -> None:
+def test_orthogonalized_zeros_stay_zeros() -> None:
     assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), torch.bfloat16), torch.zeros(2, 3, 5))
 
 

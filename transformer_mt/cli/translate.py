@@ -347,9 +347,10 @@ def _translate_document(
 
     translator = args.load(fault_report)
     provenance = translator.provenance()
+    has_one_language = document_format != "xliff" or not provenance.src_langs
     options = DocumentOptions(
         provenance.tgt_lang,
-        provenance.src_lang,
+        provenance.src_lang if has_one_language else "",
         args.documents.attributes,
         args.documents.retranslate,
         frozenset(args.documents.exclude_keys),

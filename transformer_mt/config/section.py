@@ -153,7 +153,8 @@ In a configuration file they are errors; in the `config.yaml` of a run, keys and
 EXAMPLES = {
     "data.train": ", such as {src: F, tgt: G}",
     "data.validation": ", such as {src: F, tgt: G}",
-    "data.test": ", such as test: {news: {src: F, tgt: G}}",
+    "data.test.": ", such as {src: F, tgt: G}",  # one set
+    "data.test": ", such as {news: {src: F, tgt: G}}",
 }
 """Examples of sections for messages about their keys."""
 
@@ -183,7 +184,7 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     if kind == "union_tag_not_found":
         return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        example = next((text for key, text in EXAMPLES.items() if f"{path}.".startswith(f"{key}.")), "")
+        example = next((text for key, text in EXAMPLES.items() if path.startswith(key)), "")
         return f"must be a section of keys and values{example}, not {shown}"
     if kind == "tuple_type":
         return f"must be a list, with a dash before each item, not {shown}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from transformer_mt.data.data_config import Source, check_language, primary_language
 from transformer_mt.data.letter_case import has_letters
 from transformer_mt.data.tables import HEADERLESS_KINDS, TABLE_NAMES, are_quoted, is_table, read_head, table_kind
-from transformer_mt.data.text_files import find_structure, read_lines, skip_bad_row
+from transformer_mt.data.text_files import find_structure, read_lines, remove_compressed_suffix, skip_bad_row
 from transformer_mt.data.tmx import find_code
 from transformer_mt.errors import UserError
 from transformer_mt.tools.languages.detection import LanguageDetector, detect_language, language_name
@@ -66,9 +66,9 @@ def choose_columns(
     """
     if not is_table(table):
         next(read_lines(table, on_bad=skip_bad_row), None)  # raises the error of an archive
-        kind = find_structure(table)
-        kind = "jsonl" if kind in ("json", "ndjson") else find_structure(table, by_name=False)
-        hint = f"; if it is one, rename it to {table.stem}.{kind}" if kind in ("jsonl", "tmx", "tsv") else ""
+        kind = "jsonl" if find_structure(table) in ("json", "ndjson") else find_structure(table, by_name=False)
+        stem = remove_compressed_suffix(table).stem
+        hint = f"; if it is one, rename it to {stem}.{kind}" if kind in ("jsonl", "tmx", "tsv") else ""
         raise UserError(
             f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in {TABLE_NAMES}{hint}"
         )

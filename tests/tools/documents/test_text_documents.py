@@ -225,6 +225,10 @@ _MARKS = '<mrk mtype="seg" mid="1">{}</mrk> <mrk mtype="seg" mid="2">{}</mrk>'
             "<target>" + _MARKS.format("ONE<x id='1'/> DOG.", "Zwei.") + "</target>",
         ),
         (f"<target>{_MARKS.format('Eins.', 'Zwei.')}</target>", f"<target>{_MARKS.format('Eins.', 'Zwei.')}</target>"),
+        (
+            "<target state='new'><mrk mtype='seg' mid='1'>x</mrk></target>",
+            "<target state='new'><g id='9'>" + _MARKS.format("ONE<x id='1'/> DOG.", "TWO CATS.") + "</g></target>",
+        ),
     ],
 )
 def test_each_segment_of_a_segmented_unit_of_xliff_is_translated(target: str, expected: str) -> None:
@@ -236,6 +240,16 @@ def test_each_segment_of_a_segmented_unit_of_xliff_is_translated(target: str, ex
     )
     translated = fill(parse(text, "xliff"), upper)
     assert translated == text.replace(f"</seg-source>{target}", f"</seg-source>{expected}")
+
+
+def test_segments_of_xliff_without_mid_are_translated() -> None:
+    text = (
+        "<xliff version='1.2'><file><body><trans-unit id='1'><source>One. Two.</source><seg-source>"
+        "<mrk mtype='seg'>One.</mrk> <mrk mtype='seg'>Two.</mrk></seg-source></trans-unit></body></file></xliff>"
+    )
+    assert "<target><mrk mtype='seg'>ONE.</mrk> <mrk mtype='seg'>TWO.</mrk></target>" in fill(
+        parse(text, "xliff"), upper
+    )
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_nearly_all_similar_rows_are_removed(
     assert len(expected) > 60 and len(removed ^ expected) <= 0.02 * len(expected)
 
 
-def test_the_result_is_the_same_for_any_shards(
+def test_near_duplicates_are_the_same_for_any_shards(
     texts: list[str], write_shards: WriteShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [*zip(texts, texts[::-1], strict=True)] * 2
@@ -189,7 +189,7 @@ def test_the_result_is_the_same_for_any_shards(
 
 
 @pytest.mark.parametrize("pairs", [[("a dog runs", "ein Hund")] * 50, [("", "")] * 50, [("", "a"), ("", "b")]])
-def test_equal_and_empty_texts_are_kept(pairs: list[tuple[str, str]], write_shards: WriteShards) -> None:
+def test_equal_and_empty_texts_are_no_near_duplicates(pairs: list[tuple[str, str]], write_shards: WriteShards) -> None:
     for of in get_args(ComparedSide):
         assert read_all(find_near_duplicates(write_shards(pairs, 20), IN_PROCESS_RUNNER, Path("cache"), of)) == []
 

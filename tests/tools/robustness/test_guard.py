@@ -175,7 +175,7 @@ def test_no_translation_is_replaced_by_a_loop(run: Run) -> None:
     assert len(searches) > 2, "parts were searched"
 
 
-def test_a_loop_is_worse_than_any_number_of_other_faults() -> None:
+def test_a_translation_with_a_loop_never_replaces_another() -> None:
     guard = make_guard(PROVENANCE)
     numbers = [Fault("number", "34"), Fault("number", "56")]
     assert guard.may_replace(numbers[:1], numbers) and guard.may_replace([], [LOOP])

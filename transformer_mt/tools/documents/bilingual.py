@@ -161,7 +161,8 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
         return
     is_replaced = retranslate or target.get("state") in _UNTRANSLATED_STATES
     target_marks = _find_marks(nodes, target)
-    if target_marks and target_marks.keys() <= marks.keys():
+    is_complete = target_marks.keys() == marks.keys()  # else a target that is replaced would lack segments
+    if target_marks and target_marks.keys() <= marks.keys() and (is_complete or not is_replaced):
         for number, mark in target_marks.items():
             yield from _fill_target(text, nodes, marks[number], mark, is_replaced)
     else:
@@ -171,7 +172,8 @@ def _read_unit(text: str, nodes: Sequence[_Node], first: int, retranslate: bool)
 def _find_marks(nodes: Sequence[_Node], parent: _Node) -> dict[str, _Node]:
     """Return the segments of a source or target that a tool has divided, by their `mid`."""
     inside = nodes[parent.index + 1 : parent.last]
-    return {node.get("mid"): node for node in inside if node.tag == "mrk" and node.get("mtype") == "seg"}
+    marks = (node for node in inside if node.tag == "mrk" and node.get("mtype") == "seg")
+    return {node.get("mid") or f"node {node.index}": node for node in marks}
 
 
 def _find_children(nodes: Sequence[_Node], parent: int) -> Iterator[_Node]:
