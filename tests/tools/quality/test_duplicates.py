@@ -102,7 +102,10 @@ random_texts = st.lists(st.text(alphabet="abcäö山\ud800", max_size=12), max_s
 
 @cache
 def shingle(text: str) -> set[bytes]:
-    padded = bytes(3) + text.encode("utf-8", "surrogatepass") + bytes(3)
+    """Return runs of four bytes: one byte of each letter, two of each character of East Asia."""
+    codes = [ord(character) & 0xFFFF if ord(character) >= 0x2E80 else ord(character) & 0xFF for character in text]
+    n_bytes = [1 + (ord(character) >= 0x2E80) for character in text]
+    padded = bytes(3) + b"".join(map(int.to_bytes, codes, n_bytes, ["little"] * len(text))) + bytes(3)
     return {padded[i : i + 4] for i in range(len(padded) - 3)}
 
 
@@ -173,7 +176,7 @@ def test_nearly_all_similar_rows_are_removed(
     for row, other, similarity in found:
         assert other < row and other not in removed
         assert similarity >= 0.8 and similarity == pytest.approx(jaccard(texts[row], texts[other]))
-    assert len(expected) > 60 and len(removed ^ expected) <= 0.02 * len(expected)
+    assert len(expected) > 50 and len(removed ^ expected) <= 0.02 * len(expected)
 
 
 def test_near_duplicates_are_the_same_for_any_shards(
@@ -214,6 +217,29 @@ def test_index_finds_similar_texts() -> None:
     assert {*found.rows.tolist()} <= expected and len(found) >= 0.98 * len(expected) > 30
     for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
         assert similarity == pytest.approx(jaccard(others[row], known[other]))
+
+
+@pytest.fixture(scope="module")
+def similar_rows(texts: list[str]) -> set[int]:
+    """Return the odd texts that are similar to an even one."""
+    pairs = [
+        (row, max(jaccard(text, known) for known in texts[::2] if known != text))
+        for row, text in enumerate(texts[1::2])
+    ]
+    return {row for row, similarity in pairs if similarity >= 0.8}
+
+
+@pytest.mark.parametrize("first_letter", ["α", "а", "ա", "א", "ا", "क", "ก", "ა", "ກ", "ሀ"])
+def test_similarity_does_not_depend_on_the_alphabet(
+    first_letter: str, texts: list[str], similar_rows: set[int]
+) -> None:
+    """The letters a to z are replaced by those from `first_letter` on, whose low byte is 0 in one alphabet."""
+    letters = {ord("a") + i: chr(ord(first_letter) + i) for i in range(26)}
+    known, others = texts[::2], texts[1::2]
+    found = MinHashIndex([text.translate(letters) for text in known]).find([text.translate(letters) for text in others])
+    assert len(similar_rows) > 30 and len(similar_rows.symmetric_difference(found.rows.tolist())) <= 2
+    for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
+        assert similarity == pytest.approx(jaccard(others[row], known[other]), abs=0.03)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])  # a busy machine

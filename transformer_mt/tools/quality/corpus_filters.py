@@ -113,7 +113,7 @@ class DuplicateFilter(CorpusFilter):
 class NearDuplicateFilter(CorpusFilter):
     """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
 
-    Similarity is the share of runs of four bytes that two texts have in common, without case, spaces and punctuation.
+    Similarity is the share of runs of four letters that two texts have in common, without case, spaces and punctuation.
     """
 
     kind = "near_duplicate"

@@ -4,13 +4,14 @@ For exact duplicates, a task writes the sorted hashes of the rows of each shard.
 hashes from every shard, and finds the first row of each hash. So the memory of a task is bounded by one shard, or by
 the hashes of about `RANGE_ROWS` rows.
 
-Near duplicates are texts that share most of their shingles, the byte 4-grams of their comparison keys. MinHash
+Near duplicates are texts that share most of their shingles, runs of four bytes of their comparison keys. MinHash
 signatures (Broder 1997) with locality-sensitive hashing find candidates: texts that agree in every value of a band of
 their signatures. Then the Jaccard index of the candidates' shingles is computed.
 
-Bytes rather than characters make scripts comparable: four bytes are four Latin letters, but between one and two Chinese
-characters. In a sentence of ten words, one other word costs more than a fifth of the shingles; so captions that differ
-in a colour or a person are no near duplicates, unlike those that differ in an article or a typing error.
+A letter of an alphabet is one byte there, and a character of East Asia two (see `ShingledTexts`), because four Latin or
+Georgian letters say about as much as two Chinese characters. In a sentence of ten words, one other word costs more than
+a fifth of the shingles; so captions that differ in a colour or a person are no near duplicates, unlike those that
+differ in an article or a typing error.
 
 They are found in four stages. For each shard, a task writes the sorted keys of its bands. For each range of keys, a
 task finds candidates in all shards. For each shard, a task compares its rows with their candidates. A last task chooses
@@ -142,7 +143,7 @@ class DuplicateRows:
         return Matches(*(found[name].copy() for name in ("row", "other", "similarity")))
 
 
-FORMAT_VERSION = 1  # of the files; part of their keys
+FORMAT_VERSION = 2  # of the files; part of their keys
 _HASHED = np.dtype([("hash", "<u8"), ("row", "<u4")])
 _HASHES_FILE = "hashes.bin"
 
@@ -212,6 +213,7 @@ SHINGLE = 4  # bytes, so that a shingle is an integer of 32 bits
 PADDING = "\0" * (SHINGLE - 1)  # between texts, so that also their first and last bytes are in `SHINGLE` shingles
 CHUNK_SIZE = 1000  # texts whose shingles fit in the cache of a core
 SKETCH_BITS = 60  # one bit of each of the first values of a signature
+EAST_ASIAN = 0x2E80  # code point from which characters are Chinese, Japanese and Korean, apart from rare scripts
 TOLERANCE = 0.22  # three standard deviations of the similarity that is estimated from sketches
 
 
@@ -248,15 +250,25 @@ def make_compared_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide
 
 
 class ShingledTexts:
-    """The shingles of texts, in one array."""
+    """The shingles of texts, in one array.
+
+    A character below `EAST_ASIAN` is the low byte of its code point, which distinguishes the letters of an alphabet.
+    Its UTF-8 would repeat the lead byte of its script in each shingle, and make all texts of that script similar. Other
+    characters are the two low bytes.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-        padding = PADDING.encode()
-        self.counts = np.fromiter(map(len, encoded), np.int64, len(encoded)) + len(padding)  # shingles of each, [N]
+        joined = PADDING.join(["", *texts, ""])
+        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")
+        is_used = np.zeros((len(codes), 4), np.bool_)  # bytes of each character
+        is_used[:, 0] = True
+        is_used[:, 1] = codes >= EAST_ASIAN
+        data = codes.view(np.uint8).reshape(-1, 4)[is_used]
+        self.shingles = np.ndarray(len(data) - len(PADDING), "<u4", data, strides=(1,))  # [K], without a copy
+        ends = np.cumsum(np.fromiter((len(PADDING) + len(text) for text in texts), np.int64, len(texts)))
+        n_bytes = np.append(0, np.cumsum(1 + is_used[:, 1].astype(np.int64)))  # before each character
+        self.counts = np.diff(n_bytes[ends], prepend=0)  # shingles of each, [N]
         self.starts = np.cumsum(self.counts) - self.counts
-        data = padding.join([b"", *encoded, b""])
-        self.shingles = np.ndarray(len(data) - len(padding), "<u4", data, strides=(1,))  # [K], without a copy
 
     def __len__(self) -> int:
         return len(self.counts)
