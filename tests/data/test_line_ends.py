@@ -30,6 +30,13 @@ def test_carriage_returns_alone_are_refused(content: bytes, suffix: str, tmp_pat
         list(read_lines(path, errors="replace"))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_wide_encodings_are_refused_though_errors_are_replaced(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes("A line.\nAnother.\n".encode(encoding))
+    with pytest.raises(UserError, match=r"f:1: .*iconv -f UTF-"):
+        list(read_lines(tmp_path / "f", errors="replace"))
+
+
 @pytest.mark.parametrize(
     ("content", "lines"),
     [

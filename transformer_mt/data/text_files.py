@@ -227,11 +227,13 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     except UnicodeDecodeError as error:
         at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
         problem = f"not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1})"
-        is_latin = _has_mostly_latin_letters(raw)
+        is_latin = _is_mostly_ascii(raw)
         remedy = f"iconv -f {'cp1252' if is_latin else 'ENCODING'} -t UTF-8 {quote(name)}"
         problem += f";\nconvert the file to UTF-8, e.g. with {remedy}{'' if is_latin else _ENCODINGS}"
     else:
-        if "\0" not in text or errors == "replace":
+        if "\0" not in text:
+            return text
+        if errors == "replace" and not _find_wide_encoding(raw, number):
             return text.replace("\0", "\ufffd")
         at = raw.index(0) + 1
         problem = f"holds a zero byte (position {at}); is it a text file? Remove the byte or the line"
@@ -244,8 +246,8 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
 _ENCODINGS = "\n(ENCODING: cp1251 for Russian, gb18030 for Chinese, shift_jis for Japanese, euc-kr for Korean, ...)"
 
 
-def _has_mostly_latin_letters(raw: bytes) -> bool:
-    """Return whether a line in an old encoding has few bytes that are not ASCII."""
+def _is_mostly_ascii(raw: bytes) -> bool:
+    """Return whether few bytes of a line in an old encoding are not ASCII."""
     return 3 * sum(byte > 0x7F for byte in raw) < sum(byte > 0x40 for byte in raw)
 
 

@@ -87,7 +87,7 @@ def lock_folder(folder: Path) -> Generator[None]:
         if error.errno not in READ_ONLY:
             raise
         raise UserError(
-            f"{folder}: cannot be written: {error.strerror}; copy the run elsewhere, or choose another runs_dir="
+            f"{folder}: cannot be written: {error.strerror}; copy the run elsewhere, or change runs_dir"
         ) from None
     try:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
@@ -334,18 +334,16 @@ class RunFolder:
         Raises `UserError` if another process holds the lock, or if the folder holds other files, or a link out of it.
         """
         if self.path.exists() and not self.exists() and not self._is_unfinished_start():
-            raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
+            raise UserError(f"{self.path}: holds files and is no run; change name or runs_dir")
         if link := find_link_out(self.path):
             raise UserError(
                 f"{link}: is a link out of the run folder, and a training would change or delete files there; "
-                "replace it by a copy, or choose another name="
+                "replace it by a copy, or change name"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"{self.path}: the folder cannot be created: {error.strerror}; choose another runs_dir="
-            ) from None
+            raise UserError(f"{self.path}: the folder cannot be created: {error.strerror}; change runs_dir") from None
         with lock_folder(self.path):
             remove_leftovers(self.path)
             try:
@@ -411,7 +409,7 @@ def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str], files: M
     where = f" (written after it: {', '.join(newer)})" if newer else ""
     raise UserError(
         f"{run.path}: the text of {' and '.join(changed)} has changed since the run was created{where}; restore it, "
-        "use --restart, or choose another name="
+        "use --restart, or change name"
     )
 
 

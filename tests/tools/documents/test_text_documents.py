@@ -129,6 +129,19 @@ def test_documents_are_kept_byte_for_byte_if_nothing_is_translated(document_form
 # --- PO ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("language", ["de", "DE", "de_DE", "de-AT", "de_CH.UTF-8", "de@latin", "deu", "ger"])
+def test_po_keeps_other_spellings_of_its_language(language: str) -> None:
+    text = PO.replace("Language: ", f"Language: {language}")
+    assert polib.pofile(fill(parse(text, "po"), upper)).metadata["Language"] == language
+
+
+@pytest.mark.parametrize("language", ["fr", "fr_CA", "nl", "en", "pt-BR", "zh_Hant", "gsw"])
+def test_po_in_another_language_is_refused(language: str) -> None:
+    with pytest.raises(DocumentError, match=f"its language is {language}, not de") as error:
+        parse(PO.replace("Language: ", f"Language: {language}"), "po")
+    assert error.value.line == 4
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_po_messages_without_a_translation_are_translated(newline: str) -> None:
     translated = fill(parse(PO.replace("\n", newline), "po"), upper)

@@ -393,7 +393,7 @@ class TokenizerPair:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the library raises plain Exceptions, and panics are BaseExceptions
-            raise UserError(f"{path}: not a tokenizer of this program ({error})") from None
+            raise UserError(f"{path}: not a tokenizer of this program ({error}); copy the file again") from None
 
 
 # --- checks of files --------------------------------------------------------------------------------------------------

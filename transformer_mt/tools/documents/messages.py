@@ -11,6 +11,7 @@ from functools import partial
 
 import polib
 
+from transformer_mt.data.data_config import primary_language
 from transformer_mt.tools.documents.document import (
     Document,
     DocumentError,
@@ -38,7 +39,7 @@ def parse_po(text: str, options: DocumentOptions) -> Document:
     """Return the document of a PO file. Messages without a translation and fuzzy messages are translated.
 
     The language is set in an empty field `Language` of the header. Raises `DocumentError` unless it is a PO file in
-    UTF-8.
+    UTF-8, or if the header names another language: the file would have translations into two.
     """
     _check_lines(text)
     entries = _read_entries(text)
@@ -99,18 +100,22 @@ def _sources(entry: polib.POEntry, forms: Sequence[int]) -> Iterator[tuple[str, 
     singular, plural = (
         {text[span.start : span.end] for span in find_placeholders(text)} for text in (entry.msgid, entry.msgid_plural)
     )
-    fits_its_form = plural <= singular or forms.count(forms[1]) <= MAX_WITHOUT_NUMBER
+    can_use_singular = plural <= singular or forms.count(forms[1]) <= MAX_WITHOUT_NUMBER
     for index, translation in entry.msgstr_plural.items():  # in the order of the file
-        is_singular = fits_its_form and index == forms[1]
+        is_singular = can_use_singular and index == forms[1]
         yield entry.msgid if is_singular else entry.msgid_plural, not translation or entry.fuzzy
 
 
 def _header_replacements(text: str, start: int, end: int, language: str) -> Iterator[Replacement]:
-    """Check the encoding in the header, and yield a replacement that sets the language."""
+    """Check encoding and language in the header, and yield a replacement that sets the language."""
     if match := re.compile(r"charset=([\w.:-]*)").search(text, start, end):
         check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
-    if match := re.compile(r'"Language:( *)\\n"').search(text, start, end):
-        yield Replacement(match.start(1), match.end(1), [f" {language}"])
+    if match := re.compile(r'"Language:( *)([\w-]*)[^"\\]*\\n"').search(text, start, end):
+        if not match[2]:
+            yield Replacement(match.start(1), match.end(1), [f" {language}"])
+        elif primary_language(match[2]) != primary_language(language):
+            line = 1 + text.count("\n", 0, match.start())
+            raise DocumentError(line, f"its language is {match[2]}, not {language}; pass another file, or its template")
 
 
 def _escape(text: str) -> str:

@@ -134,11 +134,7 @@ _NUMBER = re.compile(
     r"|\d+"
 )
 _DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
-_ASCII_NUMBERS = {
-    **{code: str(int(chr(code))) for code in range(0x80, 0x20000) if chr(code).isdecimal()},
-    ord("٫"): ".",  # separators between Arabic digits
-    ord("٬"): ",",
-}
+_ARABIC_SEPARATORS = {ord("٫"): ".", ord("٬"): ","}
 _HAN_NUMERAL = re.compile("[〇零一二三四五六七八九十百千万萬亿億两兩]")
 
 
@@ -151,6 +147,10 @@ def _canonical(number: str) -> str:
     return digits.strip("0") or "0"
 
 
+def _to_ascii_numbers(text: str) -> str:
+    return _DIGIT.sub(lambda digit: str(int(digit[0])), text).translate(_ARABIC_SEPARATORS)
+
+
 def measure_number_agreement(src: str, tgt: str) -> float | None:
     """Return the share of numbers that the other side has too, from 0 to 1, or None if there is nothing to compare.
 
@@ -159,7 +159,7 @@ def measure_number_agreement(src: str, tgt: str) -> float | None:
     """
     if not (_DIGIT.search(src) or _DIGIT.search(tgt)):
         return None
-    src, tgt = (text if text.isascii() else text.translate(_ASCII_NUMBERS) for text in (src, tgt))
+    src, tgt = (text if text.isascii() else _to_ascii_numbers(text) for text in (src, tgt))
     joined = _agreement(_NUMBER.findall(src), _NUMBER.findall(tgt))
     if joined is None or joined == 1:
         return joined
