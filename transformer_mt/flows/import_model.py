@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import FORMAT, RunFolder, collect_provenance, write_metadata
 from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.system import files
-from transformer_mt.tools.importing.imported_model import ImportedModel, Languages, prune
+from transformer_mt.tools.importing.imported_model import ImportedModel, Languages
 from transformer_mt.tools.importing.source_files import validate
 from transformer_mt.tools.importing.sources import open_source, read_source
+from transformer_mt.tools.vocabulary.pruning import prune
 
 MAX_TRAINING_LENGTH = 256  # data.max_length of a model that can read more
 
@@ -49,7 +51,8 @@ def import_model(
     lines: list[str] = []
     if texts:
         sizes = imported.tokenizers.tgt.vocab_size, n_parameters
-        imported = prune(imported, texts)
+        tokenizers, weights = prune(imported.tokenizers, imported.weights, texts)
+        imported = replace(imported, tokenizers=tokenizers, weights=weights)
         n_parameters = check_weights(imported)
         lines.append(
             f"pruned with {len(texts):,} lines: {sizes[0]:,} to {imported.tokenizers.tgt.vocab_size:,} target symbols, "

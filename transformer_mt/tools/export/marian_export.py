@@ -23,7 +23,7 @@ from transformer_mt.system import files
 from transformer_mt.tools.export.ctranslate2_engine import TRAINING_KEYS, list_vocabulary
 from transformer_mt.tools.export.sentencepiece_model import convert_tokenizer
 from transformer_mt.tools.importing.imported_model import UNUSED_BIAS
-from transformer_mt.tools.importing.layers import DECODING_KEYS, LAYERS, STACKS, list_tensors, make_model_config
+from transformer_mt.tools.importing.layer_tensors import DECODING_KEYS, LAYERS, STACKS, list_tensors, make_model_config
 from transformer_mt.tools.importing.marian import EOS, PAD, TAG, UNK, compute_positions
 from transformer_mt.tools.importing.source_files import ModelSettings
 

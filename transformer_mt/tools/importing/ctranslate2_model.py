@@ -29,7 +29,7 @@ from transformer_mt.tools.importing.imported_model import (
     find_missing,
     make_vocabulary,
 )
-from transformer_mt.tools.importing.layers import STACKS, LayerNames, half_sinusoids, read_layers
+from transformer_mt.tools.importing.layer_tensors import STACKS, LayerNames, half_sinusoids, read_layers
 from transformer_mt.tools.importing.source_files import WeightSource, read_optional_json, validate
 
 MAX_MODEL_BYTES = 16 << 30

@@ -1,20 +1,17 @@
-"""The value that every importer returns, the vocabulary rows that all of them build, and pruning of a vocabulary."""
+"""The value that every importer returns, and the vocabulary rows that all of them build."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import tokenizers as hf
 import torch
 from torch import Tensor
 
 from transformer_mt.data.data_config import check_language
 from transformer_mt.data.tokenizers import pretrained
-from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerKind, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
 
@@ -145,75 +142,3 @@ def make_vocabulary(
     tokenizer = Tokenizer(pretrained.convert_sentencepiece(proto, [*text, *further]))
     unknown = [ids["<unk>"]] * len(missing)
     return IndexedTokenizer(tokenizer, Rows.make([ids[name] for name in text], unknown, control_rows, tag_rows))
-
-
-# --- pruning ----------------------------------------------------------------------------------------------------------
-
-MATRICES = {"src": ("encoder.embedding.tokens.weight",), "tgt": ("decoder.embedding.tokens.weight", "output.weight")}
-BATCH_LINES = 1000
-
-
-def prune(imported: ImportedModel, texts: Sequence[str]) -> ImportedModel:
-    """Keep the pieces of both segmentations of each text, their characters, the bytes, and all control symbols."""
-    pair = imported.tokenizers
-    kept = {"src": _find_needed(pair.src, texts), "tgt": _find_needed(pair.tgt, texts)}
-    if pair.joint:
-        kept = dict.fromkeys(kept, kept["src"] | kept["tgt"])
-    sides = {"src": pair.src, "tgt": pair.tgt}
-    if pair.src is pair.tgt:
-        src = tgt = Tokenizer(_keep(pair.src, sorted(kept["src"])))
-    else:
-        src, tgt = (Tokenizer(_keep(sides[side], sorted(kept[side]))) for side in sides)
-    pruned = replace(pair, src=src, tgt=tgt)
-    weights = dict(imported.weights)
-    for side, names in {"src": MATRICES["src"], "tgt": (*MATRICES["tgt"], "output.bias")}.items():
-        tokenizer = sides[side]
-        rows = torch.tensor([*sorted(kept[side]), *range(tokenizer.pad_id, tokenizer.vocab_size)])
-        weights |= {name: weights[name][rows] for name in names if name in weights}
-    tokenizers = pruned.with_tags(pair.tags, is_needed=pair.needs_tag)
-    return replace(imported, tokenizers=tokenizers, weights=weights)
-
-
-def _find_needed(tokenizer: Tokenizer, texts: Sequence[str]) -> set[int]:
-    """Return the ids that texts need, and those without which other text would be segmented differently."""
-    model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-    ids, normalizer = tokenizer.backend.get_vocab(), tokenizer.backend.normalizer
-    needed, characters = {tokenizer.unk_id}, set[str]()
-    for start in range(0, len(texts), BATCH_LINES):
-        lines = texts[start : start + BATCH_LINES]
-        needed.update(*tokenizer.encode(lines))
-        characters.update(*(normalizer.normalize_str(line) if normalizer else line for line in lines))
-    needed |= {ids[entry] for entry in (*characters, *BYTE_TOKENS) if entry in ids}
-    if model["type"] == "Unigram":  # the lowest score determines that of unknown text
-        needed.add(min(range(len(model["vocab"])), key=lambda i: (model["vocab"][i][1], i)))
-    else:
-        ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-        names = {i: name for name, i in ids.items()}
-        needed |= {ids[part] for i in [*needed] if i >= 0 for part in _list_parts(names[i], ranks) if part in ids}
-    return {i for i in needed if 0 <= i < tokenizer.pad_id}
-
-
-def _list_parts(piece: str, ranks: dict[tuple[str, ...], int]) -> Iterator[str]:
-    """Yield the pieces that byte-pair encoding makes on the way to a piece."""
-    parts = [*piece]
-    while len(parts) > 1:
-        yield from parts
-        pairs = [(ranks[pair], i) for i, pair in enumerate(pairwise(parts)) if pair in ranks]
-        if not pairs:
-            return
-        _, i = min(pairs)
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-
-
-def _keep(tokenizer: Tokenizer, kept: Sequence[int]) -> hf.Tokenizer:
-    """Return a tokenizer with some entries, which get the ids 0, 1, ..."""
-    content: dict[str, Any] = json.loads(tokenizer.to_json())
-    model = content["model"]
-    if model["type"] == "Unigram":
-        model["vocab"] = [model["vocab"][i] for i in kept]
-        model["unk_id"] = None if model["unk_id"] is None else kept.index(model["unk_id"])
-    else:
-        names = {i: name for name, i in model["vocab"].items()}
-        model["vocab"] = {names[i]: new for new, i in enumerate(kept)}
-        model["merges"] = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= model["vocab"].keys()]
-    return hf.Tokenizer.from_str(json.dumps(content))

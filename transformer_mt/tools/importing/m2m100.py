@@ -17,7 +17,7 @@ from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import UNK_SURFACE, Tokenizer, TokenizerKind, TokenizerPair, find_kind
 from transformer_mt.errors import UserError
 from transformer_mt.tools.importing.imported_model import Direction, ImportedModel, Languages, Rows
-from transformer_mt.tools.importing.layers import (
+from transformer_mt.tools.importing.layer_tensors import (
     LAYERS,
     STACKS,
     half_sinusoids,

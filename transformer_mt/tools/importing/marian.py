@@ -26,7 +26,7 @@ from transformer_mt.tools.importing.imported_model import (
     is_language,
     make_vocabulary,
 )
-from transformer_mt.tools.importing.layers import LAYERS, STACKS, make_model_config, read_decoding, read_layers
+from transformer_mt.tools.importing.layer_tensors import LAYERS, STACKS, make_model_config, read_decoding, read_layers
 from transformer_mt.tools.importing.source_files import (
     ModelSettings,
     WeightSource,
