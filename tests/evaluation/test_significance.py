@@ -16,11 +16,9 @@ from sacremoses import MosesDetokenizer, MosesTokenizer
 from transformer_mt.data.sources import load_pairs
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis import significance
-from transformer_mt.tools.analysis.external_metric import LineScores
 from transformer_mt.tools.analysis.significance import (
     MIN_DIFFERENT,
     IntervalScore,
-    compare_line_scores,
     compare_systems,
     score_with_intervals,
 )
@@ -119,18 +117,6 @@ def test_large_test_sets_have_scores_without_p_values(
             assert (one.score, one.difference) == (other.score, other.difference)
             assert (one.p_bootstrap, one.p_randomisation) == (None, None)
         assert "seed" not in comparison.signature
-
-
-def test_line_scores_are_tested_by_randomisation() -> None:
-    """The exact test visits all exchanges of the lines of both systems."""
-    draw = np.random.default_rng(1)
-    a, b = draw.normal(0, 1, 10), draw.normal(0.4, 1, 10)
-    _, second = compare_line_scores([LineScores([*map(float, texts)], None) for texts in (a, b)], "mine").systems
-    signs = 1 - 2 * (np.arange(1024)[:, None] >> np.arange(10) & 1)
-    exact = np.mean(np.abs(signs @ (b - a)) > abs((b - a).sum()) + 1e-6)
-    assert 0.05 < exact < 0.95
-    assert second.difference == pytest.approx((b - a).mean())
-    assert second.p_randomisation == pytest.approx(exact, abs=0.02)
 
 
 # --- Scores and widths of confidence intervals equal those of the sacrebleu command (trap 36) -------------------------

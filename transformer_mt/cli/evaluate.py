@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from transformer_mt.evaluation.metrics import Scorer
     from transformer_mt.flows.scoring import Comparison, Evaluation
     from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
-    from transformer_mt.tools.analysis.external_metric import ExternalMetric
 
 N_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
@@ -61,42 +60,13 @@ class TextKindOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExternalMetricOptions(OptionGroup):
-    """A metric that a program computes."""
-
-    TITLE: ClassVar[str] = "external metric"
-
-    metric_command: str | None = option(
-        "also score with this program, which reads lines of source, translation and reference, separated by tabs, and "
-        "writes one number for each",
-        metavar="CMD",
-    )
-    system_score: bool = flag(
-        "the program writes the score of the system in one more line; without this option, it is the mean of the lines"
-    )
-    metric_timeout: float = option(
-        "end the program after this time (3600)", metavar="SECONDS", parse=number(0.1, 1e6, kind=float), default=3600.0
-    )
-
-    def make_metric(self) -> ExternalMetric | None:
-        """Return the metric, or None if there is none."""
-        if self.metric_command is None:
-            return None
-        from transformer_mt.tools.analysis.external_metric import ExternalMetric
-
-        return ExternalMetric.parse(
-            self.metric_command, has_system_score=self.system_score, seconds=self.metric_timeout
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Evaluate(Command):
     """Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) of a run or a file of translations.
 
     The scores have signatures of sacreBLEU and 95 % intervals from 1,000 bootstrap resamples. Several systems are
     tested against the first, by paired bootstrap resampling and by approximate randomisation. Their scores by reference
-    length and by word frequency are printed too, and the sentences that differ most in the external metric, or else in
-    chrF. TER is left out for th, lo, km, my and bo, which have no spaces between words.
+    length and by word frequency are printed too, and the sentences that differ most in chrF. TER is left
+    out for th, lo, km, my and bo, which have no spaces between words.
     """
 
     EXAMPLE: ClassVar[str] = "tmt evaluate runs/a runs/b --src test.en --ref test.de"
@@ -126,7 +96,6 @@ class Evaluate(Command):
     output: Path | None = option(
         "write the translations to this file, one per line; it is replaced if it exists", metavar="OUT"
     )
-    external_metric: ExternalMetricOptions = group(ExternalMetricOptions)
     loading: LoadingOptions = group(LoadingOptions)
     ensemble: tuple[Path, ...] = ensemble_option()
     engine: EngineName | None = engine_option()
@@ -137,14 +106,11 @@ class Evaluate(Command):
     def execute(self) -> None:
         """Run `tmt evaluate`."""
         _check_arguments(self)
-        external_metric = self.external_metric.make_metric()
         if len(self.systems) == 1:
-            all_pass = _evaluate_system(self, external_metric)
+            all_pass = _evaluate_system(self)
         else:
-            _compare_systems(self, external_metric)
+            _compare_systems(self)
             all_pass = True
-        if external_metric and external_metric.problem:
-            raise external_metric.problem
         if not all_pass:
             sys.exit(1)
 
@@ -174,7 +140,6 @@ def _check_arguments(args: Evaluate) -> None:
         given = {*list_given_flags(args)} - OPTIONS_OF_COMPARISON
     if not has_run:
         allowed = {"--src", "--ref", "--json", "--show"} if is_comparison else {"--ref", "--json"}
-        allowed |= {"--src"} if args.external_metric.metric_command else set()
         given |= {*list_given_flags(args, args.loading, args.search)} - allowed
         reason = "files contain existing translations"
     if given:
@@ -187,10 +152,6 @@ def _check_arguments(args: Evaluate) -> None:
         raise UserError("evaluate: pass the reference translations as --ref G")
     if has_run and bool(args.src) != bool(args.ref):
         raise UserError("evaluate: --src and --ref go together, because a run has to translate")
-    if args.external_metric.metric_command is None and (given_flags := list_given_flags(args.external_metric)):
-        raise UserError(f"evaluate: {given_flags[0]} needs --metric-command; add it, or leave the option out")
-    if args.external_metric.metric_command is not None and args.src is None and not (has_run and not is_comparison):
-        raise UserError("evaluate: --metric-command reads the sources, too; pass them as --src F")
     if args.set is not None and args.src:
         raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
     if len(args.systems) > len(ascii_uppercase):
@@ -202,7 +163,7 @@ def _check_arguments(args: Evaluate) -> None:
 # --- one system -------------------------------------------------------------------------------------------------------
 
 
-def _evaluate_system(args: Evaluate, external_metric: ExternalMetric | None) -> bool:
+def _evaluate_system(args: Evaluate) -> bool:
     """Score a run or a file, and run the behaviour tests. Return whether all of them pass."""
     from transformer_mt.flows.scoring import RunEvaluation, evaluate_file
     from transformer_mt.tools.analysis.behaviour_tests import check_translations, load_behaviour_tests
@@ -217,14 +178,12 @@ def _evaluate_system(args: Evaluate, external_metric: ExternalMetric | None) -> 
             args.search.tag,
             args.output,
             args.robustness,
-            needs_set=not tests
-            or any(value is not None for value in (args.set, args.output, args.show, external_metric)),
-            external_metric=external_metric,
+            needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show)),
         ).evaluate(translator)
         header["checkpoint"] = args.loading.checkpoint or "best"
     else:
         assert args.ref  # checked
-        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scorer(), args.src, external_metric)
+        header, evaluations = evaluate_file(path, args.ref, args.text_kind.make_scorer())
     sets: dict[str, object] = {}
     for evaluation in evaluations:
         sets[evaluation.name] = evaluation.to_json()
@@ -253,7 +212,7 @@ def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:
     print_text(f"{evaluation.name} ({details})")
     rows: list[tuple[str, ...]] = []
     for name, score in evaluation.scores.items():
-        value, *bounds = (_format_score(name, each) for each in (score.value, *(score.interval or ())))
+        value, *bounds = (f"{each:.2f}" for each in (score.value, *(score.interval or ())))
         rows.append((name, value, " to ".join(bounds) or "-", score.signature))
     print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
     _explain_missing_ter(evaluation.scores)
@@ -272,17 +231,10 @@ def _explain_missing_ter(metrics: Collection[str]) -> None:
         print(NO_TER)
 
 
-def _format_score(metric: str, value: float, sign: str = "") -> str:
-    """Return a score with two decimals, or four for an external metric, which may range from 0 to 1."""
-    from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC
-
-    return f"{value:{sign}.{4 if metric == EXTERNAL_METRIC else 2}f}"
-
-
 # --- several systems --------------------------------------------------------------------------------------------------
 
 
-def _compare_systems(args: Evaluate, external_metric: ExternalMetric | None) -> None:
+def _compare_systems(args: Evaluate) -> None:
     """Score runs and files, and compare them with the first."""
     from transformer_mt.flows.scoring import compare
 
@@ -295,7 +247,6 @@ def _compare_systems(args: Evaluate, external_metric: ExternalMetric | None) -> 
         args.load,
         args.text_kind.make_scorer(),
         N_SHOWN if args.show is None else args.show,
-        external_metric,
     )
     if args.json:
         print_json({"tmt": __version__, **asdict(comparison)})
@@ -305,8 +256,6 @@ def _compare_systems(args: Evaluate, external_metric: ExternalMetric | None) -> 
 
 def _show_comparison(comparison: Comparison) -> None:
     """Print all results."""
-    from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC
-
     for letter, name in comparison.systems.items():
         print_text(f"{letter}  {name}")
     pairs = f"{comparison.pairs:,} pairs"
@@ -321,13 +270,10 @@ def _show_comparison(comparison: Comparison) -> None:
     _explain_missing_ter(comparison.metrics)
     letters, unit = list(comparison.systems), comparison.unit
     print_text(f"\nby {unit} of the reference")
-    by_length = [name for name in ("BLEU", "chrF", EXTERNAL_METRIC) if name in comparison.metrics]
-    head = [unit, "pairs", *(f"{metric} {letter}" for metric in by_length for letter in letters)]
+    head = [unit, "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
     rows: list[list[str]] = []
     for bucket in comparison.lengths:
-        scores = zip(by_length, (bucket.bleu, bucket.chrf, bucket.external_scores or ()), strict=False)
-        cells = [_format_score(metric, value) for metric, values in scores for value in values]
-        rows.append([bucket.words, f"{bucket.pairs:,}", *cells])
+        rows.append([bucket.words, f"{bucket.pairs:,}", *map("{:.2f}".format, (*bucket.bleu, *bucket.chrf))])
     print_table(head, rows, numbers=range(1, len(head)))
     if comparison.frequencies:
         print_text(f"\nF1 of {unit}, by their frequency in the training text")
@@ -342,15 +288,12 @@ def _show_comparison(comparison: Comparison) -> None:
             print_text(f"  source     {sentence.source}")
         print_text(f"  reference  {sentence.reference}")
         for i, (letter, text) in enumerate(zip(letters, sentence.translations, strict=True)):
-            scores = f"{sentence.chrf[i]:8.2f}"
-            if sentence.external_scores:
-                scores += f" {_format_score(EXTERNAL_METRIC, sentence.external_scores[i]):>9}"
-            print_text(f"  {letter} {scores}  {text}")
+            print_text(f"  {letter} {sentence.chrf[i]:8.2f}  {text}")
 
 
 def _score_rows(comparison: Comparison) -> Iterator[list[str]]:
     for metric, compared in comparison.metrics.items():
         for letter, system in zip(comparison.systems, compared.systems, strict=True):
-            difference = "" if system.difference is None else _format_score(metric, system.difference, "+")
+            difference = "" if system.difference is None else f"{system.difference:+.2f}"
             p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
-            yield [metric if letter == "A" else "", letter, _format_score(metric, system.score), difference, *p_values]
+            yield [metric if letter == "A" else "", letter, f"{system.score:.2f}", difference, *p_values]

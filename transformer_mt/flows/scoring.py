@@ -41,11 +41,9 @@ from transformer_mt.system.log import log
 from transformer_mt.tools.analysis import breakdown
 from transformer_mt.tools.analysis.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
-from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC, ExternalMetric
 from transformer_mt.tools.analysis.significance import (
     IntervalScore,
     MetricComparison,
-    compare_line_scores,
     compare_systems,
     score_with_intervals,
 )
@@ -74,32 +72,15 @@ class Evaluation:
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
 
 
-def evaluate_file(
-    path: Path, reference: Path, scorer: Scorer, src: Path | None, external_metric: ExternalMetric | None
-) -> tuple[dict[str, object], list[Evaluation]]:
-    """Score a file; an external metric also reads the sources. Return a header for JSON, and the scores."""
-    hypotheses, references, *sources = _read_texts(path, reference, *([src] if src else []))
+def evaluate_file(path: Path, reference: Path, scorer: Scorer) -> tuple[dict[str, object], list[Evaluation]]:
+    """Score a file. Return a header for JSON, and the scores."""
+    hypotheses, references = _read_texts(path, reference)
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scorer.tgt_lang:
         _warn_of_language(reference, references)
-    scores = _score(str(path), sources[0] if sources else (), hypotheses, references, scorer, external_metric)
+    scores = score_with_intervals(hypotheses, references, scorer)
     header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scorer.tgt_lang or None, "text": scorer.text}
     return header, [Evaluation(str(reference), len(references), scores)]
-
-
-def _score(
-    name: str,
-    sources: Texts,
-    hypotheses: Texts,
-    references: Texts,
-    scorer: Scorer,
-    external_metric: ExternalMetric | None,
-) -> dict[str, IntervalScore]:
-    """Compute all scores. That of an external metric which fails is left out."""
-    scores = score_with_intervals(hypotheses, references, scorer)
-    if external_metric and (line_scores := external_metric.score(name, sources, hypotheses, references, scorer)):
-        scores[EXTERNAL_METRIC] = IntervalScore.of_first(compare_line_scores([line_scores], external_metric.signature))
-    return scores
 
 
 @dataclass(frozen=True)
@@ -117,7 +98,6 @@ class RunEvaluation:
     """Whether changed copies of each set are scored, too."""
     needs_set: bool = True
     """Whether a run without test sets is refused."""
-    external_metric: ExternalMetric | None = None
 
     def evaluate(self, translator: Translator) -> tuple[dict[str, object], Iterator[Evaluation]]:
         """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""
@@ -192,7 +172,7 @@ class RunEvaluation:
             seconds = time.perf_counter() - start
             if file:
                 file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-        scores = _score(test_set.name, sources, hypotheses, references, test_set.scorer, self.external_metric)
+        scores = score_with_intervals(hypotheses, references, test_set.scorer)
 
         def translate(each: EvaluationSet) -> Texts:
             if each is test_set:
@@ -229,9 +209,8 @@ def compare(
     load: Callable[[Path], Translator],
     file_scorer: Scorer,
     n_shown: int,
-    external_metric: ExternalMetric | None,
 ) -> Comparison:
-    """Translate with the systems that are runs, and compare all translations. A failed external metric is left out."""
+    """Translate with the systems that are runs, and compare all translations."""
     configs = {run: configuration.load_run(run) for run in map(RunFolder.open, filter(Path.is_dir, systems))}
     for run in configs:
         run.find_checkpoint(checkpoint)  # report a missing checkpoint before a run translates
@@ -256,24 +235,14 @@ def compare(
     training_text = None
     if configs:
         training_text = read_training_targets(*next(iter(configs.items())), partial(warnings.warn, stacklevel=1))
-    metrics = compare_systems(hypotheses, references, scorer)
-    line_scores = [
-        scores
-        for name, texts in zip(systems, hypotheses, strict=True)
-        if external_metric and (scores := external_metric.score(str(name), sources or (), texts, references, scorer))
-    ]
-    if external_metric and not external_metric.problem:
-        metrics[EXTERNAL_METRIC] = compare_line_scores(line_scores, external_metric.signature)
-    else:
-        line_scores = []
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
         scorer.unit,
-        metrics,
-        breakdown.score_by_length(hypotheses, references, scorer, line_scores),
+        compare_systems(hypotheses, references, scorer),
+        breakdown.score_by_length(hypotheses, references, scorer),
         breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
-        breakdown.find_most_different(hypotheses, sources, references, scorer, n_shown, line_scores),
+        breakdown.find_most_different(hypotheses, sources, references, scorer, n_shown),
     )
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from statistics import fmean
 from typing import NamedTuple
 
 import regex
@@ -18,7 +17,6 @@ from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.evaluation.metrics import BLEU_TOKENIZERS, Scorer, Texts, score_corpus
-from transformer_mt.tools.analysis.external_metric import LineScores
 
 LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
 """Maximum reference length of each bucket in words. One more bucket has no maximum."""
@@ -35,8 +33,6 @@ class LengthBucket:
     pairs: int
     bleu: list[float]
     chrf: list[float]
-    external_scores: list[float] | None = None
-    """Mean scores by the external metric."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +56,15 @@ class SentenceComparison:
     reference: str
     translations: list[str]
     chrf: list[float]
-    external_scores: list[float] | None = None
-    """Scores by the external metric."""
 
     @property
     def score_range(self) -> float:
-        """Difference between the systems by the external metric, or without one, by chrF."""
-        scores = self.external_scores or self.chrf
-        return max(scores) - min(scores)
+        """Difference between the systems by chrF."""
+        return max(self.chrf) - min(self.chrf)
 
 
-def score_by_length(
-    systems: Sequence[Texts], references: Texts, scorer: Scorer, line_scores: Sequence[LineScores] = ()
-) -> list[LengthBucket]:
-    """Compute BLEU, chrF and the mean of line scores for each range of reference lengths that occurs."""
+def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
+    """Compute BLEU and chrF for each range of reference lengths that occurs."""
     lengths = [len(words) for words in make_word_splitter(scorer)(references)]
     metrics = scorer.make_metrics()
     systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
@@ -86,8 +77,7 @@ def score_by_length(
                 [score_corpus(metrics[name], [texts[i] for i in rows], own_references).value for texts in systems]
                 for name in ("BLEU", "chrF")
             )
-            external_scores = [fmean(system.lines[i] for i in rows) for system in line_scores]
-            buckets.append(LengthBucket(label, len(rows), bleu, chrf, external_scores or None))
+            buckets.append(LengthBucket(label, len(rows), bleu, chrf))
     return buckets
 
 
@@ -116,13 +106,9 @@ def compute_f1_by_frequency(
 
 
 def compare_sentences(
-    systems: Sequence[Texts],
-    sources: Texts | None,
-    references: Texts,
-    scorer: Scorer,
-    line_scores: Sequence[LineScores] = (),
+    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer
 ) -> list[SentenceComparison]:
-    """Compute the chrF of each sentence and system, in the order of the references, beside their line scores."""
+    """Compute the chrF of each sentence and system, in the order of the references."""
     chrf = [scorer.score_sentences(texts, references) for texts in systems]
     return [
         SentenceComparison(
@@ -131,22 +117,16 @@ def compare_sentences(
             reference,
             [texts[i] for texts in systems],
             [scores[i] for scores in chrf],
-            [system.lines[i] for system in line_scores] or None,
         )
         for i, reference in enumerate(references)
     ]
 
 
 def find_most_different(
-    systems: Sequence[Texts],
-    sources: Texts | None,
-    references: Texts,
-    scorer: Scorer,
-    count: int,
-    line_scores: Sequence[LineScores] = (),
+    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
 ) -> list[SentenceComparison]:
-    """Return up to `count` sentences with the largest range of scores. Sentences with range 0 are left out."""
-    sentences = compare_sentences(systems, sources, references, scorer, line_scores)
+    """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
+    sentences = compare_sentences(systems, sources, references, scorer)
     different = [sentence for sentence in sentences if sentence.score_range > 0]
     return sorted(different, key=lambda sentence: -sentence.score_range)[:count]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
-from sacrebleu.metrics import base
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # pyright: ignore[reportPrivateUsage]
 
 from transformer_mt.evaluation.metrics import Score, Scorer, Texts, score_corpus
-from transformer_mt.tools.analysis.external_metric import EXTERNAL_METRIC, LineScores
 
 BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
@@ -56,8 +54,6 @@ class MetricComparison:
             return ""
         if n_pairs > MAX_RESAMPLED_PAIRS:
             return f"there are more than {MAX_RESAMPLED_PAIRS:,} pairs"
-        if self.systems[0].interval is None:
-            return "the program writes the score of the system"
         return f"fewer than {MIN_DIFFERENT} lines differ from those of A"
 
 
@@ -71,48 +67,6 @@ def compare_systems(
     """
     references, systems = scorer.detokenize(references), [scorer.detokenize(texts) for texts in systems]
     metrics = {name: metric for name, metric in scorer.make_metrics().items() if names is None or name in names}
-    return _compare_by_metrics(metrics, systems, references)
-
-
-def compare_line_scores(systems: Sequence[LineScores], signature: str) -> MetricComparison:
-    """Compare every system with the first one by an external metric.
-
-    If the program writes the scores of systems, there are no intervals and no p-values: it would have to compute them
-    for each sample.
-    """
-    values = [system.system for system in systems if system.system is not None]
-    if values:
-        others = [SystemScore(value, difference=value - values[0]) for value in values[1:]]
-        return MetricComparison(signature, [SystemScore(values[0]), *others])
-    texts = [list(map(repr, system.lines)) for system in systems]
-    (compared,) = _compare_by_metrics({EXTERNAL_METRIC: _LineMean()}, texts, [""] * len(texts[0])).values()
-    return MetricComparison(f"{signature}|{compared.signature}", compared.systems)
-
-
-class _LineMean(Metric):
-    """The mean of scores. A hypothesis is such a score, written as text, and references are ignored."""
-
-    def _aggregate_and_compute(self, stats: list[list[Any]]) -> base.Score:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
-
-    def _compute_score_from_stats(self, stats: list[Any]) -> base.Score:
-        total, count = stats
-        return base.Score(EXTERNAL_METRIC, float(total / count))
-
-    def _preprocess_segment(self, sent: str) -> str:
-        return sent
-
-    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {}
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
-        return [float(hypothesis), 1]
-
-
-def _compare_by_metrics(
-    metrics: Mapping[str, Metric], systems: Sequence[Texts], references: Texts
-) -> dict[str, MetricComparison]:
-    """Score plain text by each metric, and compare every system with the first one."""
     p_values: dict[str, list[PValues]] = {}
     if len(systems) > 1 and len(references) <= MAX_RESAMPLED_PAIRS:
         p_values = _test_differences(metrics, systems, references)
