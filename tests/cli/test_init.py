@@ -250,7 +250,6 @@ def test_presets_are_listed_with_descriptions(tmt: Tmt) -> None:
         (("a.en", "a.de", "--preset", "quickstart"), ("a.en: ", "--preset")),
         (("a.en", "a.de", "--preset"), ("a.en: ", "--preset")),
         (("--preset", "quickstart", "--src-lang", "fr"), ("--src-lang: ", "--preset")),
-        (("--preset", "quickstart", "--opus", "de-en", "--corpora", "Tatoeba"), ("--corpora: ", "--preset")),
         (("--preset", "quickstart", "--from", "runs/a"), ("--from: ", "--preset")),
         (("--preset", "--out", "x.yaml"), ("--preset: ",)),
         (("--preset", "quickstart", "--out", "x.txt"), ("--out x.txt: ",)),

@@ -204,12 +204,20 @@ def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     ]
 
 
-def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Write) -> None:
-    run = write("run/config.yaml", MINIMAL + "train: {ledger: no}\n")
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (MINIMAL + "train: {ledger: no}\n", "train.ledger"),
+        (MINIMAL.replace("}}", "}, test:\n {t: {table: t.tsv, url: null}}}"), "data.test.t.url"),
+        (MINIMAL.replace("{b", "\n [{name: a, license: CC0, b").replace("}}", "}]}"), "data.train.0.license"),
+    ],
+)
+def test_removed_keys_are_errors_except_in_the_configuration_of_a_run(write: Write, text: str, key: str) -> None:
+    run = write("run/config.yaml", text)
     heir = write("heir.yaml", "base: run/config.yaml\nseed: 7\n")
     for path in (run, heir):
         (line,) = error_lines(path)
-        assert "config.yaml:2: train.ledger: was removed" in line
+        assert f"config.yaml:2: {key}: was removed" in line
     write("run/run.json", "{}")
     assert load(run).seed != 7 == load(heir).seed
 

@@ -210,7 +210,6 @@ SPECIAL: dict[str, tuple[str, ...]] = {
     "table": ("config", "data.validation={table: PIPE.parquet}", "--vocabulary"),
     "archive": ("config", "data.validation={table: PIPE.zip}", "--vocabulary"),
     "data set": ("config", "data.validation={dataset: PIPES, split: validation}", "--vocabulary"),
-    "download": ("prepare", "data.train={table: PIPE.tsv, url: 'http://127.0.0.1:9/x', sha256: aa}"),
     "tokenizer": ("config", "tokenizer.file=PIPE", "--tokens", "one"),
     "SentencePiece": ("config", "tokenizer.file=PIPE.model", "--tokens", "one"),
     "behaviour tests": ("config", "validation.expect=PIPE"),
@@ -223,7 +222,7 @@ SPECIAL: dict[str, tuple[str, ...]] = {
 @pytest.mark.usefixtures("in_tiny_copy")
 def test_a_special_file_as_data_is_refused(kind: str, home: Path, tmt: Tmt) -> None:
     (home / "pipes").mkdir()
-    for name in ("pipe.parquet", "pipe.zip", "pipe.tsv", "pipe.model", "pipes/validation.txt", "pipes/run.json"):
+    for name in ("pipe.parquet", "pipe.zip", "pipe.model", "pipes/validation.txt", "pipes/run.json"):
         os.mkfifo(home / name)
     command, *arguments = (part.replace("PIPE", f"{home}/pipe").replace("/pipeS", "/pipes") for part in SPECIAL[kind])
     assert_user_error(tmt(command, "tiny.yaml", *arguments))

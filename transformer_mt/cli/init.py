@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer_mt.cli.command import Command, flag, list_given_flags, option, positional
 from transformer_mt.cli.options import language, number
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
     from transformer_mt.flows.init import InitialConfig
     from transformer_mt.flows.table_columns import Ask
-
-
-class LanguagePair(NamedTuple):
-    """Source and target language."""
-
-    src: str
-    tgt: str
-
-    @classmethod
-    def parse(cls, text: str) -> LanguagePair:
-        """Parse two languages, such as de-en."""
-        src, _, tgt = text.partition("-")
-        return cls(language(src), language(tgt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +63,6 @@ class Init(Command):
     preset: str | None = option(
         "write the preset of this name; without a name: list the presets", metavar="NAME", bare=""
     )
-    opus: LanguagePair | None = option(
-        "train on corpora of OPUS, from one language to another, such as de-en; tmt prepare downloads them",
-        metavar="L-L",
-        parse=LanguagePair.parse,
-    )
-    corpora: str | None = option("names of corpora of OPUS, such as Tatoeba,Europarl", metavar="A,B")
     validation: tuple[Path, ...] = option(
         "source and target file of the validation set, or one table (default: held-out training pairs)",
         metavar=("SRC", "TGT"),
@@ -117,10 +98,8 @@ class Init(Command):
             raise UserError(f"{min(given)}: belongs to --from RUN; leave it out")
         if self.preset is not None:
             self._use_preset(self.preset)
-        elif self.opus is None and self.corpora is None:
-            self._print(self._inspect())
         else:
-            self._print(self._find_corpora())
+            self._print(self._inspect())
 
     @property
     def output(self) -> Path:
@@ -131,7 +110,12 @@ class Init(Command):
         from transformer_mt.flows.configuration import list_presets
         from transformer_mt.flows.init import read_preset_comment, write_preset
 
-        self._refuse_others("--preset", "--out", "--force")
+        if others := {*list_given_flags(self)} - {"--preset", "--out", "--force"}:
+            raise UserError(
+                f"{min(others)}: has no effect with --preset; leave it out, or write it into the configuration"
+            )
+        if self.src is not None:
+            raise UserError(f"{self.src}: cannot be combined with --preset; add it to the configuration afterwards")
         if name:
             self._print(write_preset(name, self.output, force=self.force))
         elif self.out or self.force:
@@ -141,24 +125,6 @@ class Init(Command):
             print_table(["preset", "description"], rows)
             print_text("tmt init --preset NAME --out FILE writes one")
 
-    def _refuse_others(self, *options: str) -> None:
-        """Raise `UserError` if files, or other options than these, are given together with the first one."""
-        if others := {*list_given_flags(self)} - {*options}:
-            raise UserError(
-                f"{min(others)}: has no effect with {options[0]}; leave it out, or write it into the configuration"
-            )
-        if self.src is not None:
-            raise UserError(f"{self.src}: cannot be combined with {options[0]}; add it to the configuration afterwards")
-
-    def _find_corpora(self) -> InitialConfig:
-        from transformer_mt.flows.init import write_opus_config
-
-        self._refuse_others("--opus", "--corpora", "--out", "--force")
-        corpora = [*dict.fromkeys(filter(None, (self.corpora or "").split(",")))]
-        if self.opus is None or not corpora:
-            raise UserError("--opus and --corpora need each other: --opus de-en --corpora Tatoeba,Europarl")
-        return write_opus_config(self.output, self.opus, corpora, force=self.force)
-
     def _inspect(self) -> InitialConfig:
         from transformer_mt.flows.init import write_initial_config
 
@@ -167,9 +133,7 @@ class Init(Command):
             if len(given) > 2:
                 raise UserError(f"{name}: takes one table or two text files, not {len(given)}; put other files first")
         if self.src is None:
-            raise UserError(
-                "pass two text files, a file of pairs, --preset, or --opus and --corpora; see tmt init --help"
-            )
+            raise UserError("pass two text files, a file of pairs, or --preset; see tmt init --help")
         if self.columns and self.tgt is not None and 1 not in map(len, lists.values()):
             raise UserError("--columns: belongs to a table, not to two text files; leave it out")
         files = [self.src] if self.tgt is None else [self.src, self.tgt]
@@ -215,7 +179,6 @@ class Init(Command):
         print_text(
             *(f"advice: {advice}" for advice in config.advice),
             f"{self.output} is written: {config.summary}; next:",
-            *([f"tmt prepare {out}         # download"] if self.opus else []),
             f"tmt check {out}           # misaligned lines, duplicates, damaged text",
             f"tmt plan {out}            # hours, memory and disk",
             f"tmt train --config {out}  # train",

@@ -85,7 +85,7 @@ class EngineOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Command):
-    """Download, read, filter and encode the data of a training before it starts.
+    """Read, filter and encode the data of a training before it starts.
 
     The results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted
     command resumes. A training that starts meanwhile waits for the results.
@@ -108,11 +108,8 @@ class Prepare(Command):
         from transformer_mt.flows.prepare import build_report
         from transformer_mt.flows.resolve import prepare_training_data
         from transformer_mt.tools.cluster.runners import RunnerDone, StatusRunner, TaskRunner
-        from transformer_mt.tools.downloads.opus import fetch_sources
 
         runner = self._make_runner()
-        if not isinstance(runner, StatusRunner | TaskRunner):
-            fetch_sources(config.data.sources)
         try:
             data = prepare_training_data(config, runner)
         except RunnerDone:  # the task is done, or the status of a stage is known, on which later stages depend

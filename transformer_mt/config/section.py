@@ -9,6 +9,7 @@ import json
 import os.path
 import re
 import sys
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -142,11 +143,16 @@ REMOVED = {
     "with it needs version 0.2.0",
     "data.stages": "was removed, because no benefit was measured: delete this key; to train with other weights later, "
     "start a second run from the weights of the first with train.init_from",
+    **dict.fromkeys(
+        ["data.*.url", "data.*.sha256", "data.*.license"],
+        "was removed: download the file, for example with curl or mtdata, and name it as table",
+    ),
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.
 
-In a configuration file they are errors; in the `config.yaml` of a run, keys and items of lists are ignored.
+`*` is one section or more. In a configuration file they are errors; in the `config.yaml` of a run, keys and items of
+lists are ignored.
 """
 
 
@@ -170,16 +176,16 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     if len(shown) > MAX_SHOWN:
         shown = f"{shown[:MAX_SHOWN]}..."
     if kind == "extra_forbidden":
-        return REMOVED.get(path) or "unknown key, " + suggest(str(detail["loc"][-1]), keys)
+        return find_removed(path) or "unknown key, " + suggest(str(detail["loc"][-1]), keys)
     if kind == "missing":
         return "is required"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
+        return find_removed(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
     if kind == "union_tag_invalid":  # an item of a list of filters, such as data.filters
         names = [name.strip("'") for name in detail["ctx"]["expected_tags"].split(", ")]
         tag = detail["ctx"]["tag"]
-        removed = REMOVED.get(f"{path.rpartition('.')[0]}={tag}")
+        removed = find_removed(f"{path.rpartition('.')[0]}={tag}")
         return removed or f'unknown filter "{tag}", {suggest(tag, names)}'
     if kind == "union_tag_not_found":
         return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
@@ -194,6 +200,11 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return f"must be a whole number, such as 10000, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")
     return message if kind in ("section_error", "value_error") else f"{message}, not {shown}"
+
+
+def find_removed(entry: str) -> str | None:
+    """Return the message for a key of an earlier version, or for a value or an item, as in `REMOVED`."""
+    return next((message for pattern, message in REMOVED.items() if fnmatchcase(entry, pattern)), None)
 
 
 def suggest(word: str, choices: list[str]) -> str:

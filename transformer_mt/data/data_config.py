@@ -130,8 +130,6 @@ KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "src_column": ("dataset", "table"),
     "tgt_column": ("dataset", "table"),
     "columns": ("table",),
-    "url": ("table",),
-    "sha256": ("table",),
 }
 
 
@@ -146,12 +144,6 @@ class Source(Section):
     """text file with the translations, line by line; or a list of files"""
     table: Files = ()
     """file with both languages: .tsv, .csv, .jsonl, .tmx (each also compressed), .parquet, Moses .zip; or a list"""
-    url: str | None = None
-    """address from which `tmt prepare` downloads a table that is missing"""
-    sha256: str | None = None
-    """SHA-256 of the table, which `tmt prepare` verifies"""
-    license: str | None = None
-    """licence of the corpus, which `tmt prepare` logs before a download"""
     dataset: PathName | None = None
     """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
     pretrained: str | None = None
@@ -218,12 +210,6 @@ class Source(Section):
                 raise section_error(
                     key, f"belongs to {' or '.join(kinds)}, not to {found[0]}: remove it (null removes a key)"
                 )
-        if (self.url or self.sha256) and len(self.table) != 1:
-            raise section_error("url" if self.url else "sha256", "belongs to one table: name one, or list the sources")
-        if self.sha256 and not self.url:
-            raise section_error("sha256", "is that of a download: set url, or remove it")
-        if self.url and not re.match("https?://[^/]", self.url):
-            raise section_error("url", f"{self.url[:80]} is not an address: it starts with https:// or http://")
         for number, name in enumerate(self.columns):
             if name != "_" and name in self.columns[:number]:
                 raise section_error("columns", f'two columns are named "{name}": rename one, or write _ to skip it')

@@ -185,7 +185,7 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePa
 
 FORMAT_VERSION = 4  # of the cached tables and of their division into tasks; part of their key
 MIN_COMPRESSION = 2  # lower bound of the compression ratio of text
-DESCRIPTIVE_KEYS = ("src_lang", "tgt_lang", "tag", "url", "sha256", "license")
+DESCRIPTIVE_KEYS = ("src_lang", "tgt_lang", "tag")
 """Keys of a source that do not change its pairs."""
 TABLE_KEYS = {key for key in Source.model_fields if key not in DESCRIPTIVE_KEYS}
 """Keys of a source that determine its pairs, in addition to the names of the columns."""
@@ -258,8 +258,6 @@ def _file_states(source: Source) -> list[object]:
     elif source.dataset and Path(source.dataset).is_dir():
         refuse_special_files(Path(source.dataset))
         files = sorted(_list_visible_files(Path(source.dataset)))
-    if source.url and not files[0].exists():
-        raise UserError(f"{files[0]}: is missing; run tmt prepare, or save {source.url} as this file")
     return [read_file_state(path) for path in files]
 
 

@@ -32,7 +32,6 @@ from transformer_mt.tools.languages.inspection import (
     describe_gaps,
     inspect_pairs,
 )
-from transformer_mt.tools.languages.scripts import CASED_SCRIPTS, UNSPACED_SCRIPTS, language_scripts
 from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
 from transformer_mt.tools.quality.signals import is_lower_case
 
@@ -298,39 +297,6 @@ def write_initial_config(
     return InitialConfig(summary, warnings, [*_describe_preprocessing(statistics), *describe_gaps(statistics)])
 
 
-def write_opus_config(
-    output: Path, languages: tuple[str, str], corpora: Sequence[str], *, force: bool
-) -> InitialConfig:
-    """Write a configuration that trains on corpora of OPUS, which `tmt prepare` downloads.
-
-    Raises `UserError` if OPUS cannot be reached, has no such corpus, or the output cannot be written.
-    """
-    from transformer_mt.tools.downloads.opus import find_corpora
-
-    check_output(output, force)
-    src, tgt = languages
-    found = find_corpora(languages, corpora, output.stem)
-    n_pairs = sum(corpus.n_pairs for corpus in found)
-    sides = [_expect_side(language) for language in languages]
-    sources = [
-        Setting("train", f"{'- ' if key == 'name' else '  '}{key}", value, reason)
-        for corpus in found
-        for key, value, reason in (
-            ("name", corpus.name, f"{corpus.n_pairs:,} pairs"),
-            *((key, value, OPUS_REASONS[key]) for key, value in corpus.source.items()),
-        )
-    ]
-    settings = [
-        Setting("data", "src_lang", src, "given"),
-        Setting("data", "tgt_lang", tgt, "given"),
-        Setting("data", "train", sources, "relative to the folder of the command"),
-        *choose_settings(CorpusStatistics(n_pairs, 0, 0, *sides), tgt),
-    ]
-    summary = f"{src} to {tgt}, {n_pairs:,} pairs"
-    write_config(output, render(settings, [f"OPUS for {summary}, not downloaded yet. Written by `tmt init`."]))
-    return InitialConfig(summary, [], [])
-
-
 def read_preset_comment(path: Path) -> list[str]:
     """Return the lines of the comment at the top of a preset. The first one is its description."""
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
@@ -368,17 +334,6 @@ def _make_setting(section: str, key: str, value: object) -> Setting:
     if entries and all(isinstance(entry, dict) for entry in entries.values()):
         return Setting(section, key, [_make_setting("", *entry) for entry in entries.items()], "")
     return Setting(section, key, value, "")
-
-
-OPUS_REASONS = {"table": "where it is saved", "url": "`tmt prepare` downloads it", "license": "as OPUS states it"}
-
-
-def _expect_side(language: str) -> SideStatistics:
-    """Return statistics assumed for text in a language that is not downloaded yet."""
-    scripts = language_scripts(language) or ("LATIN",)
-    is_spaced = scripts[0] not in UNSPACED_SCRIPTS
-    sample = ["Aa"] if scripts[0] in CASED_SCRIPTS else []
-    return SideStatistics(sample, scripts[0], is_spaced, 0, "words" if is_spaced else "characters", 0, {})
 
 
 def write_config(output: Path, text: str) -> None:
@@ -444,7 +399,7 @@ def _list_held_out_sets(found: Mapping[str, TableColumns], languages: tuple[str,
 
 def _check_file(path: Path) -> None:
     if str(path).startswith(("http:/", "https:/")):
-        raise UserError(f"{str(path).replace(':/', '://', 1)}: a URL is not downloaded here; see url: in docs/data.md")
+        raise UserError(f"{str(path).replace(':/', '://', 1)}: is an address; download the file first (curl -O)")
     check_is_regular(path)
     if has_lone_surrogate(str(path)):
         raise UserError(f"{path}: its name is not UTF-8 text, so a configuration cannot contain it; rename the file")

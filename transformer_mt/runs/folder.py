@@ -148,12 +148,17 @@ class CheckpointDeletedError(Exception):
     """A running training deleted a checkpoint after it was listed and before it was read."""
 
 
-def _find_section(tree: Tree, names: list[str]) -> dict[str, object]:
-    """Return the keys of a section of a configuration; none if it is missing."""
-    section: object = tree.values
-    for name in names:
-        section = cast(dict[str, object], section).get(name) if isinstance(section, dict) else None
-    return cast(dict[str, object], section) if isinstance(section, dict) else {}
+def _find_sections(values: object, names: list[str]) -> Iterator[dict[str, object]]:
+    """Yield the keys of each section of a configuration at a path, in which `*` is any number of sections."""
+    section = cast(dict[str, object], values) if isinstance(values, dict) else {}
+    if not names:
+        yield section
+    elif names[0] == "*":
+        for child in cast(list[object], values) if isinstance(values, list) else section.values():
+            yield from _find_sections(child, names[1:])
+            yield from _find_sections(child, names)
+    else:
+        yield from _find_sections(section.get(names[0]), names[1:])
 
 
 def _describe_version(metadata: dict[str, Any]) -> str:
@@ -249,12 +254,12 @@ class RunFolder:
         for removed in REMOVED:
             path, _, item = removed.partition("=")
             *sections, key = path.split(".")
-            found = _find_section(tree, sections)
-            if not item:
-                found.pop(key, None)
-            elif isinstance(given := found.get(key), list):
-                filters = cast(list[object], given)
-                found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
+            for found in _find_sections(tree.values, sections):
+                if not item:
+                    found.pop(key, None)
+                elif isinstance(given := found.get(key), list):
+                    filters = cast(list[object], given)
+                    found[key] = [filter_ for filter_ in filters if not (isinstance(filter_, dict) and item in filter_)]
         return tree
 
     def read_section(self, name: str, schema: type[SectionT]) -> SectionT:
