@@ -11,7 +11,6 @@ from transformer_mt.config.yaml_files import render_value, render_yaml
 from transformer_mt.data.data_config import Source, TrainSource
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.tools.analysis.behaviour_tests import BehaviourTest
 from transformer_mt.tools.quality.quality_config import FILTERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,8 +39,6 @@ def _render_items() -> Iterator[str]:
     for name, kind in FILTERS.items():
         yield f"#   {name}:"
         yield from _render_keys(kind, "#     ")
-    yield "# Each item of validation.expect:"
-    yield from _render_keys(BehaviourTest, "#   ")
 
 
 def _render_keys(section: type[Section], indent: str, without: type[Section] = Section) -> Iterator[str]:

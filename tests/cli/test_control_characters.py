@@ -59,13 +59,9 @@ def test_messages_escape_control_characters_of_names(tmt: Tmt, tmp_path: Path) -
     assert not RAW.search(tmt("train", "--\x1b[2J").stderr)
 
 
-def test_log_and_readme_of_a_training_escape_control_characters(
-    corpus: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Translator, "translate", lambda self, texts, **_: [HOSTILE] * len(texts))
+def test_log_and_readme_of_a_training_escape_control_characters(corpus: Path, tmt: Tmt) -> None:
     settings = ("train.max_steps=2", "data.validation={src: test.en, tgt: test.de}", "validation.every=1")
-    expect = "validation.expect=[{source: one, not_contains: evil}]"
-    done = tmt("train", "--config", "tiny.yaml", "name=hostile", *settings, expect)
+    done = tmt("train", "--config", "tiny.yaml", "name=hostile", *settings)
     assert done.returncode == 0, done.stderr
     readme = Path("runs/hostile/README.md").read_text(encoding="utf-8")
     for text in (done.stderr, readme):

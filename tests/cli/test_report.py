@@ -112,7 +112,6 @@ def test_page_of_a_run_has_data_settings_curves_attention_and_cost(run_copy: Pat
         assert all(sum(row) == pytest.approx(100, abs=len(row) / 2) for row in weights)
     checkout = f"git checkout {record['provenance']['commit']}".removesuffix("-dirty")
     assert f"{checkout} pip install -c constraints.txt -e . tmt train --config " in text_of(page)
-    assert any(row[:2] == ["✗ fails", "number"] or row[:2] == ["✓ passes", "number"] for row in rows)
 
 
 @pytest.fixture

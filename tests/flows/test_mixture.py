@@ -153,7 +153,6 @@ def test_a_missing_tag_is_found_before_training(folder: Path, tmt: Tmt) -> None:
     for override, key in (
         ("data.validation={src: t.en, tgt: t.de}", "data.validation.tag"),
         ("data.test={one: {src: t.en, tgt: t.de}}", "data.test.one.tag"),
-        ("validation.expect=[{source: red, equals: rot}]", "validation.expect.0.tag"),
     ):
         assert_user_error(tmt("train", path, override), f"{key}: is required")
 

@@ -212,8 +212,6 @@ SPECIAL: dict[str, tuple[str, ...]] = {
     "data set": ("config", "data.validation={dataset: PIPES, split: validation}", "--vocabulary"),
     "tokenizer": ("config", "tokenizer.file=PIPE", "--tokens", "one"),
     "SentencePiece": ("config", "tokenizer.file=PIPE.model", "--tokens", "one"),
-    "behaviour tests": ("config", "validation.expect=PIPE"),
-    "behaviour tests of standard input": ("config", "validation.expect=/dev/fd/0"),
     "weights": ("plan", "train.init_from=PIPES"),
 }
 
@@ -463,7 +461,6 @@ def test_a_run_that_no_parser_reads_is_refused(text: str, run: Path) -> None:
         ("scores", {"loss": "low"}),
         ("scores", {"loss": HUGE}),
         ("stopped", "no"),
-        ("tests", [{"title": 1}]),
     ],
 )
 def test_a_checkpoint_with_a_wrong_value_is_refused(key: str, value: Any, run: Path) -> None:

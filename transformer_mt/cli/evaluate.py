@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.evaluation.metrics import Scorer
     from transformer_mt.flows.scoring import Comparison, Evaluation
-    from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult
 
 N_SHOWN = 5  # sentences of a comparison
 OPTIONS_OF_COMPARISON = {"--src", "--ref", "--json", "--show", "--engine", "--quantization"}
@@ -79,11 +77,6 @@ class Evaluate(Command):
         "reference translations, line by line; for a run, raw text or Moses tokens like its training data", metavar="G"
     )
     set: str | None = option("one test set of the run (default: all)", metavar="NAME")
-    expect: str | None = option(
-        "also run the behaviour tests of this YAML file, or starter: the tests that come with tmt; exit status 1 if "
-        "one fails",
-        metavar="F",
-    )
     robustness: bool = flag(
         "also score copies of each test set that are changed as users write: capitals, typing errors, emoji and others"
     )
@@ -107,12 +100,9 @@ class Evaluate(Command):
         """Run `tmt evaluate`."""
         _check_arguments(self)
         if len(self.systems) == 1:
-            all_pass = _evaluate_system(self)
+            _evaluate_system(self)
         else:
             _compare_systems(self)
-            all_pass = True
-        if not all_pass:
-            sys.exit(1)
 
     def load(self, run: Path) -> Translator:
         """Load the model of a run, or the ensemble, with the options of the search."""
@@ -163,23 +153,19 @@ def _check_arguments(args: Evaluate) -> None:
 # --- one system -------------------------------------------------------------------------------------------------------
 
 
-def _evaluate_system(args: Evaluate) -> bool:
-    """Score a run or a file, and run the behaviour tests. Return whether all of them pass."""
+def _evaluate_system(args: Evaluate) -> None:
+    """Score a run or a file."""
     from transformer_mt.flows.scoring import RunEvaluation, evaluate_file
-    from transformer_mt.tools.analysis.behaviour_tests import check_translations, load_behaviour_tests
 
-    tests = load_behaviour_tests(args.expect) if args.expect else ()
     (path,) = args.systems
-    translator = args.load(path) if path.is_dir() else None
-    if translator:
+    if path.is_dir():
         header, evaluations = RunEvaluation(
             (args.src, args.ref) if args.src and args.ref else None,
             args.set,
             args.search.tag,
             args.output,
             args.robustness,
-            needs_set=not tests or any(value is not None for value in (args.set, args.output, args.show)),
-        ).evaluate(translator)
+        ).evaluate(args.load(path))
         header["checkpoint"] = args.loading.checkpoint or "best"
     else:
         assert args.ref  # checked
@@ -189,18 +175,8 @@ def _evaluate_system(args: Evaluate) -> bool:
         sets[evaluation.name] = evaluation.to_json()
         if not args.json:
             _show_evaluation(evaluation, args.show or 0)
-    results: list[BehaviourResult] = []
-    if translator and tests:
-        tags = [test.tag or translator.config.tag for test in tests]
-        results = check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
     if args.json:
-        expect = {"expect": [result._asdict() for result in results]} if tests else {}
-        print_json({"tmt": __version__, **header, "test_sets": sets, **expect})
-    elif results:
-        rows = [(each.title, each.source, each.translation, each.problem or "passes") for each in results]
-        print_table(("test", "source", "translation", "problem"), rows)
-        print_text(f"{sum(not each.problem for each in results)} of {len(results)} behaviour tests pass")
-    return not any(each.problem for each in results)
+        print_json({"tmt": __version__, **header, "test_sets": sets})
 
 
 def _show_evaluation(evaluation: Evaluation, n_samples: int) -> None:

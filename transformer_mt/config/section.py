@@ -147,6 +147,11 @@ REMOVED = {
         ["data.*.url", "data.*.sha256", "data.*.license"],
         "was removed: download the file, for example with curl or mtdata, and name it as table",
     ),
+    **dict.fromkeys(
+        ["validation.expect", "validation.expect_all"],
+        "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are logged",
+    ),
+    "validation.metric=expect": "was removed with the behaviour tests: choose chrf++, or another metric",
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.

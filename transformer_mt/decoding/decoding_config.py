@@ -26,7 +26,7 @@ MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others 
 
 
 class DecodingConfig(Section):
-    """Options of translation. Validation is greedy; only its behaviour tests use the beam and its penalties."""
+    """Options of translation. Validation is greedy."""
 
     engine: Annotated[EngineName, MAY_CHANGE] = "auto"
     """library that translates: torch, ctranslate2, or auto: ctranslate2 on a CPU if it supports all options"""

@@ -42,7 +42,6 @@ from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.runs.folder import KeepConfig, RunFolder, find_user_cache, suggest_run
 from transformer_mt.system.device import DeviceName
 from transformer_mt.system.log import cut_list
-from transformer_mt.tools.analysis.behaviour_tests import BehaviourTests
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig
 from transformer_mt.tools.export.ctranslate2_engine import find_unsupported_model_keys, find_unsupported_search_keys
 from transformer_mt.tools.quality.filter_base import FilterLocation
@@ -158,20 +157,6 @@ class DataSection(DataConfig):
         return tuple(dict.fromkeys(filter_.name for filter_ in self.filters if isinstance(filter_, ColumnFilter)))
 
 
-class ValidationSection(ValidationConfig):
-    """Validation: loss, scores of greedy translations of raw text, and behaviour tests."""
-
-    expect: BehaviourTests = ()
-    """behaviour tests: a list of sentences with conditions, a YAML file with such a list, or starter"""
-
-    def find_problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""
-        for key in ("metric", "expect_all"):
-            if not self.expect and getattr(self, key) in ("expect", True):
-                yield (key,), "needs behaviour tests: set validation.expect"
-        yield from super().find_problems(sources, is_warm_start)
-
-
 class Config(Section):
     """All settings of a run."""
 
@@ -207,7 +192,7 @@ class Config(Section):
     """learning rate schedule"""
     train: TrainConfig = TrainConfig()
     """length of the training, and intervals of checkpoints and logging"""
-    validation: ValidationSection = ValidationSection()
+    validation: ValidationConfig = ValidationConfig()
     """validation loss, scores of greedy translations, and early stopping"""
     scoring: ScoringConfig = ScoringConfig()
     """computation of BLEU and chrF"""
@@ -287,26 +272,17 @@ class Config(Section):
                     "needs tables: `paste` text files and scores to a .tsv, and set table and columns in data.train",
                 )
 
-    def _held_out_tags(self) -> Iterator[tuple[KeyPath, str | None]]:
-        """Yield the tag of each held-out source and behaviour test, or None, with its key.
-
-        A behaviour test without a tag is left out if `decoding.tag` is set, which it then uses.
-        """
-        for keys, source in self.data.iterate_held_out_sources():
-            yield ("data", *keys, "tag"), source.tag
-        for number, test in enumerate(self.validation.expect):
-            if test.tag is not None or self.decoding.tag is None:
-                yield ("validation", "expect", number, "tag"), test.tag
-
     def list_used_tags(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield the tags of validation, test and decoding, each with its key."""
-        yield from ((key, tag) for key, tag in self._held_out_tags() if tag is not None)
+        for keys, source in self.data.iterate_held_out_sources():
+            if source.tag is not None:
+                yield ("data", *keys, "tag"), source.tag
         if self.decoding.tag is not None:
             yield ("decoding", "tag"), self.decoding.tag
 
     def list_missing_tags(self) -> Iterator[KeyPath]:
-        """Yield the key of each held-out source without a tag, and of each behaviour test that has none to use."""
-        yield from (key for key, tag in self._held_out_tags() if tag is None)
+        """Yield the key of each held-out source without a tag."""
+        yield from (("data", *keys, "tag") for keys, source in self.data.iterate_held_out_sources() if not source.tag)
 
     def _tag_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield tags that the training pairs lack, and tags that are missing although each training pair has one."""

@@ -34,23 +34,12 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
 from transformer_mt.system.log import ProgressReport, Warn, log
-from transformer_mt.tools.analysis.behaviour_tests import BehaviourResult, check_translations, describe_failed_tests
 from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
 from transformer_mt.tools.robustness.guard import FaultReport, Guard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import compute_losses, perplexity
 from transformer_mt.training.metrics_logger import Pixels, ValidationResult
 from transformer_mt.training.training_config import LossConfig
-
-TEST_SEARCH_OPTIONS = {
-    "beam",
-    "length_penalty",
-    "length_penalty_exponent",
-    "min_length",
-    "no_repeat_ngram",
-    "repetition_penalty",
-}
-"""Options of the run's search that behaviour tests use in a training."""
 
 # --- validation -------------------------------------------------------------------------------------------------------
 
@@ -86,9 +75,6 @@ class Validator:
         self.scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
         self.metrics = TRAINING_METRICS + (("chrF++",) if config.validation.metric == "chrf++" else ())
         self.loss = LossConfig(label_smoothing=config.loss.label_smoothing)  # without consistency of two passes
-        self.tests = config.validation.expect
-        self.test_search = config.decoding.model_dump(include=TEST_SEARCH_OPTIONS)
-        self.test_tags = [test.tag or config.decoding.tag for test in self.tests]
         self.source_ranges = list_validation_sources(config, corpus.text)
         self.tags = [part.tag for part in self.source_ranges for _ in range(part.first, part.end)]
         tags = [part.tag for part in self.source_ranges]
@@ -109,7 +95,6 @@ class Validator:
             n_best = translator.n_best(src_texts, line_numbers=line_numbers, tags=tags)
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
-        tests = self.run_tests(translator) if self.tests else []
         text_scores = self.scorer.score(hypotheses, self.references, self.metrics)
         degenerate = find_degenerate(self.src_texts, hypotheses, [translation.finished for translation in translations])
         scores = {
@@ -117,7 +102,6 @@ class Validator:
             **{name.lower(): score.value for name, score in text_scores.items()},
             "degenerate": degenerate.share,
             **self.source_scores(hypotheses),
-            **({"expect": sum(test.problem is None for test in tests) / len(tests)} if tests else {}),
         }
 
         def get_sample(i: int) -> Sample:
@@ -129,25 +113,13 @@ class Validator:
         markdown = {
             name: markdown_table(("source", "model", "reference"), rows) for name, rows in tables.items() if rows
         }
-        failed = [(test.title, test.source, test.translation, test.problem) for test in tests if test.problem]
-        if failed:
-            markdown["behaviour_tests"] = markdown_table(("test", "source", "model", "problem"), failed)
         return ValidationResult(
             scores,
             samples=["\n".join(example.lines()) for example in examples],
             markdown=markdown,
             warning=degenerate.warning(failures),
-            tests=[test._asdict() for test in tests],
-            failed_tests=describe_failed_tests(tests) if tests else None,
             draw=lambda: self.draw(translator),
         )
-
-    def run_tests(self, translator: Translator) -> list[BehaviourResult]:
-        """Translate the behaviour tests on all ranks with the beam search of the run, and check the translations."""
-        texts = self.ranks.shard([test.source for test in self.tests])
-        searching = translator.with_options(self.test_search)
-        translations = searching.translate(texts, tags=self.ranks.shard(self.test_tags))
-        return check_translations(self.tests, self.ranks.all_gather(translations))
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """Return the scores of the pairs of each named source."""

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_mt.config.yaml_files import render_value, render_yaml
+from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.corpus import ParallelCorpus, split_off_validation
 from transformer_mt.data.data_config import DataConfig, NamedSource, Source, TrainSource, tag_error
 from transformer_mt.data.sources import load_corpus
@@ -46,7 +46,6 @@ EXTENSION_PEAK_FACTOR, EXTENSION_STEP_FACTOR = 3.5, 2  # for new pieces, which h
 MUON_SHARE, EXTENSION_MUON_SHARE = 1 / 8, 1 / 2  # of the learning rate of a run that was trained with Muon
 WARMUP_STEPS = 20
 N_VALIDATIONS = 10
-TESTS = "new-tests.yaml"
 START = "start"  # run folder with the extended vocabulary
 TOKENS_PER_UNIT = 1.5  # estimated tokens of a word
 PATIENCE = 5
@@ -131,32 +130,31 @@ def write_fine_tuning_config(
             warnings.append(f"the model may forget: {reason}")
     start = RunFolder(folder / START) if is_extended else run
     base = f"base: {os.path.relpath(run.config, output.parent)}  # model, tokenizers, and all settings not below\n"
-    settings = [*_choose_settings(old, start, folder, new, known, is_extended=is_extended)]
     if not (new.validation or known.validation):
         raise UserError(
             f"{given.train[0]}: {len(new.train[0].pairs)} pairs are too few to hold some out for validation; pass "
             f"{MIN_PAIRS} or more, or --validation, or old pairs as --replay"
         )
+    n_copies, held_out = 1, "held out"
+    if not new.validation:
+        n_copies, held_out = _count_copies(new.train[0].pairs), "the new pairs, repeated, and held-out old ones"
+        new = new._replace(validation=[_repeat_for_validation(new.train[0])])
+    settings = [*_choose_settings(old, start, folder, new, known, held_out, is_extended=is_extended)]
     text = base + render(settings, [f"Fine-tuning of {run.path}, written by `tmt init`."])
     if given.extend_vocabulary is not None:
         new_source = {"name": NEW, **_source_keys(folder, new.train[0])}
         _write_start(run, start, [*new.train, *known.train], direction, new_source, given.extend_vocabulary)
     folder.mkdir(exist_ok=True)
-    _write_pairs(folder, new, known)
+    _write_pairs(folder, new, known, n_copies)
     write_config(output, text)
     n_pairs = sum(len(part.pairs) for part in new.train)
-    tests = "" if new.validation else ", each a behaviour test"
     tag = direction.tag
     advice = [f"the new pairs have the tag {tag}: translate with --tag {tag}"] if tag else []
-    return InitialConfig(f"{run.path}, fine-tuned on {n_pairs:,} pairs{tests}", warnings, advice)
+    return InitialConfig(f"{run.path}, fine-tuned on {n_pairs:,} pairs", warnings, advice)
 
 
-def _write_pairs(folder: Path, new: Splits, known: Splits) -> None:
-    """Write the text files. Few new pairs become behaviour tests, and are repeated in the training text."""
-    n_copies = 1
-    if not new.validation:
-        write_text(folder / TESTS, _render_tests(new.train[0]))
-        n_copies = _count_copies(new.train[0].pairs)
+def _write_pairs(folder: Path, new: Splits, known: Splits, n_copies: int) -> None:
+    """Write the text files. The new pairs are repeated `n_copies` times in the training text."""
     for part in chain(*new, *known):
         for suffix, lines in zip(("src", "tgt"), zip(*part.pairs, strict=True), strict=True):
             text = "".join(f"{line}\n" for line in lines)
@@ -335,9 +333,9 @@ def _name_old_source(source: Source) -> str:
 
 
 def _choose_settings(
-    old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits, *, is_extended: bool
+    old: Config, run: RunFolder, folder: Path, new: Splits, known: Splits, held_out: str, *, is_extended: bool
 ) -> Iterator[Setting]:
-    """Yield the data, and the settings that differ from those of the run."""
+    """Yield the data, and the settings that differ from those of the run. `held_out` describes the validation pairs."""
 
     def list_sources(parts: Sequence[SourcePairs], **weights: float) -> list[Setting]:
         return [
@@ -351,11 +349,10 @@ def _choose_settings(
     train = [*list_sources(new.train, weight=1), *list_sources(known.train, weight=float(f"{share:.3g}"))]
     yield Setting("data", "train", train, "half of the batches are new pairs" if known.train else "")
     validation = list_sources([*new.validation, *known.validation])
-    yield Setting("data", "validation", validation, "held out")
+    yield Setting("data", "validation", validation, held_out)
     tests = [Setting("data", part.name, _source_keys(folder, part), "") for part in (*new.test, *known.test)]
     yield Setting("data", "test", tests, "scored at the end, and with the weights of the start")
     n_new = len(new.train[0].pairs)
-    is_held_out = bool(new.validation)
     n_steps = round(STEPS_PER_ROOT * math.sqrt(n_new)) * (EXTENSION_STEP_FACTOR if is_extended else 1)
     n_steps = min(MAX_STEPS, max(MIN_STEPS, n_steps))
     peak = PEAK * math.sqrt(PEAK_WIDTH / old.model.d_model) * (EXTENSION_PEAK_FACTOR if is_extended else 1)
@@ -379,14 +376,12 @@ def _choose_settings(
         Setting("train", "max_epochs", None, ""),
         Setting("train", "log_every", max(1, n_steps // 20), ""),
         Setting("validation", "every", f"{n_steps // N_VALIDATIONS} steps", ""),
-        Setting("validation", "metric", "chrf++" if is_held_out else "expect", ""),
+        Setting("validation", "metric", "chrf++", ""),
         Setting("validation", "patience", PATIENCE, "validations without improvement before it stops"),
-        Setting("validation", "goal", None if is_held_out else 1.0, ""),
+        Setting("validation", "goal", None, ""),
         Setting("validation", "gate", gate, "what old pairs may lose"),
     ]
     yield from (each for each in settings if each.value != getattr(getattr(old, each.section), each.key))
-    if not is_held_out:
-        yield Setting("validation", "expect", str(folder / TESTS), "each pair is a behaviour test, until all pass")
 
 
 def _source_keys(folder: Path, part: SourcePairs) -> dict[str, Any]:
@@ -394,13 +389,10 @@ def _source_keys(folder: Path, part: SourcePairs) -> dict[str, Any]:
     return {"src": str(folder / f"{part.file}.src"), "tgt": str(folder / f"{part.file}.tgt"), **part.keys}
 
 
-def _render_tests(part: SourcePairs) -> str:
-    """Return a YAML file of behaviour tests: each source has one of its translations."""
-    translations: dict[str, list[str]] = {}
-    for src, tgt in part.pairs:
-        translations.setdefault(src, []).append(tgt)
-    tests = [{"source": src, "equals": found, **part.keys} for src, found in translations.items()]
-    return "expect:\n" + "".join(f"  - {render_value(test)}\n" for test in tests)
+def _repeat_for_validation(part: SourcePairs) -> SourcePairs:
+    """Return a few new pairs as validation pairs, repeated so that they count as much as the old ones."""
+    pairs = part.pairs * max(1, MIN_VALIDATION // len(part.pairs))
+    return part._replace(file=f"{NEW}-valid", pairs=pairs)
 
 
 def _count_copies(pairs: Sequence[Pair]) -> int:

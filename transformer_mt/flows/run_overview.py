@@ -16,7 +16,6 @@ from pydantic import Field, ValidationError
 from transformer_mt.choices import RunColumn
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import markdown_table
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.runs.folder import RunFolder, is_locked
@@ -85,8 +84,7 @@ def read_last_log_entry(run: RunFolder) -> LogEntry:
 def write_readme(run: RunFolder, config: Config, *, is_running: bool) -> None:
     """Replace the README of a run folder. `is_running` says whether the training continues."""
     found = run.list_readable_checkpoints()
-    rejected = [info for info in found if info.is_rejected]
-    best = next(iter([*rank_checkpoints(found), *rejected[-1:]]), None)
+    best = next(iter(rank_checkpoints(found)), None)
     write_text(run.readme, render_readme(run, config, run.read_metadata(), best, is_running=is_running))
 
 
@@ -118,7 +116,6 @@ def render_readme(
         "",
         "## Scores",
         *_describe_scores(record, best),
-        *(_describe_behaviour_tests(best.tests) if best and best.tests else ()),
         "",
         "## Next commands",
         "",
@@ -185,8 +182,6 @@ def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> 
         yield "Not validated yet."
     else:
         chosen = "" if "exported" in record else f"the best by {best.metric}, "
-        if best.is_rejected:
-            chosen = "rejected by validation.gate or validation.expect_all, "
         for title, found in split_by_source(best.scores).items():
             scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
             yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"
@@ -196,16 +191,6 @@ def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> 
             yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
     if table := record.get("before_and_after"):
         yield from ("", "### Before and after the training", "", *table)
-
-
-def _describe_behaviour_tests(tests: Sequence[Mapping[str, str | None]]) -> Iterator[str]:
-    """Yield how many behaviour tests pass, and a table of the others."""
-    failed = [
-        [str(test[key]) for key in ("title", "source", "translation", "problem")] for test in tests if test["problem"]
-    ]
-    yield from ("", "## Behaviour tests", f"- {len(tests) - len(failed)} of {len(tests)} pass")
-    if failed:
-        yield from ("", markdown_table(("test", "source", "translation", "problem"), failed))
 
 
 @dataclass(frozen=True)

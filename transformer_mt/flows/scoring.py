@@ -96,8 +96,6 @@ class RunEvaluation:
     """File for the translations."""
     robustness: bool = False
     """Whether changed copies of each set are scored, too."""
-    needs_set: bool = True
-    """Whether a run without test sets is refused."""
 
     def evaluate(self, translator: Translator) -> tuple[dict[str, object], Iterator[Evaluation]]:
         """Translate and score the sets with a run. Return a header for JSON, and the scores of each set in turn."""
@@ -150,8 +148,6 @@ class RunEvaluation:
     def _choose_sets(self, config: Config) -> list[str]:
         """Return the names of the test sets to score."""
         known = config.data.test
-        if not known and not self.needs_set:
-            return []
         if not known:
             raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
         if self.test_set is not None and self.test_set not in known:

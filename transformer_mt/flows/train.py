@@ -127,11 +127,6 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             if ranks.is_rank0:
                 finish(run, parts, stop_reason, seconds / 3600, logger)
             ranks.barrier()
-    if run.find_checkpoint("best").is_rejected:
-        raise UserError(
-            f"{run.path}: every checkpoint was rejected, by validation.gate or validation.expect_all; the last one: "
-            f"{trainer.last_rejection or 'see the log'}\ntrain longer, or correct the data or the tests"
-        )
     log_rank0(f"the run is in {run.path}; next:\n{format_next_commands(run, config)}")
 
 

@@ -221,8 +221,7 @@ class CheckpointInfo:
     metric: str  # by which the best checkpoint of the run is chosen
     scores: dict[str, Number]
     stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
-    is_rejected: bool = False  # by validation.gate or validation.expect_all: it is never the best one
-    tests: list[dict[str, str | None]] = field(default_factory=list[dict[str, str | None]])  # of validation.expect
+    is_rejected: bool = False  # by validation.gate: it is never the best one
     files: dict[FolderName, FileChecksum] = field(default_factory=dict[str, FileChecksum], compare=False)
 
     @classmethod

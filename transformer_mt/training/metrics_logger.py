@@ -68,8 +68,6 @@ class ValidationResult(NamedTuple):
     samples: list[str]  # blocks of lines for the log
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output
-    tests: list[dict[str, Any]]  # results of the behaviour tests
-    failed_tests: str | None  # a sentence about the behaviour tests that failed
     draw: Callable[[], dict[str, Pixels]]  # draws the figures by name
 
 
@@ -145,8 +143,6 @@ class MetricsLogger:
             summary = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
             best = "  (best so far)" if is_best and title == "validation" else ""
             log_rank0(f"step {step:,}  {title}  {summary}{best}")
-        if result.failed_tests:
-            log_rank0(f"step {step:,}  {result.failed_tests}")
         for sample in result.samples:
             log_rank0(f"{sample}\n")
         for name, markdown in result.markdown.items():

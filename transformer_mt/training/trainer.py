@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -247,7 +247,6 @@ class Trainer:
     writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     pending: list[tuple[int, StreamPosition, StepMetrics]] = field(default_factory=list[Any])
     """Steps, the position of their first batch, and their metrics, which are still on the device."""
-    last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
     has_warned_of_degenerate_output: bool = False
     tokens_before_resume: float = 0.0  # target tokens of the window that an earlier process trained on
     last_time: float = field(default_factory=time.perf_counter)  # of the last `update_time`
@@ -399,8 +398,8 @@ class Trainer:
             result = self.validate()
         if self.config.init_from and progress.step == 0:
             progress.initial_scores = result.scores
-        self.last_rejection = self.find_rejection(result)
-        is_rejected = self.last_rejection is not None
+        rejection = self.find_rejection(result)
+        is_rejected = rejection is not None
         progress.record_score(
             self.validation.metric,
             result.scores[self.validation.metric],
@@ -412,8 +411,8 @@ class Trainer:
             log_rank0(f"step {progress.step:,}  {result.warning}")
             self.has_warned_of_degenerate_output = True
         if is_rejected and not is_warming_up:
-            log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {self.last_rejection}")
-        self.save(result.scores, is_rejected=is_rejected, tests=result.tests)
+            log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {rejection}")
+        self.save(result.scores, is_rejected=is_rejected)
         self.logger.log_figures(progress.step, result.draw)  # last, so that its failure costs no checkpoint
 
     def find_rejection(self, result: ValidationResult) -> str | None:
@@ -423,7 +422,7 @@ class Trainer:
             drop = self.progress.initial_scores.get(key, math.nan) - result.scores[key]
             if drop > limit:
                 return f"validation.gate: {source} lost {drop:.2f} BLEU, more than {limit:g}"
-        return result.failed_tests if self.validation.expect_all else None
+        return None
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
         """Give the model the averaged weights inside the `with` block, and yield the raw ones, or None without EMA."""
@@ -431,14 +430,7 @@ class Trainer:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def save(
-        self,
-        scores: dict[str, float],
-        *,
-        stopped: bool = False,
-        is_rejected: bool = False,
-        tests: Sequence[dict[str, Any]] = (),
-    ) -> None:
+    def save(self, scores: dict[str, float], *, stopped: bool = False, is_rejected: bool = False) -> None:
         """Write a checkpoint of this step, and then delete those that `keep` does not list.
 
         The state is copied to the CPU, and written in the background.
@@ -450,7 +442,7 @@ class Trainer:
         self.logger.flush()
         step = self.progress.step
         folder, metric = self.run.locate_checkpoint(step), self.validation.metric
-        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected, tests=[*tests])
+        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected)
         self.writer.wait()  # before the copy, so that there is only one
         with self.average_parameters() as raw_weights:
             weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))

@@ -68,20 +68,18 @@ class TrainConfig(Section):
 
 
 class ValidationConfig(Section):
-    """Validation: loss, and scores of greedy translations of raw text. flows/configuration.py adds behaviour tests."""
+    """Validation: loss, and scores of greedy translations of raw text."""
 
     every: Annotated[Interval, MAY_CHANGE] = "500 steps"
     """steps ("500") or epochs ("1 epoch") between validations"""
-    metric: Literal["loss", "bleu", "chrf", "chrf++", "expect"] = "bleu"
-    """loss, bleu, chrf, chrf++ or expect (share of passed behaviour tests): ranks checkpoints, and ends patience"""
+    metric: Literal["loss", "bleu", "chrf", "chrf++"] = "bleu"
+    """loss, bleu, chrf or chrf++: ranks checkpoints, and ends patience"""
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
     """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
     """number of sample translations to log at each validation; 0: none, and no figures in TensorBoard"""
     goal: Annotated[float | None, MAY_CHANGE] = None
     """end the training when the metric reaches this value; null: never"""
-    expect_all: bool = False
-    """a checkpoint that fails a behaviour test is never the best one; if all fail, tmt train ends with an error"""
     gate: dict[str, float] = Field(default={})
     """BLEU that a validation source (or all) may lose after a warm start; a checkpoint that loses more is never best"""
 

@@ -25,7 +25,6 @@ from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
 from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
 from transformer_mt.tools.analysis import breakdown
-from transformer_mt.tools.analysis.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.tools.analysis.breakdown import SentenceComparison, TextPart, mark_differences
 from transformer_mt.tools.analysis.changed_sets import measure_robustness
 from transformer_mt.tools.analysis.config_differences import format_value, list_changes, list_differences
@@ -119,7 +118,6 @@ def render_report(
         robustness=_list_facts([output.robustness for output in outputs]),
         max_robustness=MAX_ROBUSTNESS,
         examples=_find_examples(*systems[0]) if systems else {},
-        own_tests={run.name for run in runs if run.checkpoint.tests},
         notes=[note.replace("\n", " ") for note in notes],
     )
 
@@ -287,8 +285,6 @@ class ModelOutput:
     seconds: list[float]
     """The time to translate each test set."""
     method: str
-    tests: Sequence[Mapping[str, str | None]]
-    """Title, source, translation and problem of each behaviour test. The problem is None if the test passes."""
     robustness: Mapping[str, str]
     """The scores of changed copies of the first test set."""
     attention: Sequence[Mapping[str, object]]
@@ -298,7 +294,7 @@ class ModelOutput:
 def _run_model(
     run: ReportedRun, translator: Translator, sets: Sequence[EvaluationSet], with_details: bool
 ) -> ModelOutput:
-    """Translate test sets and behaviour tests.
+    """Translate test sets.
 
     The details of the first set are the attention of some sentences.
     """
@@ -316,7 +312,6 @@ def _run_model(
         [[translation.text for translation in best_translations] for best_translations in translations],
         seconds,
         f"{translator.config.method}, {translator.precision}",
-        run.checkpoint.tests or _run_starter_tests(translator),
         _measure_robustness(translator, sets[0]) if sets else {},
         _show_attention(translator, sets[0]) if has_details else [],
     )
@@ -330,16 +325,6 @@ def _measure_robustness(translator: Translator, data: EvaluationSet) -> dict[str
         score.name: ", ".join(label.format(cell) for label, cell in zip(labels, score.cells(), strict=True) if cell)
         for score in measure_robustness(first, lambda data: translator.translate(data.sources, tags=data.tags))
     }
-
-
-def _run_starter_tests(translator: Translator) -> list[Mapping[str, str | None]]:
-    """Return the results of the behaviour tests of the program."""
-    tests = load_behaviour_tests(STARTER)
-    tag = translator.config.tag
-    if translator.tokenizers.needs_tag and tag is None:
-        tag = translator.tokenizers.tags[0]
-    translations = translator.translate([test.source for test in tests], tags=[tag] * len(tests))
-    return [result._asdict() for result in check_translations(tests, translations)]
 
 
 def _show_attention(translator: Translator, data: EvaluationSet) -> list[Mapping[str, object]]:
