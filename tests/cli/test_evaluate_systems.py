@@ -53,11 +53,9 @@ def test_two_files_are_compared(workspace: Path, tmt: Tmt) -> None:
     assert done.stdout.startswith("A  a.de\nB  b.de\n\n8 pairs; ")
     assert len(re.findall("^line ", done.stdout, re.MULTILINE)) == 2
     assert "source" not in done.stdout
-    assert "training" not in done.stdout
 
 
 def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
-    """Word frequencies come from the training text of the run."""
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
     one = parse_json(tmt("evaluate", "runs/tiny", "a.de", *files))
     hypotheses = load_plain("runs/tiny", beam=2).translate(lines("valid.en"))
@@ -68,25 +66,8 @@ def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
         for ours, theirs in zip(one["metrics"][name]["systems"], comparison.systems, strict=True):
             assert ours["score"] == theirs.score
             assert ours["p_bootstrap"] == theirs.p_bootstrap
-    assert [bucket["words"] for bucket in one["lengths"]] == ["0-10"]
-    assert sum(bucket["words"] for bucket in one["frequencies"]) == 8 * 3
     assert len(one["sentences"]) == 5
     assert one["sentences"][0]["source"] in lines("valid.en")
-
-
-@pytest.mark.filterwarnings("default")
-def test_held_out_validation_pairs_do_not_count_as_training_text(workspace: Path, tmt: Tmt) -> None:
-    """Without data.validation, a run holds out some training pairs. Each training line here contains a unique word."""
-    config = Path("runs/tiny/config.yaml")
-    text = config.read_text(encoding="utf-8")
-    without = re.sub(r"(?s)\n  validation:.*?\n  validation_size", "\n  validation_size", text)
-    config.write_text(without, encoding="utf-8")
-    words = [f"wort{i}" for i in range(len(lines("train.de")))]
-    Path("train.de").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    Path("words.de").write_text("".join(f"{' '.join(words[i::8])}\n" for i in range(8)), encoding="utf-8")
-    done = tmt("evaluate", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "words.de", "--json")
-    by_frequency = {one["frequency"]: one["words"] for one in json.loads(done.stdout)["frequencies"]}
-    assert by_frequency == {"0": 5, "1": 45}, "a tenth of the pairs is held out"
 
 
 def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tmt) -> None:
@@ -95,7 +76,7 @@ def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tm
     for comparison in one["metrics"].values():
         first, _, third = comparison["systems"]
         assert (third["score"], third["difference"], third["p_randomisation"]) == (first["score"], 0, 1)
-    assert one["sentences"] == one["frequencies"] == []
+    assert one["sentences"] == []
 
 
 def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> None:
@@ -104,19 +85,6 @@ def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> No
     assert "|norm:yes|" in one["metrics"]["TER"]["signature"]
     done = tmt("evaluate", "a.de", "b.de", "--ref", "valid.de", "--tgt-lang", "th", "--show", 0)
     assert NO_TER in done.stdout.split("\n") and "\nTER   " not in done.stdout
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.usefixtures("workspace")
-def test_missing_training_text_gives_a_warning(tmt: Tmt) -> None:
-    Path("train.de").unlink()
-    done = tmt("evaluate", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "valid.de")
-    assert done.returncode == 0
-    assert (
-        "tmt: warning: runs/tiny: the table by word frequency is left out: its training text cannot be read"
-        in done.stderr
-    )
-    assert "frequency" not in done.stdout
 
 
 @pytest.mark.parametrize(

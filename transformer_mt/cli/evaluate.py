@@ -62,9 +62,8 @@ class Evaluate(Command):
     """Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) of a run or a file of translations.
 
     The scores have signatures of sacreBLEU and 95 % intervals from 1,000 bootstrap resamples. Several systems are
-    tested against the first, by paired bootstrap resampling and by approximate randomisation. Their scores by reference
-    length and by word frequency are printed too, and the sentences that differ most in chrF. TER is left
-    out for th, lo, km, my and bo, which have no spaces between words.
+    tested against the first, by paired bootstrap resampling and by approximate randomisation, and the sentences that
+    differ most in chrF are printed. TER is left out for th, lo, km, my and bo, which have no spaces between words.
     """
 
     EXAMPLE: ClassVar[str] = "tmt evaluate runs/a runs/b --src test.en --ref test.de"
@@ -244,26 +243,12 @@ def _show_comparison(comparison: Comparison) -> None:
     for name, metric in comparison.metrics.items():
         print_text(f"{name:<6}  {metric.signature}")
     _explain_missing_ter(comparison.metrics)
-    letters, unit = list(comparison.systems), comparison.unit
-    print_text(f"\nby {unit} of the reference")
-    head = [unit, "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
-    rows: list[list[str]] = []
-    for bucket in comparison.lengths:
-        rows.append([bucket.words, f"{bucket.pairs:,}", *map("{:.2f}".format, (*bucket.bleu, *bucket.chrf))])
-    print_table(head, rows, numbers=range(1, len(head)))
-    if comparison.frequencies:
-        print_text(f"\nF1 of {unit}, by their frequency in the training text")
-        rows = [
-            [bucket.frequency, f"{bucket.words:,}", *map("{:.2f}".format, bucket.f1)]
-            for bucket in comparison.frequencies
-        ]
-        print_table(["times", unit, *letters], rows, numbers=range(1, len(letters) + 2))
     for sentence in comparison.sentences:
         print_text(f"\nline {sentence.line}")
         if sentence.source is not None:
             print_text(f"  source     {sentence.source}")
         print_text(f"  reference  {sentence.reference}")
-        for i, (letter, text) in enumerate(zip(letters, sentence.translations, strict=True)):
+        for i, (letter, text) in enumerate(zip(comparison.systems, sentence.translations, strict=True)):
             print_text(f"  {letter} {sentence.chrf[i]:8.2f}  {text}")
 
 

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 class Report(Command):
     """Write one HTML page about a run, or compare several on one page.
 
-    The page has scores with 95 % intervals, example translations, scores by sentence length and word frequency,
-    attention, curves, data, settings, cost, and how to reproduce the run. It needs no network and no other file. The
-    test sets are translated for it, or the validation set if there are none. Several runs are compared with
-    significance tests.
+    The page has scores with 95 % intervals, example translations, scores by sentence length, attention, curves, data,
+    settings, cost, and how to reproduce the run. It needs no network and no other file. The test sets are translated
+    for it, or the validation set if there are none. Several runs are compared with significance tests.
     """
 
     EXAMPLE: ClassVar[str] = "tmt report runs/mine"

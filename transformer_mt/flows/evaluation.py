@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
 
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.corpus import BLOCK_SIZE, ParallelCorpus
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import NamedSource
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -24,16 +24,14 @@ from transformer_mt.evaluation.metrics import (
     Sample,
     Scorer,
     Tags,
-    Texts,
     find_degenerate,
     markdown_table,
 )
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.prepare import load_split
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine, read_gpu_bytes
-from transformer_mt.system.log import ProgressReport, Warn, log
+from transformer_mt.system.log import ProgressReport, log
 from transformer_mt.tools.analysis.figures import render_pixels, translate_with_attention
 from transformer_mt.tools.robustness.guard import FaultReport, Guard
 from transformer_mt.training.distributed import Ranks
@@ -249,16 +247,3 @@ def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:
                 "translate with each run, and compare the files"
             )
     return scorers[first]
-
-
-def read_training_targets(run: RunFolder, config: Config, warn: Warn) -> Iterator[Texts] | None:
-    """Return blocks of target sentences of the training text. Return None, with a warning, if it cannot be read."""
-    try:
-        pairs = load_split(config, "train")
-    except (UserError, OSError) as error:
-        warn(f"{run.path}: the table by word frequency is left out: its training text cannot be read: {error}")
-        return None
-    if pairs.fingerprint != run.read_metadata()["sha256"]["train"]:
-        warn(f"{run.path}: its training text has changed since the training")
-    targets = (tgt for _, tgt in pairs)
-    return iter(lambda: list(islice(targets, BLOCK_SIZE)), [])

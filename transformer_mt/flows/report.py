@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from transformer_mt.data.corpus import ParallelCorpus
@@ -14,7 +13,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import EvaluationSet
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
-from transformer_mt.flows.evaluation import list_tags, make_evaluation_set, make_shared_scorer, read_training_targets
+from transformer_mt.flows.evaluation import list_tags, make_evaluation_set, make_shared_scorer
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.flows.run_overview import describe_directions, describe_model, describe_status
 from transformer_mt.runs.folder import RunFolder, is_locked
@@ -91,9 +90,7 @@ def make_report(
         sets = list(read_shared_sets(configs, notes.append))
         if not sets:
             notes.append("there are no translations, because no test set can be read; pass one as --src F --ref G")
-    first, *_ = configs.items()
-    page = render_report([run for _, run in runs], sets, load, partial(read_training_targets, *first), notes)
-    return page, notes
+    return render_report([run for _, run in runs], sets, load, notes), notes
 
 
 def read_shared_sets(configs: Mapping[RunFolder, Config], warn: Warn) -> Iterator[list[EvaluationSet]]:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -31,15 +30,13 @@ from transformer_mt.flows.evaluation import (
     describe_system,
     make_evaluation_set,
     make_shared_scorer,
-    read_training_targets,
     translate_set,
 )
 from transformer_mt.flows.line_io import Line, check_output, open_output
 from transformer_mt.flows.prepare import load_split
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
-from transformer_mt.tools.analysis import breakdown
-from transformer_mt.tools.analysis.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
+from transformer_mt.tools.analysis.breakdown import SentenceComparison, find_most_different
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
 from transformer_mt.tools.analysis.significance import (
     IntervalScore,
@@ -190,10 +187,7 @@ class Comparison:
 
     systems: Mapping[str, str]
     pairs: int
-    unit: str  # of lengths: words or characters
     metrics: Mapping[str, MetricComparison]
-    lengths: Sequence[LengthBucket]
-    frequencies: Sequence[FrequencyBucket]
     sentences: Sequence[SentenceComparison]
 
 
@@ -228,17 +222,11 @@ def compare(
         else:
             hypotheses.append(texts[path])
             names.append(str(path))
-    training_text = None
-    if configs:
-        training_text = read_training_targets(*next(iter(configs.items())), partial(warnings.warn, stacklevel=1))
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
-        scorer.unit,
         compare_systems(hypotheses, references, scorer),
-        breakdown.score_by_length(hypotheses, references, scorer),
-        breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
-        breakdown.find_most_different(hypotheses, sources, references, scorer, n_shown),
+        find_most_different(hypotheses, sources, references, scorer, n_shown),
     )
 
 

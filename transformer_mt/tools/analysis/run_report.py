@@ -23,7 +23,7 @@ from transformer_mt.runs.checkpoints import WEIGHTS
 from transformer_mt.runs.folder import PACKAGES, RunFolder
 from transformer_mt.runs.records import CheckpointInfo, split_by_source
 from transformer_mt.system.files import format_bytes, measure_folder
-from transformer_mt.system.log import ProgressReport, Warn, label_piece, log_rank0
+from transformer_mt.system.log import ProgressReport, label_piece, log_rank0
 from transformer_mt.tools.analysis import breakdown
 from transformer_mt.tools.analysis.breakdown import SentenceComparison, TextPart, mark_differences
 from transformer_mt.tools.analysis.changed_sets import measure_robustness
@@ -75,14 +75,12 @@ def render_report(
     runs: Sequence[ReportedRun],
     sets: Sequence[Sequence[EvaluationSet]],
     load: Callable[[Path], Translator],
-    read_training: Callable[[Warn], Iterator[Texts] | None],
-    notes: list[str],
+    notes: Sequence[str],
 ) -> str:
     """Translate the test sets with each run, and return the page.
 
-    Each test set is given once for each run. `load` loads the model of a run folder, `read_training` yields blocks of
-    target sentences of the training text of the first run, and `notes` are added to the page, with notes about its
-    missing parts.
+    Each test set is given once for each run. `load` loads the model of a run folder, and `notes` about missing parts
+    are added to the page.
     """
     outputs = [
         _run_model(run, load(run.folder.path), [set_of_runs[i] for set_of_runs in sets], len(runs) == 1)
@@ -91,7 +89,6 @@ def render_report(
     names = [run.name for run in runs]
     configs = [run.config for run in runs]
     systems = [(set_of_runs[0], [output.hypotheses[i] for output in outputs]) for i, set_of_runs in enumerate(sets)]
-    table = _break_down(*systems[0], names, read_training(notes.append)) if systems else None  # may add notes
     scored = [(data, compare_systems(texts, data.references, data.scorer)) for data, texts in systems]
     return render_page(
         "report.html",
@@ -114,7 +111,7 @@ def render_report(
         unit=systems[0][0].scorer.unit if systems else "",
         outputs=outputs,
         no_ter=NO_TER,
-        breakdown=table,
+        breakdown=_break_down(*systems[0], names) if systems else None,
         robustness=_list_facts([output.robustness for output in outputs]),
         max_robustness=MAX_ROBUSTNESS,
         examples=_find_examples(*systems[0]) if systems else {},
@@ -353,21 +350,12 @@ def _show_attention(translator: Translator, data: EvaluationSet) -> list[Mapping
     return tables
 
 
-def _break_down(
-    data: EvaluationSet, systems: Sequence[Texts], names: Sequence[str], training: Iterator[Texts] | None
-) -> dict[str, object]:
-    """Score by sentence length, and by word frequency if there is training text."""
+def _break_down(data: EvaluationSet, systems: Sequence[Texts], names: Sequence[str]) -> dict[str, object]:
+    """Score by sentence length."""
     lengths = breakdown.score_by_length(systems, data.references, data.scorer)
-    frequencies = breakdown.compute_f1_by_frequency(systems, data.references, training, data.scorer) if training else []
     by_length = {name: [bucket.chrf[i] for bucket in lengths] for i, name in enumerate(names)}
-    by_frequency = {name: [bucket.f1[i] for bucket in frequencies] for i, name in enumerate(names)}
-    charts = [
-        draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.words for bucket in lengths], by_length)
-    ]
-    if frequencies:
-        title = f"F1 of {data.scorer.unit} by their frequency in the training text"
-        charts.append(draw_bars(title, [bucket.frequency for bucket in frequencies], by_frequency))
-    return {"lengths": lengths, "frequencies": frequencies, "charts": charts}
+    chart = draw_bars(f"chrF by {data.scorer.unit} of the reference", [bucket.words for bucket in lengths], by_length)
+    return {"lengths": lengths, "chart": chart}
 
 
 Example = tuple[SentenceComparison, list[TextPart], list[list[TextPart]]]
