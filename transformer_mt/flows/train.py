@@ -117,7 +117,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
-                logger.log_figures(1, lambda: draw_figures(config, parts.data, parts.model))
+                logger.log_figures(1, lambda: draw_figures(config, parts.model))
             if ranks.is_rank0:
                 record_job(run, trainer.progress.step)
                 write_readme(run, config, is_running=True)
@@ -297,14 +297,11 @@ def make_logger(run: RunFolder, config: Config, ranks: Ranks, last_step: int | N
     return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, last_step)
 
 
-def draw_figures(config: Config, data: TrainingData, model: Transformer) -> dict[str, Pixels]:
+def draw_figures(config: Config, model: Transformer) -> dict[str, Pixels]:
     """Return the figures that TensorBoard shows from the first step on, by name."""
     if not config.validation.probes:
         return {}
-    drawn = {
-        "schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps),
-        "lengths": figures.plot_lengths(data.train, config.data),
-    }
+    drawn = {"schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps)}
     if config.model.positions != "none":
         drawn["positions"] = figures.plot_positions(config.model, model)
     return {name: figures.render_pixels(figure) for name, figure in drawn.items()}

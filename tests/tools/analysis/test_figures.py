@@ -16,7 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from transformer_mt import Translator
 from transformer_mt.choices import AttentionKind
-from transformer_mt.data.data_config import DataConfig
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.tools.analysis import figures
 from transformer_mt.tools.analysis.figures import AttentionMaps, decode_tokens, translate_with_attention
@@ -88,37 +87,6 @@ def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
         assert shown_queries == (["Der", "▁Hund", "$x$▁$", "</s>"] if column == 0 else [""] * 4)
         assert shown_keys == (["The", "▁dog", "▁is", "▁5▁$", "</s>"] if row == 1 else [""] * 5)
     figures.render_pixels(figure)  # dollar signs start no formula; a warning would fail the test
-
-
-def test_lengths_figure_counts_every_sentence() -> None:
-    src, tgt = np.array([3, 4, 4, 5, 90, 700]), np.array([1, 2, 8, 8, 8, 101])
-    figure = figures.draw_lengths(src, tgt, ("en", "é $x$"), 100, "six pairs")
-    for axes, side in zip(figure.axes, (src, tgt), strict=True):
-        bars = [patch for patch in axes.patches if patch.get_height() > 0]  # pyright: ignore[reportAttributeAccessIssue]
-        assert sum(bar.get_height() for bar in bars) == len(side)  # pyright: ignore[reportAttributeAccessIssue]
-        assert axes.lines[0].get_xdata()[0] == 100.5  # pyright: ignore[reportIndexIssue]
-        low, high = axes.get_ylim()
-        assert low < 1 < max(bar.get_height() for bar in bars) < high  # pyright: ignore[reportAttributeAccessIssue]
-    assert "longest 700" in figure.axes[0].get_title()
-    assert figure.axes[1].get_xlabel() == "length in tokens, including the end symbol (last bar: 197 and more)"
-
-
-def test_a_length_limit_outside_of_the_figure_is_named() -> None:
-    short = np.array([3, 4, 4])
-    figure = figures.draw_lengths(short, short, ("en", "de"), 100, "short")
-    assert all(not axes.lines and axes.texts[0].get_text() == "data.max_length 100 →" for axes in figure.axes)
-    heights = [patch.get_height() for patch in figure.axes[0].patches]  # pyright: ignore[reportAttributeAccessIssue]
-    assert heights == [0, 0, 1, 2]  # one bar per length, from 1
-
-
-def test_title_counts_pairs_beyond_the_limit(make_corpus: Any) -> None:
-    corpus = make_corpus([[5], [5, 5, 5], [5, 5]], [[5, 5, 5, 5], [5], [5]])
-    source: Any = {"src": "a", "tgt": "b"}
-    data = DataConfig(src_lang="en", tgt_lang="de", train=source, max_length=4)
-    assert figures.plot_lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
-    corpus.limit_counts.too_long = 2
-    title = "3 training pairs; 3 beyond data.max_length, 2 of them dropped"
-    assert figures.plot_lengths(corpus, data).get_suptitle() == title
 
 
 def test_the_users_matplotlib_settings_are_ignored() -> None:
@@ -220,7 +188,7 @@ def images(run: Path) -> dict[str, list[int]]:
 def test_tensorboard_shows_the_images_up_to_the_last_step(tmt: Tmt, tmp_path: Path) -> None:
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "train.max_steps=8")
     assert tmt(*command).returncode == 0
-    expected = {"plots/schedule": [1], "plots/lengths": [1], "plots/positions": [1], "plots/attention": [4, 8]}
+    expected = {"plots/schedule": [1], "plots/positions": [1], "plots/attention": [4, 8]}
     assert images(tmp_path / "tiny") == expected
     assert tmt(*command, "--checkpoint", "4").returncode == 0
     assert images(tmp_path / "tiny") == expected

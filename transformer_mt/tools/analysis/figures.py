@@ -1,4 +1,4 @@
-"""Figures of positions, schedule, attention and lengths, and the attention weights of a translated sentence.
+"""Figures of positions, schedule and attention, and the attention weights of a translated sentence.
 
 Figures use the Agg canvas without pyplot, so they work in any thread and without a display. Functions import matplotlib
 themselves, because its import is slow. The colour map cividis is readable in grey and by the colour-blind.
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from transformer_mt.data.data_config import DataConfig
-    from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.model.model_config import ModelConfig
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no warning about a read-only home directory
@@ -44,7 +42,6 @@ Array = NDArray[Any]
 COLOUR_MAP = "cividis"
 DARK, MIDDLE, BRIGHT, RED = "#00224e", "#575d6d", "#a59c74", "#8a1c1c"
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish lines without colour
-MAX_BINS = 60
 MAX_INCHES = 36.0  # of all panels together, in width and in height
 MAX_LABEL_LENGTH = 20  # characters
 DPI, SCREEN_DPI = 120, 100
@@ -165,44 +162,6 @@ def _piece_label(text: str) -> str:
     return shown if len(shown) <= MAX_LABEL_LENGTH else shown[: MAX_LABEL_LENGTH - 1] + "…"
 
 
-# --- lengths ----------------------------------------------------------------------------------------------------------
-
-
-@plot_style()
-def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
-    """Draw a histogram of the lengths of each side on a logarithmic scale, which shows the tail. src, tgt: [N]."""
-    figure = make_figure(6.4, 5.0)
-    panels: Any = figure.subplots(2, 1, sharex=True, sharey=True)
-    figure.suptitle(title)
-    longest = int(max(src.max(), tgt.max()))
-    last = min(longest, 2 * max_length)  # one very long line must not compress the rest
-    width = 1 + (last - 1) // MAX_BINS
-    edges = np.arange(0, last + width, width) + 0.5  # [bins + 1]
-    limit_is_visible, highest = max_length < edges[-1], 1.0
-    for axes, lengths, side, language in zip(panels, (src, tgt), ("source", "target"), languages, strict=True):
-        counts, _, _ = axes.hist(np.minimum(lengths, last), bins=edges, color=DARK, edgecolor="white", linewidth=0.4)
-        highest = max(highest, float(counts.max()))
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.set_ylabel("count of sentences")
-        axes.text(
-            0.99,
-            0.9,
-            f"data.max_length {max_length:,}" + ("" if limit_is_visible else " →"),
-            transform=axes.transAxes,
-            ha="right",
-            color=RED,
-        )
-        if limit_is_visible:
-            axes.axvline(max_length + 0.5, color=RED, linestyle="--")
-        statistics = f"mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, longest {lengths.max():,}"
-        axes.set_title(f"{side} ({language}): {statistics}", fontsize="medium", parse_math=False)
-    beyond = f" (last bar: {edges[-2] + 0.5:,.0f} and more)" if last < longest else ""
-    panels[1].set_xlabel(f"length in tokens, including the end symbol{beyond}")
-    panels[1].set(xlim=(edges[0], edges[-1]), ylim=(0.7, 3 * highest))
-    return figure
-
-
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
@@ -232,8 +191,6 @@ def make_figure(width: float, height: float) -> Figure:
 
 
 MAX_POSITIONS = 128  # drawn positions
-DRAWN_BLOCK = 10_000  # consecutive pairs whose lengths are drawn
-MAX_DRAWN_BLOCKS = 400
 CURVE_POINTS = 1000
 
 
@@ -299,27 +256,6 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
     axes.set(title=f"learning rate: {config.kind}", xlabel="step", ylabel="learning rate")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
-    """Draw the lengths of the training pairs in tokens, with the number of pairs beyond `data.max_length`."""
-    starts = range(0, len(corpus), DRAWN_BLOCK)
-    filtered = corpus.limit_counts
-    beyond = filtered.too_long + filtered.truncated
-    for start in starts:
-        src, tgt = (side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for side in corpus.sides)
-        beyond += int((np.maximum(src, tgt) + 1 > data.max_length).sum())
-    drawn = starts[:: -(-len(starts) // MAX_DRAWN_BLOCKS)]  # spread over a large corpus
-    src, tgt = (
-        np.concatenate([side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for start in drawn]) + 1
-        for side in corpus.sides
-    )  # + 1: end symbol
-    title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length"
-    if filtered.too_long:
-        title += f", {filtered.too_long:,} of them dropped"
-    if filtered.truncated:
-        title += f", {filtered.truncated:,} of them truncated"
-    return draw_lengths(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)
 
 
 # --- attention of a translated sentence -------------------------------------------------------------------------------
