@@ -48,7 +48,7 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
     ended = r"training ended: train.max_steps 12 reached; \d+ seconds in total"
     assert any(re.fullmatch(ended, line) for line in printed)
     assert "the run is in runs/tiny; next:" in printed
-    assert printed[-2].startswith("tmt board runs/tiny  ")
+    assert printed[-2].startswith("tensorboard --logdir runs/tiny  ")
 
 
 def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:

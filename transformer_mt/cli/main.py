@@ -36,7 +36,6 @@ GROUPS = {
         "import": "import a pretrained model of another toolkit, to use or fine-tune it",
         "train": "train a model, or resume an interrupted training",
         "runs": "list the runs below a folder, with status, best score and size",
-        "board": "show the curves of trainings in TensorBoard",
         "doctor": "check the installation, and train a small model",
     },
     "use": {
@@ -62,9 +61,10 @@ MODULES = {"import": "import_model"}
 TRAINING_COMMANDS = {"train", "plan"}
 FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
+    "board": "tensorboard --logdir runs",
     "compare": "tmt evaluate A B",
     "correct": "tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
-    "plot": "tmt explain RUN TEXT --attention F.png (attention), tmt board (other figures)",
+    "plot": "tmt explain RUN TEXT --attention F.png (attention), tensorboard --logdir runs (others)",
     "repair": "tmt check X.yaml --write FOLDER",
     "score": "tmt translate RUN --input F --score-targets G",
     "tokenize": "tmt config RUN --tokens TEXT",
