@@ -51,10 +51,7 @@ GROUPS = {
     },
 }
 """The commands in `tmt --help`, by group, each with one sentence."""
-HIDDEN = {
-    "config": "print every key of a configuration, or tokens",
-    "completion": "print the shell code for tab completion",
-}
+HIDDEN = {"config": "print every key of a configuration, or tokens"}
 COMMANDS = [*(name for commands in GROUPS.values() for name in commands), *HIDDEN]
 MODULES = {"import": "import_model"}
 """Modules of commands whose name cannot be that of a module."""
@@ -63,6 +60,7 @@ FORMER_COMMANDS = {
     "average": "tmt export RUN --average N --output DIR",
     "board": "tensorboard --logdir runs",
     "compare": "tmt evaluate A B",
+    "completion": "left to the shell, which completes names of files",
     "correct": "tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tensorboard --logdir runs (others)",
     "repair": "tmt check X.yaml --write FOLDER",
@@ -149,10 +147,6 @@ def remove_debug_option(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
 def parse(arguments: Sequence[str]) -> Command:
     """Parse the command line. Exit with status 2 and a message for a mistake."""
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
-        from transformer_mt.cli.completion import complete
-
-        complete(make_parser(os.environ["COMP_LINE"].split()[1:2]))
     name = arguments[0] if arguments else ""
     if name in FORMER_COMMANDS:
         make_parser(()).exit(2, f"tmt: error: tmt {name} is now {FORMER_COMMANDS[name]}\n")
@@ -182,7 +176,7 @@ def make_parser(commands: Collection[str] = COMMANDS) -> CommandParser:
         usage="tmt [-h] [--version] [--debug] COMMAND ...",
         formatter_class=RawDescriptionHelpFormatter,
         description="\n\n".join(["Train and use Transformers for machine translation, from one YAML file.", *groups]),
-        epilog="\n".join(f"tmt {name}: {HIDDEN[name]}" for name in ("config", "completion")),
+        epilog="\n".join(f"tmt {name}: {summary}" for name, summary in HIDDEN.items()),
     )
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     help = "show the traceback of every error; also after the command"
