@@ -1,9 +1,9 @@
-"""Standard output: lines, tables that are wrapped and coloured on a terminal, and JSON for programs."""
+"""Standard output: lines, tables, and JSON for programs."""
 
 from __future__ import annotations
 
 import json
-import sys
+import unicodedata
 from collections.abc import Container, Mapping, Sequence
 
 from transformer_mt.system.log import LAYOUT, make_visible
@@ -22,38 +22,19 @@ def print_json(values: Mapping[str, object]) -> None:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[int] = ()) -> None:
     """Print rows under a header, or without one if `header` is empty.
 
-    The columns `numbers`, counted from 0, are aligned right. `NO_COLOR` is respected.
+    The columns `numbers`, counted from 0, are aligned right.
     """
-    is_text = [i not in numbers for i in range(len(header or rows[0]))]
-    header, *rows = ([make_visible(cell) for cell in row] for row in (header, *rows))
-    if sys.stdout.isatty():
-        _print_rich(header, rows, is_text)
-    else:
-        print(*align([header, *rows] if header else rows, is_text), sep="\n")
+    lines = [[make_visible(cell) for cell in row] for row in ((header, *rows) if header else rows)]
+    widths = [max(map(count_cells, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells: list[str] = []
+        for i, cell in enumerate(line):
+            space = " " * (widths[i] - count_cells(cell))
+            cells.append(space + cell if i in numbers else cell + space)
+        print("  ".join(cells).rstrip())
 
 
-def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
-    """Return the rows as lines with aligned columns. A Chinese character takes two cells of a terminal."""
-    from rich.cells import cell_len  # only here, because the import takes time
-
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-
-    def pad(cell: str, width: int, left: bool) -> str:
-        space = " " * (width - cell_len(cell))
-        return cell + space if left else space + cell
-
-    return ["  ".join(map(pad, row, widths, is_text)).rstrip() for row in rows]
-
-
-def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> None:
-    from rich.console import Console  # only here, because the import takes time
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=bool(header), header_style="bold", padding=(0, 2, 0, 0))
-    for i, left in enumerate(is_text):
-        style = "cyan" if i == 0 and left else None
-        table.add_column(header[i] if header else "", justify="left" if left else "right", style=style, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a cell are no markup
-    Console(file=sys.stdout, highlight=False).print(table)
+def count_cells(text: str) -> int:
+    """Return the width of a text on a terminal: two for a Chinese character, none for a combining one."""
+    shown = [char for char in text if unicodedata.category(char) not in ("Mn", "Me", "Cf")]
+    return len(shown) + sum(unicodedata.east_asian_width(char) in "WF" for char in shown)
