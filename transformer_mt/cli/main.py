@@ -36,7 +36,6 @@ GROUPS = {
         "import": "import a pretrained model of another toolkit, to use or fine-tune it",
         "train": "train a model, or resume an interrupted training",
         "runs": "list the runs below a folder, with status, best score and size",
-        "doctor": "check the installation, and train a small model",
     },
     "use": {
         "translate": "translate text or a document, or score given translations",
@@ -62,6 +61,7 @@ FORMER_COMMANDS = {
     "compare": "tmt evaluate A B",
     "completion": "left to the shell, which completes names of files",
     "correct": "tmt init PAIRS --from RUN, and tmt train with the configuration that it writes",
+    "doctor": "pip check and python -m torch.utils.collect_env",
     "plot": "tmt explain RUN TEXT --attention F.png (attention), tensorboard --logdir runs (others)",
     "repair": "tmt check X.yaml --write FOLDER",
     "score": "tmt translate RUN --input F --score-targets G",
