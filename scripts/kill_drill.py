@@ -41,7 +41,7 @@ from transformer_mt.runs.records import CheckpointInfo
 from transformer_mt.training.metrics_logger import FIGURES, locate_chart
 
 TIMINGS = (
-    *("train/tokens_per_second", "train/data_wait", "train/hours", "_hparams_/session_start_info"),
+    *("train/tokens_per_second", "train/data_wait", "train/hours"),
     *("seconds", "seconds_waiting"),
 )
 """Names of values that differ between any two runs."""

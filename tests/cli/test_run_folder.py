@@ -6,13 +6,11 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from helpers import Tmt, load_plain, read_curves, read_events, read_metrics
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing import plugin_event_accumulator
 
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.flows import configuration
@@ -158,36 +156,20 @@ def test_the_best_checkpoint_is_the_default(run_copy: Path, tmt: Tmt) -> None:
     )
 
 
-def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
+def test_tensorboard_shows_samples(tiny_run: Path) -> None:
     on_board = read_events(tiny_run)
     shown = on_board.Tensors("translations/examples")
     assert [event.step for event in shown] == [4, 8, 12]
     table = shown[-1].tensor_proto.string_val[0].decode()
     assert table.startswith("| source | model | reference |")
     assert table.count("\n") == 3
-    settings = session_hparams(tiny_run)
-    assert settings["model.d_model"].number_value == 16
-    assert settings["schedule.kind"].string_value == "inverse_sqrt"
-    assert {name for name in settings if name.startswith("best/")} == {"best/bleu", "best/chrf", "best/loss"}
 
 
-def test_hparams_stay_visible_if_a_training_restarts_or_resumes_at_step_0(tmp_path: Path) -> None:
+def test_the_curves_of_a_start_that_was_repeated_are_hidden(tmp_path: Path) -> None:
     for loss in (3.0, 2.0, 1.0):  # killed before its first checkpoint, and after that of step 0
-        with MetricsLogger(RunFolder(tmp_path), {"seed": 1}, None) as logger:
+        with MetricsLogger(RunFolder(tmp_path), None) as logger:
             if loss == 1.0:
                 logger.truncate(0, is_scored=False)
             logger.log_scalars(1, {"train/loss": loss})
             logger.log_markdown(1, "samples", "text")
-    on_board: Any = plugin_event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
-    on_board.Reload()
-    assert len(on_board.Tensors("_hparams_/session_start_info")) == 1
     assert read_curves(tmp_path)["train/loss"] == {1: 1.0}
-
-
-def session_hparams(run: Path) -> Any:
-    """Return the row of a run in TensorBoard's HPARAMS table."""
-    from tensorboard.plugins.hparams import plugin_data_pb2
-
-    messages: Any = plugin_data_pb2
-    data = read_events(run).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    return messages.HParamsPluginData.FromString(data).session_start_info.hparams

@@ -125,7 +125,7 @@ def make_plan(requested: Config) -> Plan:
 
 def measure_training(run: RunFolder, parts: TrainingParts, setup_seconds: float, cache_bytes: int) -> Measurements:
     """Validate, take steps and save a checkpoint in the run folder."""
-    trainer = make_trainer(run, parts, Ranks(), SilentMetricsLogger(run, {}, None))
+    trainer = make_trainer(run, parts, Ranks(), SilentMetricsLogger(run, None))
     validation_seconds = measure_validation(parts)  # before the steps: an untrained model reaches the length limit
     window = measure_steps(trainer)
     n, src, tgt = (parts.stream.plan.shapes[:, i] for i in range(3))

@@ -20,7 +20,6 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.evaluation.metrics import EvaluationSet, markdown_table
-from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.evaluation import Validator, describe_system, make_evaluation_set, translate_set
 from transformer_mt.flows.prepare import TrainingData, build_report, measure_lengths, prepare_data
@@ -69,9 +68,6 @@ from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.training_config import make_schedule
 
-HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
-"""Configuration keys in TensorBoard's table of hyper-parameters."""
-
 
 @dataclass(frozen=True)
 class TrainingParts:
@@ -109,7 +105,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         if ranks.is_rank0:
             write_description(run, parts, warm_start)
         log_rank0(describe_size(config, parts.model, parts.steps_per_epoch))
-        with report_moved_run(run), make_logger(run, config, ranks, parts.n_steps) as logger:
+        logger_class = MetricsLogger if ranks.is_rank0 else SilentMetricsLogger
+        with report_moved_run(run), logger_class(run, parts.n_steps) as logger:
             trainer = make_trainer(run, parts, ranks, logger, lambda: write_readme(run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
@@ -288,13 +285,6 @@ def describe_size(config: Config, model: Transformer, steps_per_epoch: float) ->
         f"model: {shape.encoder.n_layers} + {shape.decoder.n_layers} layers, width {shape.d_model}, "
         f"{parameters}; an epoch has {steps_per_epoch:,.{0 if steps_per_epoch >= 1 else 2}f} steps"
     )
-
-
-def make_logger(run: RunFolder, config: Config, ranks: Ranks, last_step: int | None) -> MetricsLogger:
-    """Return the logger of metrics. `last_step` is the end of the training, if it is known. Only rank 0 logs."""
-    values = configuration.flatten(config)
-    hparams = {key: value for key, value in values.items() if key.partition(".")[0] in HPARAM_SECTIONS}
-    return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, last_step)
 
 
 def draw_figures(config: Config, model: Transformer) -> dict[str, Pixels]:

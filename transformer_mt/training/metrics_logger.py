@@ -10,20 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from tensorboard.compat.proto import event_pb2
 from tensorboard.plugins.text import summary_v2 as text_summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams  # pyright: ignore[reportUnknownVariableType]
 from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import split_by_source
-from transformer_mt.system.files import append_text, atomic_file, read_bytes, write_text
+from transformer_mt.system.files import append_text, read_bytes, write_text
 from transformer_mt.system.log import log_rank0
 
 Pixels = NDArray[np.uint8]
@@ -39,26 +36,17 @@ CHARTS = {
 """Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
 
 FIGURES, TEXTS = "plots/", "translations/"  # prefixes of their tags, which sort after the headline
-BEST_SCORES = ("best/bleu", "best/chrf", "best/loss")  # columns of HPARAMS, which shows few unless asked for more
 
 _SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
 CURVES = ("train", "valid")
 """Sub-folders whose curves share the charts. Test scores have a sub-folder of their own, because a resumed run records
-those of its step again. The folder itself has hyper-parameters, images and texts."""
-HPARAMS_FILE = "events.hparams.tfevents"  # sorts before "events.out": TensorBoard follows only the last file
+those of its step again. The folder itself has images and texts."""
 
 
 def locate_chart(name: str) -> tuple[str, str]:
     """Return the sub-folder and the tag of a metric: `valid/bleu` -> `valid`, `headline/bleu`."""
     part, _, quantity = name.partition("/")
     return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else (part, name)
-
-
-def _as_hparam(value: object) -> str | float:
-    """Return a number, if TensorBoard can compare it with others, or a text."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    return str(value)
 
 
 class ValidationResult(NamedTuple):
@@ -82,8 +70,8 @@ class MetricsLogger:
     The first entry opens the event file, so `truncate` can be called before it. `start` comes before the first step.
     """
 
-    def __init__(self, run: RunFolder, hparams: Mapping[str, object], last_step: int | None) -> None:
-        self.run, self.hparams, self.last_step = run, hparams, last_step
+    def __init__(self, run: RunFolder, last_step: int | None) -> None:
+        self.run, self.last_step = run, last_step
         self._writers: dict[str, Any] = {}  # by sub-folder of the events
         self._purge_steps: dict[str, int] = {}
         self._bar: Any = None
@@ -150,15 +138,13 @@ class MetricsLogger:
         self.flush()
 
     def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars by name to metrics.jsonl and TensorBoard, which shows the best scores as hyper-parameters."""
+        """Write scalars by name to metrics.jsonl, and all but the best scores to TensorBoard."""
         for name, value in scalars.items():
             if not name.startswith(BEST):
                 part, tag = locate_chart(name)
                 self._writer(part).add_scalar(tag, value, step)
         values = {name: value if math.isfinite(value) else str(value) for name, value in scalars.items()}
         append_text(self.run.metrics, json.dumps({"step": step, **values}) + "\n")
-        if any(name.startswith(BEST) for name in scalars):
-            self._write_hparams()
 
     def log_markdown(self, step: int, name: str, markdown: str) -> None:
         """Write Markdown text to TensorBoard."""
@@ -192,31 +178,11 @@ class MetricsLogger:
         TensorBoard hides older events of the steps from `purge_step` on, but ignores the first `purge_step` of a
         folder. So the first file has one, too: 0, which hides the events of a training that ended before a checkpoint.
         """
-        if not self._writers:
-            self._write_hparams()
         if part not in self._writers:
             self.run.tensorboard.mkdir(exist_ok=True)  # fails if the run was moved, instead of making its folder again
             folder = str(self.run.tensorboard / part)
             self._writers[part] = SummaryWriter(folder, purge_step=self._purge_steps.get(part, 0))
         return self._writers[part]
-
-    def _write_hparams(self) -> None:
-        """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
-        best: dict[str, object] = {}
-        for entry in read_metrics(self.run.metrics):
-            best |= {name: value for name, value in entry.items() if name in BEST_SCORES}
-        # only the session, because TensorBoard would show the columns of one arbitrary experiment for all runs
-        values = {name: _as_hparam(value) for name, value in {**self.hparams, **best}.items()}
-        _, session, _ = cast(Any, hparams)(values, {})
-        event: Any = event_pb2
-        now = time.time()
-        self.run.tensorboard.mkdir(exist_ok=True)
-        with atomic_file(self.run.tensorboard / HPARAMS_FILE) as temporary, temporary.open("wb") as file:
-            writer: Any = RecordWriter(file)
-            for content in ({"file_version": "brain.Event:2"}, {"summary": session}):
-                step = -1  # below every `purge_step`, so that no restart or resume hides the row
-                writer.write(event.Event(wall_time=now, step=step, **content).SerializeToString())
-            writer.flush()
 
     def _time_left(self, step: int) -> str:
         """Return the remaining time at the speed of the last minutes, because other programs may have changed it."""
