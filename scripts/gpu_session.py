@@ -42,7 +42,7 @@ from transformer_mt.model.cuda_graphs import Capture, CudaCapture
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, ResolvedPrecision, configure_process
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack
 from transformer_mt.training.train_step import TrainStep
 
@@ -304,24 +304,20 @@ def profile_kernels(function: Callable[[], object]) -> dict[str, Any]:
 
 
 def measure_optimizers(session: Session) -> None:
-    cases = {"adam": (), "muon": ("optimizer.kind=muon",), "ema": ("optimizer.ema_decay=0.999",)}
+    cases = {"adam": (), "muon": ("optimizer.kind=muon",)}
     for name, overrides in cases.items():
         config = load_preset(session, "base", *overrides)
         model = make_model(config, 1000 if session.is_tiny else 37000, session.device)
-        decay = config.optimizer.ema_decay
-        ema = ExponentialMovingAverage(model, decay) if decay else None
-        update = partial(update_weights, make_step(session, config, model), ema)
+        update = partial(update_weights, make_step(session, config, model))
         milliseconds, submitted = session.median_times(update)
         session.record(f"update {name}", f"{milliseconds:.2f} ms, host {submitted:.2f} ms")
 
 
-def update_weights(step: TrainStep, ema: ExponentialMovingAverage | None) -> None:
+def update_weights(step: TrainStep) -> None:
     one = torch.ones((), device=step.machine.device)
     for parameter in step.parameters:
         parameter.grad = torch.ones_like(parameter)
     step.update_weights(1e-4, one, one)
-    if ema:
-        ema.update(9, one > 0)
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@
     python scripts/kill_drill.py 4 device=cuda precision=fp16 compile=layers train.cuda_graphs=true
 
 A small model is trained with everything that a resume could forget: dropout, gradient accumulation, subword sampling,
-early stopping, EMA, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one
+early stopping, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one
 in four of them twice: at a random moment, inside a save, or while test sets are scored. Each is restarted with the same
 command until it ends. Then its results are compared with the reference run, to the bit except for timings: all
 checkpoints (weights, optimizer, data position, early stopping, sums for the log), metrics.jsonl, TensorBoard
@@ -63,7 +63,7 @@ model:
   encoder: {n_layers: 1}
   decoder: {n_layers: 1}
   dropout: {attention: 0.1, activation: 0.1, word: 0.05}
-optimizer: {kind: adamw, weight_decay: 0.01, ema_decay: 0.9}
+optimizer: {kind: adamw, weight_decay: 0.01}
 schedule: {warmup_steps: 20, peak: 2e-2}
 train: {max_steps: 120, save_every: 5, log_every: 3}
 validation: {every: 12, metric: chrf, patience: 2, probes: 2}

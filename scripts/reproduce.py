@@ -62,7 +62,6 @@ CHANGES = {
     "post-norm": ("model.norm_position=post",),
     "inverse-sqrt": ("schedule.kind=inverse_sqrt",),
     "wsd": ("schedule.kind=wsd",),
-    "ema": ("optimizer.ema_decay=0.999",),
     "peak-2e-3": ("schedule.peak=2e-3",),
     "peak-8e-3": ("schedule.peak=8e-3",),
     "batch-2048": ("batches.tokens=2048",),

@@ -36,7 +36,7 @@ def test_output_is_that_of_the_cpu(command: str, run_copy: Path, tmt) -> None:
 
 TRAININGS = {
     "plain": (),
-    "average": ("optimizer.ema_decay=0.9", "batches.accumulate=2"),
+    "accumulated": ("batches.accumulate=2",),
     "muon": ("optimizer.kind=muon",),
     "mixture": ("data.train=[{src: train.en, tgt: train.de, name: a}, {src: valid.en, tgt: valid.de, name: b}]",),
     "simcut": ("loss.consistency=simcut", "loss.cutoff=0"),

@@ -291,12 +291,11 @@ def test_disk_space_warning_counts_the_checkpoints_to_keep(run: RunFolder, monke
     line = None
     for free, warns in ((4 * each - present, False), (4 * each - present - 1, True)):
         monkeypatch.setattr(files, "read_free_disk_bytes", lambda _, free=free: free)
-        line = checkpoints.describe_disk_shortage(run, KeepConfig(), model, optimizer_copies=2)
+        line = checkpoints.describe_disk_shortage(run, KeepConfig(), model)
         assert (line is not None) == warns
     assert line is not None
     assert all(part in line for part in ("47.9 MB are free", "need up to 47.9 MB more", "12.0 MB each"))
-    assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=2) is None
-    assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model, optimizer_copies=3) is not None
+    assert checkpoints.describe_disk_shortage(run, KeepConfig(last=1), model) is None
 
 
 # --- Comparison of checkpoints by their scores ------------------------------------------------------------------------

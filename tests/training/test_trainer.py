@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from helpers import Tmt, assert_succeeded, load_plain
+from helpers import Tmt, assert_succeeded
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 
@@ -251,21 +251,6 @@ def test_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
     assert done.returncode == 2
     assert "this pair alone does not fit into memory; lower data.max_length" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_moving_average_is_saved_and_validated(here, tmt) -> None:
-    done = tmt(*TRAIN, "optimizer.ema_decay=0.9", "precision=fp32")
-    assert done.returncode == 0, done.stderr
-    sources, targets = (Path(f"valid.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de"))
-    run = RunFolder(here / "runs" / "tiny")
-    for info in run.list_checkpoints():
-        translator = load_plain(run.path, str(info.step), precision="fp32")
-        scores = [score for one in translator.score(sources, targets) for score in one.token_scores]
-        raw = torch.load(info.path / "training.pt", weights_only=True)["raw_weights"]
-        mean = safetensors.torch.load_file(info.path / "model.safetensors")
-        assert not all(torch.equal(mean[name], raw[name]) for name in mean.keys() & raw.keys())
-        assert info.scores["nll"] == pytest.approx(-sum(scores) / len(scores), rel=1e-4)
 
 
 SETTINGS = (

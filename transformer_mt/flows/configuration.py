@@ -187,7 +187,7 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     """training loss: cross-entropy with label smoothing"""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """optimizer, gradient clipping and moving average of the weights"""
+    """optimizer and gradient clipping"""
     schedule: ScheduleConfig = ScheduleConfig()
     """learning rate schedule"""
     train: TrainConfig = TrainConfig()

@@ -26,6 +26,7 @@ from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import TrainingData, make_stream, prepare_data
 from transformer_mt.model.model_config import ModelConfig
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import PERCENT_METRICS
 from transformer_mt.system import launcher
@@ -195,7 +196,7 @@ def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     n_bytes = sum(parameter.nbytes for parameter in model.parameters())
     n_trained = sum(parameter.nbytes for parameter in list_trained_parameters(model))
-    memory_estimate.check_weights_fit(n_bytes, n_trained, config.optimizer.values_per_weight, machine.device)
+    memory_estimate.check_weights_fit(n_bytes, n_trained, machine.device)
 
 
 class SizedBatches(NamedTuple):
@@ -359,13 +360,10 @@ def find_questionable_settings(
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory_estimate.TryBatch, torch.device, int]:
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
-    n_trained, n_values = (
-        sum(each.nbytes for each in list_trained_parameters(model)),
-        config.optimizer.values_per_weight,
-    )
-    step_bytes = (n_values + 1) * n_trained  # + 1: the sum of gradients; the trial itself holds one gradient
+    n_trained = sum(each.nbytes for each in list_trained_parameters(model))
+    step_bytes = (MOMENTS_PER_WEIGHT + 1) * n_trained  # + 1: the sum of gradients; the trial itself holds one gradient
     if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
-        step_bytes += n_values * n_trained + sum(parameter.nbytes for parameter in model.parameters())
+        step_bytes += MOMENTS_PER_WEIGHT * n_trained + sum(parameter.nbytes for parameter in model.parameters())
     is_packed = can_pack(config.model, config.loss.consistency, machine.device)
 
     def try_batch(batch: Batch) -> None:

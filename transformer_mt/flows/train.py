@@ -62,7 +62,7 @@ from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory_estimate import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, Pixels, SilentMetricsLogger
-from transformer_mt.training.optimizers import ExponentialMovingAverage, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.packed_batches import pack_passes
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
@@ -261,7 +261,7 @@ def write_description(run: RunFolder, parts: TrainingParts, warm_start: WarmStar
     config = parts.config
     if warm_start is not None:
         log_rank0(warm_start.describe())
-    if warning := describe_disk_shortage(run, config.keep, parts.model, config.optimizer.values_per_weight):
+    if warning := describe_disk_shortage(run, config.keep, parts.model):
         log_rank0(warning)
     record_start(
         run,
@@ -309,7 +309,7 @@ def make_trainer(
 ) -> Trainer:
     """Return the trainer, which calls `after_save` after each checkpoint."""
     config, data, machine, model, stream = parts.config, parts.data, parts.machine, parts.model, parts.stream
-    count, ema_decay = config.batches.accumulate, config.optimizer.ema_decay
+    count = config.batches.accumulate
 
     def build(position: StreamPosition) -> StepBatches:
         batches, after = stream.take(position, count, ranks.rank, ranks.size)
@@ -322,7 +322,6 @@ def make_trainer(
         prefetcher=Prefetcher(build, lambda position: stream.plan.take(position, count)[1]),
         describe_lines=lambda position: stream.describe_lines(position, count),
         schedule=make_schedule(config.schedule, config.model.d_model),
-        ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
         validate=Validator(config, machine, ranks, model, data.tokenizers, data.validation),
         run=run,
         logger=logger,

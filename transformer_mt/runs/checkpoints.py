@@ -35,6 +35,7 @@ State = dict[str, Any]
 """A training state: tensors, numbers and strings, and lists and dicts of them."""
 
 STATE = "training.pt"
+MOMENTS_PER_WEIGHT = 2  # that Adam stores; Muon stores one
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -108,12 +109,9 @@ def delete_later_checkpoints(run: RunFolder, step: int) -> None:
             files.delete_folder(folder)
 
 
-def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
-    """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written.
-
-    `optimizer_copies` is the number of values per trained weight in the optimizer state.
-    """
-    each = sum((1 + optimizer_copies * weight.requires_grad) * weight.nbytes for weight in model.parameters())
+def describe_disk_shortage(run: RunFolder, keep: KeepConfig, model: nn.Module) -> str | None:
+    """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written."""
+    each = sum((1 + MOMENTS_PER_WEIGHT * weight.requires_grad) * weight.nbytes for weight in model.parameters())
     present = sum(files.measure_folder(folder) for folder in run.list_checkpoint_folders().values())
     needed, free = (keep.best + keep.last + 1) * each - present, files.read_free_disk_bytes(run.path)
     if needed <= free:

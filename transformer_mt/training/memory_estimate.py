@@ -18,6 +18,7 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.errors import UserError
+from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.system.device import is_out_of_memory, release_memory
 from transformer_mt.system.files import format_bytes
 
@@ -131,17 +132,16 @@ def read_free_memory(device: torch.device) -> int:
     return limit
 
 
-def check_weights_fit(n_bytes: int, n_trained: int, values_per_weight: int, device: torch.device) -> None:
+def check_weights_fit(n_bytes: int, n_trained: int, device: torch.device) -> None:
     """Raise `UserError` if weights of `n_bytes`, gradients and optimizer state alone exceed the free memory.
 
-    `n_trained` bytes of the weights are trained. `values_per_weight` is the number of values that the optimizer and the
-    average store for each of these.
+    `n_trained` bytes of the weights are trained.
     """
-    needed, free = n_bytes + (1 + values_per_weight) * n_trained, read_free_memory(device)
+    needed, free = n_bytes + (1 + MOMENTS_PER_WEIGHT) * n_trained, read_free_memory(device)
     if needed > free:
         raise UserError(
             f"model: needs {format_bytes(needed)} before the first batch (weights: {format_bytes(n_bytes)}, gradients: "
-            f"{format_bytes(n_trained)}, optimizer state: {format_bytes(values_per_weight * n_trained)}), but "
+            f"{format_bytes(n_trained)}, optimizer state: {format_bytes(MOMENTS_PER_WEIGHT * n_trained)}), but "
             f"only {format_bytes(free)} are free on {device};\nlower model.d_model, model.d_ff, "
             "model.encoder.n_layers or model.decoder.n_layers, or end other programs"
         )

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -26,7 +25,7 @@ from transformer_mt.system.log import log, log_rank0
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.metrics_logger import MetricsLogger, ValidationResult
-from transformer_mt.training.optimizers import ExponentialMovingAverage, load_optimizers
+from transformer_mt.training.optimizers import load_optimizers
 from transformer_mt.training.train_step import LossScale, StepMetrics, TrainStep
 from transformer_mt.training.training_config import Schedule, TrainConfig, ValidationConfig, split_interval
 
@@ -232,7 +231,6 @@ class Trainer:
     prefetcher: Prefetcher
     describe_lines: Callable[[StreamPosition], str]  # of the pairs in the step at a position
     schedule: Schedule
-    ema: ExponentialMovingAverage | None
     validate: Callable[[], ValidationResult]
     run: RunFolder
     logger: MetricsLogger
@@ -294,8 +292,6 @@ class Trainer:
         batches, next_batch = self.prefetcher.take(first_batch)
         window.seconds_waiting += time.perf_counter() - start
         metrics = self.train_step(step, self.schedule(step), batches)
-        if self.ema is not None:
-            self.ema.update(step, is_taken=metrics["grad_norm"].isfinite())
         self.pending.append((step, first_batch, metrics))
         progress.step, progress.position = step, next_batch
         window.seconds += time.perf_counter() - start
@@ -394,8 +390,7 @@ class Trainer:
         """Score the current weights and save a checkpoint."""
         progress = self.progress
         is_warming_up = progress.step == 0 or self.schedule(progress.step + 1) > self.schedule(progress.step)
-        with self.average_parameters():
-            result = self.validate()
+        result = self.validate()
         if self.config.init_from and progress.step == 0:
             progress.initial_scores = result.scores
         rejection = self.find_rejection(result)
@@ -424,10 +419,6 @@ class Trainer:
                 return f"validation.gate: {source} lost {drop:.2f} BLEU, more than {limit:g}"
         return None
 
-    def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
-        """Give the model the averaged weights inside the `with` block, and yield the raw ones, or None without EMA."""
-        return self.ema.average_parameters() if self.ema else nullcontext()
-
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def save(self, scores: dict[str, float], *, stopped: bool = False, is_rejected: bool = False) -> None:
@@ -444,9 +435,8 @@ class Trainer:
         folder, metric = self.run.locate_checkpoint(step), self.validation.metric
         info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected)
         self.writer.wait()  # before the copy, so that there is only one
-        with self.average_parameters() as raw_weights:
-            weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))
-            state = copy_to_host(self.collect_state(raw_weights))
+        weights = copy_to_host(checkpoints.list_distinct_weights(self.train_step.model))
+        state = copy_to_host(self.collect_state())
         can_prune = not self.progress.skipped_in_a_row  # else the next steps may call for an older checkpoint
 
         def write() -> None:
@@ -458,13 +448,12 @@ class Trainer:
 
         self.writer.submit(write)
 
-    def collect_state(self, raw_weights: dict[str, Tensor] | None) -> State:
+    def collect_state(self) -> State:
         """Return the training state for a resume. Random numbers depend only on seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.train_step.optimizers],
-            "raw_weights": raw_weights,
             "loss_scale": self.train_step.loss_scale and self.train_step.loss_scale.state_dict(),
         }
 
@@ -481,8 +470,6 @@ class Trainer:
             load_optimizers(self.train_step.optimizers, state["optimizers"])
             if self.train_step.loss_scale is not None:
                 self.train_step.loss_scale.load_state_dict(state["loss_scale"])
-            if self.ema is not None:
-                self.ema.load_raw_weights(state["raw_weights"])
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise checkpoints.unreadable_state_error(info, str(error).partition("\n")[0]) from None
         self.progress, self.window, self.tokens_before_resume = progress, window, window.total("n_tgt")

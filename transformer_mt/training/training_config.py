@@ -129,7 +129,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """Adam (Kingma & Ba 2015), AdamW or Muon (Jordan et al. 2024), gradient clipping and weight averaging."""
+    """Adam (Kingma & Ba 2015), AdamW or Muon (Jordan et al. 2024), and gradient clipping."""
 
     kind: Literal["adam", "adamw", "muon"] = "adam"
     """adam; adamw: Adam with decoupled weight decay; muon: Muon for the matrices of the layers, AdamW for the rest"""
@@ -141,8 +141,6 @@ class OptimizerConfig(Section):
     """decoupled weight decay (adamw, muon) of the layers' matrices and of an untied output projection"""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """maximum norm of the gradient; null: no clipping"""
-    ema_decay: float | None = Field(default=None, gt=0, lt=1)
-    """decay of an exponential moving average of the weights, which is validated and saved; null: no average"""
 
     @model_validator(mode="after")
     def _weight_decay_needs_adamw_or_muon(self) -> OptimizerConfig:
@@ -151,11 +149,6 @@ class OptimizerConfig(Section):
                 "weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0"
             )
         return self
-
-    @property
-    def values_per_weight(self) -> int:
-        """Return the most values stored per weight in addition to it: two moments, and the average if any."""
-        return 2 + (self.ema_decay is not None)
 
 
 # --- learning rate ----------------------------------------------------------------------------------------------------
