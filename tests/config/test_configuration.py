@@ -395,7 +395,7 @@ MAY_CHANGE_ON_RESUME = {
     *("validation.every", "validation.patience", "validation.probes", "validation.goal"),
     *("decoding.beam", "decoding.restore_case", "decoding.n_best", "decoding.length_penalty"),
     *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),
-    *("decoding.repetition_penalty", "decoding.sample", "decoding.temperature", "decoding.top_k"),
+    *("decoding.sample", "decoding.temperature", "decoding.top_k"),
     *("decoding.top_p", "decoding.seed", "decoding.tag", "decoding.alignment_layer"),
     *("decoding.markup", "decoding.protect", "decoding.protect_patterns", "decoding.engine"),
     "decoding.quantization",

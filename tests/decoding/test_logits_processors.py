@@ -17,7 +17,6 @@ from transformer_mt.decoding.search import (
     LogitsProcessor,
     MinLength,
     NoRepeatNgram,
-    RepetitionPenalty,
     StopCancelled,
     beam_candidates,
     beam_search,
@@ -74,21 +73,6 @@ def test_ngram_may_repeat_if_every_token_is_forbidden(toy: Any, least: int) -> N
     for found in run_search(toy(range(6), 4), config, NoRepeatNgram(1), limits=[12] * 6):
         assert found[0].finished
         assert all(len(one.ids) >= least and len(set(one.ids[:3])) == min(3, len(one.ids)) for one in found)
-
-
-@BEAMS
-@pytest.mark.parametrize("factor", [1.5, 4.0])
-def test_repetition_penalty_equals_reference(
-    toy: Any, reference_search: ReferenceSearch, assert_same: AssertSame, factor: float, beam: int
-) -> None:
-    """A repeated token is penalised once."""
-
-    def punish(ids: list[int], row: list[float]) -> list[float]:
-        return [score * factor if i in ids else score for i, score in enumerate(row)]
-
-    config, language = DecodingConfig(beam=beam), toy(range(len(LIMITS)), 5)
-    for i, found in enumerate(run_search(language, config, RepetitionPenalty(factor))):
-        assert_same(found, reference_search(with_rule(language.scores(i), punish), LIMITS[i], config))
 
 
 # --- prefixes -------------------------------------------------------------------------------------------------------

@@ -257,9 +257,6 @@ class SearchOptions(OptionGroup):
         parse=MaxLength.parse,
     )
     no_repeat_ngram: int | None = option("forbid repeated n-grams of N tokens (0: off)", metavar="N")
-    repetition_penalty: float | None = option(
-        "multiply the log-probabilities of tokens that occurred already by X; scores include it (1: off)", metavar="X"
-    )
     batch_tokens: int | None = option("maximum of padded source tokens times beam size in a batch", metavar="N")
     tag: str | None = tag_option()
     decoding: tuple[DecodingKey, ...] | None = option(

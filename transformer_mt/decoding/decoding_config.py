@@ -50,8 +50,6 @@ class DecodingConfig(Section):
     """maximum source length in tokens; longer sources are truncated with a warning"""
     no_repeat_ngram: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
     """forbid an n-gram of this many tokens to occur twice in a translation; 0: off"""
-    repetition_penalty: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=1)
-    """factor on the log-probability of tokens already generated (Keskar et al. 2019); scores include it; 1: off"""
     sample: Annotated[bool, MAY_CHANGE] = False
     """draw n_best random translations instead of beam search"""
     temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0.001)

@@ -91,11 +91,23 @@ class StopCancelled(LogitsProcessor):
         self.sentences = [self.sentences[row] for row in cast(list[int], rows.tolist())]
 
 
-class HistoryProcessor(LogitsProcessor):
-    """Base class of processors that need the tokens that each beam has generated so far."""
+class NoRepeatNgram(LogitsProcessor):
+    """Forbids a second occurrence of an n-gram (Paulus et al. 2018), unless that would forbid every token."""
 
-    def __init__(self) -> None:
-        self.history: Tensor | None = None  # [B, K, t]
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.history: Tensor | None = None  # tokens that each beam has generated [B, K, t]
+
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
+        """Forbid tokens that would complete an earlier n-gram. [b, K, V] -> [b, K, V]."""
+        if self.history is None or position < self.n:
+            return log_probs
+        ngrams = self.history[rows].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
+        newest = self.history[rows, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
+        is_repeated = (ngrams[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
+        banned = torch.zeros_like(log_probs).scatter_add_(2, ngrams[..., -1], is_repeated.to(log_probs.dtype))
+        allowed = log_probs.masked_fill(banned > 0, -torch.inf)
+        return torch.where((allowed > -torch.inf).any(-1, keepdim=True), allowed, log_probs)
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
@@ -110,40 +122,6 @@ class HistoryProcessor(LogitsProcessor):
         """Keep only these sentences, in this order. [B']."""
         if self.history is not None:
             self.history = self.history[rows]
-
-
-class NoRepeatNgram(HistoryProcessor):
-    """Forbids a second occurrence of an n-gram (Paulus et al. 2018), unless that would forbid every token."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.n = n
-
-    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid tokens that would complete an earlier n-gram. [b, K, V] -> [b, K, V]."""
-        if self.history is None or position < self.n:
-            return log_probs
-        ngrams = self.history[rows].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
-        newest = self.history[rows, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
-        is_repeated = (ngrams[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
-        banned = torch.zeros_like(log_probs).scatter_add_(2, ngrams[..., -1], is_repeated.to(log_probs.dtype))
-        allowed = log_probs.masked_fill(banned > 0, -torch.inf)
-        return torch.where((allowed > -torch.inf).any(-1, keepdim=True), allowed, log_probs)
-
-
-class RepetitionPenalty(HistoryProcessor):
-    """Multiplies the log-probability of tokens that the translation already contains (Keskar et al. 2019)."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Scale the log-probabilities of tokens in the history. [b, K, V] -> [b, K, V]."""
-        if self.history is None:
-            return log_probs
-        history = self.history[rows]
-        return log_probs.scatter(2, history, log_probs.gather(2, history) * self.factor)
 
 
 def make_processors(
@@ -161,8 +139,6 @@ def make_processors(
         processors.append(ForcedPrefix(prefixes, device, n_tags))
     if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
         processors.append(NoRepeatNgram(config.no_repeat_ngram))
-    if config.repetition_penalty > 1:
-        processors.append(RepetitionPenalty(config.repetition_penalty))
     return processors
 
 

@@ -72,6 +72,14 @@ def test_an_exported_folder_reads_no_file_outside_of_it(
     assert "geheim" not in done.stdout + done.stderr
 
 
+def test_keys_that_were_removed_after_an_export_are_ignored(exported_copy: Path, tmt: Tmt) -> None:
+    expected = assert_succeeded(tmt("translate", exported_copy, "one"))
+    metadata = json.loads((exported_copy / "export.json").read_text(encoding="utf-8"))
+    metadata["decoding"]["repetition_penalty"] = 1.0
+    (exported_copy / "export.json").write_text(json.dumps(metadata), encoding="utf-8")
+    assert assert_succeeded(tmt("translate", exported_copy, "one")) == expected
+
+
 @pytest.mark.parametrize("name", ["export.json", "src_tokenizer.json", "model.bin"])
 def test_a_pipe_in_an_exported_folder_is_not_opened(name: str, exported_copy: Path, tmt: Tmt) -> None:
     (exported_copy / name).unlink()

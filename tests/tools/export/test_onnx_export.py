@@ -142,7 +142,6 @@ def test_int8_is_smaller_and_scores_follow_ours(make_translator: Callable[..., T
     [
         ("length_penalty", "gnmt"),
         ("no_repeat_ngram", 3),
-        ("repetition_penalty", 1.5),
         ("sample", True),
         ("markup", "auto"),
         ("glossary", "terms.tsv"),

@@ -1,7 +1,7 @@
 """Explanation of one translation: probabilities, alternatives, alignment, attention, search and left-out words.
 
-All probabilities are those of the model with teacher forcing. The scores of the search differ from them with
-`repetition_penalty`, and by rounding in bf16, because the search decodes step by step. Entropies are in bits.
+All probabilities are those of the model with teacher forcing. The scores of the search differ from them by
+rounding in bf16, because the search decodes step by step. Entropies are in bits.
 
 `L` layers, `H` heads, `S` source length, `T` target length.
 """

@@ -58,6 +58,10 @@ class TrainingDataMetadata(BaseModel):
     src_langs: tuple[str, ...] = ()
 
 
+class ExportedDecoding(DecodingConfig, extra="ignore"):
+    """Section `decoding` of the exported run. Keys that were removed since then are ignored."""
+
+
 class ExportMetadata(BaseModel):
     """The keys of `export.json` that translation needs."""
 
@@ -71,7 +75,7 @@ class ExportMetadata(BaseModel):
     tags: tuple[str, ...]
     needs_tag: bool
     positions: PositiveInt
-    decoding: DecodingConfig
+    decoding: ExportedDecoding
 
 
 def read_metadata(folder: Path) -> ExportMetadata:
@@ -403,7 +407,7 @@ REASONS = {
 }
 KNOWN_SEARCH_KEYS = (
     *("engine", "quantization", "beam", "n_best", "length_penalty", "length_penalty_exponent", "min_length"),
-    *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram", "repetition_penalty"),
+    *("max_length_factor", "max_length_offset", "max_source_length", "no_repeat_ngram"),
     *("sample", "temperature", "top_k", "top_p", "seed", "alignment_layer", "tag", "restore_case", "markup"),
     *("protect", "protect_patterns", "glossary", "guard", "batch_tokens"),
 )
@@ -426,12 +430,6 @@ def find_unsupported_search_keys(config: DecodingConfig) -> Iterator[tuple[str, 
     """Yield each key of section `decoding` that CTranslate2 (4.8) does not support, and the reason."""
     if config.length_penalty == "gnmt":
         yield "length_penalty", "gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"
-    if config.repetition_penalty != 1:
-        yield (
-            "repetition_penalty",
-            f"{config.repetition_penalty:g}: CTranslate2 changes logits, where this program changes log-probabilities; "
-            "choose 1",
-        )
     if config.markup != "none":
         yield "markup", f"{config.markup}: CTranslate2 cannot guarantee protected elements; choose none"
     if config.glossary is not None:
