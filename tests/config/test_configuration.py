@@ -118,7 +118,6 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
         ("train: {max_steps: null}\nvalidation: {patience: null}\n", "x.yaml:2: train.max_steps"),
         ("schedule: {kind: wsd, warmup_steps: 9, total_steps: 9}\n", "x.yaml:2: schedule.warmup_steps"),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions"),
-        ("decoding: {alignment_layer: 4}\n", "x.yaml:2: decoding.alignment_layer"),
         (
             "loss: {consistency: rdrop}\nmodel: {dropout: {embedding: 0, residual: 0}}\n",
             "x.yaml:2: loss.consistency",
@@ -396,7 +395,7 @@ MAY_CHANGE_ON_RESUME = {
     *("decoding.beam", "decoding.restore_case", "decoding.n_best", "decoding.length_penalty"),
     *("decoding.length_penalty_exponent", "decoding.min_length", "decoding.no_repeat_ngram"),
     *("decoding.sample", "decoding.temperature", "decoding.top_k"),
-    *("decoding.top_p", "decoding.seed", "decoding.tag", "decoding.alignment_layer"),
+    *("decoding.top_p", "decoding.seed", "decoding.tag"),
     *("decoding.markup", "decoding.protect", "decoding.protect_patterns", "decoding.engine"),
     "decoding.quantization",
     *("decoding.glossary", "decoding.guard", "decoding.batch_tokens"),

@@ -15,7 +15,6 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.engine import TorchEngine, align_batch, align_words, target_word_indices
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
-from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer, attention_weights
 
 MakeModel = Callable[..., Transformer]
@@ -96,10 +95,7 @@ def test_truncated_source_is_aligned_only_up_to_the_cut(make_translator: Callabl
     )
 
 
-@pytest.mark.parametrize("layer", [None, 1, 2])
-def test_alignment_equals_plain_loops_over_the_attention_weights(
-    make_translator: Callable[..., Translator], layer: int | None
-) -> None:
+def test_alignment_equals_plain_loops_over_the_attention_weights(make_translator: Callable[..., Translator]) -> None:
     """The reference reads each sentence alone."""
     translator = make_translator(decoder={"n_layers": 2})
     model, pair = translator.model, translator.tokenizers
@@ -107,7 +103,7 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(
         (source,), (target,) = pair.src.encode([text]), pair.tgt.encode([text[::-1]])
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
         cross = attention_weights(model, collate_sources([source], pair), read).cross
-        weights = torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0]  # [T, S + 1]
+        weights = torch.stack(cross).mean((0, 2))[0]  # [T, S + 1]
         (src_words,), tgt_words = pair.src.word_indices([text]), target_word_indices(pair.tgt, target)
         wanted: list[tuple[int, int]] = []
         for tgt_word in sorted(set(tgt_words)):
@@ -117,7 +113,7 @@ def test_alignment_equals_plain_loops_over_the_attention_weights(
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align_batch(translator.torch_engine.models, pair, [source], [src_words], [target], layer) == [wanted]
+        assert align_batch(translator.torch_engine.models, pair, [source], [src_words], [target]) == [wanted]
 
 
 def test_alignment_is_valid_and_independent_of_the_batch(make_translator: Callable[..., Translator]) -> None:
@@ -141,8 +137,3 @@ def test_alignment_of_a_translation_that_fills_all_positions(make_translator: Ca
     translator = make_translator(positions="learned", max_positions=12)
     ((found,),) = translator.n_best(["x"], alignments=True, min_length=12, max_length_offset=20)
     assert len(found.tokens) == 12 and found.alignment
-
-
-def test_alignment_layer_out_of_range_is_refused(make_translator: Callable[..., Translator]) -> None:
-    with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: .*2 layers"):
-        make_translator().n_best(["x"], alignments=True, alignment_layer=9)

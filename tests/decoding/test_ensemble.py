@@ -120,9 +120,8 @@ def test_shortest_position_table_limits_the_source(make_ensemble: MakeTranslator
     assert make_ensemble(2).max_source_tokens == make_ensemble(2).config.max_source_length
 
 
-@pytest.mark.parametrize("layer", [None, 1])
 def test_alignment_uses_mean_attention_of_the_members(
-    make_ensemble: MakeTranslator, models: list[Transformer], layer: int | None, monkeypatch: pytest.MonkeyPatch
+    make_ensemble: MakeTranslator, models: list[Transformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = make_ensemble().tokenizers
     (source,), (target,) = pair.src.encode(SOURCES[:1]), pair.tgt.encode(TARGETS[:1])
@@ -130,10 +129,10 @@ def test_alignment_uses_mean_attention_of_the_members(
     weights: list[torch.Tensor] = []
     for model in models:
         cross = attention_weights(model, collate_sources([source], pair), read).cross
-        weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
+        weights.append(torch.stack(cross).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.engine.align_words", lambda given, *_: linked.append(given))
-    align_batch(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
+    align_batch(models, pair, [source], pair.src.word_indices(SOURCES[:1]), [target])
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
 

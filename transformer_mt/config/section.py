@@ -152,6 +152,7 @@ REMOVED = {
         "behaviour tests were removed: delete this key; the scores of each source in a list data.validation are logged",
     ),
     "validation.metric=expect": "was removed with the behaviour tests: choose chrf++, or another metric",
+    "decoding.alignment_layer": "was removed: words are aligned by the mean of all layers; delete this key",
     "decoding.repetition_penalty": "was removed; delete this key, and use no_repeat_ngram against repetitions",
     "optimizer.ema_decay": "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt "
     "export --average",

@@ -60,8 +60,6 @@ class DecodingConfig(Section):
     """sample from the smallest set of most likely tokens with this total probability (Holtzman et al. 2020)"""
     seed: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0, lt=2**63)
     """random seed of sampling; a draw depends only on the seed, the line and the position"""
-    alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
-    """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag of the direction, such as 2de or en:de: symbols of the tags of the training sources; null: none"""
     restore_case: Annotated[bool, MAY_CHANGE] = True

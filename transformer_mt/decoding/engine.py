@@ -215,12 +215,8 @@ class TorchEngine:
         texts: Sequence[str],
         sources: list[list[int]],
         hypotheses: list[list[Hypothesis]],
-        layer: int | None = None,
     ) -> list[WordAlignment]:
         """Return the alignment of each hypothesis, in order, with the words of its text."""
-        n_layers = min(model.config.decoder.n_layers for model in self.models)
-        if (layer or 1) > n_layers:
-            raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
         word_indices = self.tokenizers.src.word_indices(texts)
         pairs = [
             (source, words[: len(source)], hypothesis.ids)  # a long source was cut
@@ -231,9 +227,7 @@ class TorchEngine:
         lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}
         for batch in batch_by_length(lengths, ALIGNMENT_BATCH_TOKENS):
             src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
-            alignments.update(
-                zip(batch, align_batch(self.models, self.tokenizers, src, words, tgt, layer), strict=True)
-            )
+            alignments.update(zip(batch, align_batch(self.models, self.tokenizers, src, words, tgt), strict=True))
         return [alignments[i] for i in range(len(pairs))]
 
 
@@ -264,13 +258,11 @@ def align_batch(
     sources: list[list[int]],
     src_word_indices: list[list[int]],
     targets: list[list[int]],
-    layer: int | None,
 ) -> list[WordAlignment]:
     """Align each word of each translation with the source word that it attends to most.
 
     `src_word_indices` has the index of the word of each source token (`Tokenizer.word_indices`). The attention weights
-    of a target token are those of the position that predicts it, averaged over heads and models. `layer` counts from 1;
-    None: the mean of all layers.
+    of a target token are those of the position that predicts it, averaged over heads, layers and models.
     """
     if not targets:
         return []
@@ -278,8 +270,7 @@ def align_batch(
     per_model: list[Tensor] = []
     for model in models:
         cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [B, H, T, S]
-        layers = cross if layer is None else cross[layer - 1 : layer]
-        per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [B, T, S]
+        per_model.append(torch.stack([weights.float().mean(1) for weights in cross]).mean(0))  # [B, T, S]
     weights = torch.stack(per_model).mean(0).cpu()  # [B, T, S]
     alignments: list[WordAlignment] = []
     for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):

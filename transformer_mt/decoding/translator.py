@@ -436,10 +436,7 @@ class Translator:
         if not rows:
             return {}
         sentences = [prepared[i].sentence for i in rows]
-        layer = self.config.alignment_layer
-        found = iter(
-            self.torch_engine.align(sentences, [sources[i] for i in rows], [hypotheses[i] for i in rows], layer)
-        )
+        found = iter(self.torch_engine.align(sentences, [sources[i] for i in rows], [hypotheses[i] for i in rows]))
         return {i: [next(found) for _ in hypotheses[i]] for i in rows}
 
     def _finish(

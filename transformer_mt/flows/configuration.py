@@ -244,11 +244,6 @@ class Config(Section):
                 f"{max_positions} learned positions are too few: data.max_length allows sequences of {longest} "
                 "tokens; raise this, or lower data.max_length",
             )
-        if (self.decoding.alignment_layer or 1) > self.model.decoder.n_layers:
-            yield (
-                ("decoding", "alignment_layer"),
-                f"{self.decoding.alignment_layer}: the decoder has only {self.model.decoder.n_layers} layers",
-            )
 
     def _find_data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield modifiers and filters of the training pairs that have no effect or are impossible."""

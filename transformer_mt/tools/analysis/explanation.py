@@ -404,7 +404,7 @@ def _explain_words(
     predictions: Sequence[TokenPrediction],
 ) -> list[TargetWord]:
     tokenizer = translator.tokenizers.tgt
-    (alignment,) = translator.torch_engine.align([text], [source], [[translation]], translator.config.alignment_layer)
+    (alignment,) = translator.torch_engine.align([text], [source], [[translation]])
     source_words, texts = text.split(), tokenizer.decode([translation.ids])[0].split()
     word_predictions: list[list[TokenPrediction]] = [[] for _ in texts]
     for prediction, index in zip(predictions, target_word_indices(tokenizer, translation.ids), strict=False):  # no EOS
