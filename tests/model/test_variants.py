@@ -50,7 +50,7 @@ VARIANTS: dict[str, list[Any]] = {
     "dropout": [{}, {"word": 0.2, "attention": 0.1, "activation": 0.1}],
     "encoder": [
         {"n_layers": 2},
-        {"n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "d_ff": 24, "dropout": {"residual": 0}},
+        {"n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "d_ff": 24},
     ],
     "decoder": [{"n_layers": 2}, {"n_layers": 1, "n_heads": 8, "n_kv_heads": 4}],
 }
@@ -217,16 +217,12 @@ def test_a_stack_can_have_its_own_values(make_model: MakeModel) -> None:
     model = make_model(
         d_model=16,
         n_heads=4,
-        dropout={"residual": 0.1, "embedding": 0.3},
-        encoder={"n_layers": 1, "n_heads": 2, "d_ff": 48, "dropout": {"residual": 0.25}},
+        encoder={"n_layers": 1, "n_heads": 2, "d_ff": 48},
         decoder={"n_layers": 2, "n_kv_heads": 1},
     )
     encoder_layer, decoder_layer = cast(Any, (model.encoder.layers[0], model.decoder.layers[0]))
     assert encoder_layer.self_attention.d_head == 8 and decoder_layer.cross_attention.d_head == 4
     assert encoder_layer.feed_forward.outer.in_features == 48 and decoder_layer.feed_forward.outer.in_features == 32
-    assert [residual.dropout.p for residual in encoder_layer.residuals] == [0.25, 0.25]
-    assert [residual.dropout.p for residual in decoder_layer.residuals] == [0.1, 0.1, 0.1]
-    assert model.encoder.dropout.p == model.decoder.dropout.p == 0.3
     assert decoder_layer.cross_attention.project_keys_values(torch.randn(1, 3, 16)).keys.shape == (1, 1, 3, 4)
 
 

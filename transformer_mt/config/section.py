@@ -139,6 +139,10 @@ REMOVED = {
         ["model.layer_drop", "model.encoder.layer_drop", "model.decoder.layer_drop"],
         "LayerDrop was removed, because no benefit was measured: delete this key, and raise model.dropout instead",
     ),
+    **dict.fromkeys(
+        ["model.encoder.dropout", "model.decoder.dropout"],
+        "was removed: delete this key, and set model.dropout, which holds for both stacks",
+    ),
     "model.norm_position=sublayer": "was removed, because no benefit was measured: choose pre; a run that was trained "
     "with it needs version 0.2.0",
     "data.stages": "was removed, because no benefit was measured: delete this key; to train with other weights later, "

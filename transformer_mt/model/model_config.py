@@ -27,21 +27,6 @@ class DropoutConfig(Section):
     """word dropout: rate at which whole tokens lose their embedding; the others are not rescaled"""
 
 
-class StackDropoutConfig(Section):
-    """Dropout rates of one stack, where they differ from `model.dropout`."""
-
-    embedding: float | None = Field(default=None, ge=0, lt=1)
-    """on the sum of embeddings and positions; null here and below: as in model.dropout"""
-    residual: float | None = Field(default=None, ge=0, lt=1)
-    """on the output of each sub-layer"""
-    attention: float | None = Field(default=None, ge=0, lt=1)
-    """on the attention weights"""
-    activation: float | None = Field(default=None, ge=0, lt=1)
-    """on the inner layer of the feed-forward"""
-    word: float | None = Field(default=None, ge=0, lt=1)
-    """word dropout"""
-
-
 class StackConfig(Section):
     """One stack of layers. Null values are taken from the model section."""
 
@@ -53,8 +38,6 @@ class StackConfig(Section):
     """key/value heads"""
     d_ff: int | None = Field(default=None, ge=1, le=1048576)
     """width of the feed-forward's inner layer"""
-    dropout: StackDropoutConfig = StackDropoutConfig()
-    """dropout rates"""
 
 
 class ModelConfig(Section):
@@ -125,13 +108,12 @@ class ModelConfig(Section):
     @property
     def has_dropout(self) -> bool:
         """True if dropout makes two passes of one batch differ."""
-        return any(rate for stack in (self.encoder, self.decoder) for _, rate in self.for_stack(stack).dropout)
+        return any(rate for _, rate in self.dropout)
 
     def for_stack(self, stack: StackConfig) -> ModelConfig:
         """Return the configuration of one stack: its own values replace the shared ones."""
         own = {key: value for key in STACK_KEYS if (value := getattr(stack, key)) is not None}
-        dropout = self.dropout.model_copy(update=stack.dropout.model_dump(exclude_none=True))
-        return self.model_copy(update={**own, "dropout": dropout})
+        return self.model_copy(update=own)
 
     @model_validator(mode="after")
     def _check_freeze(self) -> ModelConfig:
