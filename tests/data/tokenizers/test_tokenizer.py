@@ -30,7 +30,7 @@ ODD = [
     *("<pad>", "<s>", "</s>", "<unk>", "<0x41>", "<0x0A>", "[CLS]", "Ġ", "##", "##s", "a##b", " ⁇"),
 ]
 TEXTS = st.one_of(st.text(), st.lists(st.sampled_from(ODD) | st.text(max_size=3), max_size=9).map("".join))
-KINDS = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")
+KINDS = ("word", "char", "bpe", "byte_bpe", "unigram")
 LOSSLESS = ("char", "bpe", "byte_bpe", "unigram")
 GERMAN = [tgt for _, tgt in load_pairs("test")[:200]]
 
@@ -88,20 +88,18 @@ def test_any_text_round_trips_with_any_boundaries(kind: str, boundaries: list[st
     assert round_trip(train_on(texts * 3, 700, kind=kind, pre_tokenization=boundaries), texts) == texts
 
 
-@pytest.mark.parametrize("kind", ["word", "wordpiece"])
-def test_unknown_words_are_shown_and_known_text_round_trips(kind: str) -> None:
+def test_unknown_words_are_shown_and_known_text_round_trips() -> None:
     """Trap 31, the documented loss: an unknown word becomes ` ⁇`."""
     texts = ["the dog, the cat", "a cat  and a  dog", "(see 2024)", "a ## b##c"] * 3
-    tokenizer = train_on(texts, kind=kind, min_frequency=1)
+    tokenizer = train_on(texts, kind="word", min_frequency=1)
     assert round_trip(tokenizer, texts) == texts
     assert round_trip(tokenizer, ["the 猫, the dog", "猫", "(猫)"]) == ["the ⁇, the dog", "⁇", "( ⁇)"]
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)
 @given(text=TEXTS)
-@pytest.mark.parametrize("kind", ["word", "wordpiece"])
-def test_vocabulary_with_unknowns_encodes_any_text(kind: str, text: str) -> None:
-    tokenizer = SMALL_VOCABULARIES[kind]
+def test_vocabulary_with_unknowns_encodes_any_text(text: str) -> None:
+    tokenizer = SMALL_VOCABULARY
     (ids,) = tokenizer.encode([text])
     assert max(ids, default=-1) < tokenizer.pad_id
     assert bool(ids) == bool(text)
@@ -109,14 +107,7 @@ def test_vocabulary_with_unknowns_encodes_any_text(kind: str, text: str) -> None
     assert tokenizer.decode([ids])[0].count("⁇") == unknown + (text.count("⁇") if not unknown else 0)
 
 
-SMALL_VOCABULARIES = {kind: train_on(GERMAN, kind=kind) for kind in ("word", "wordpiece")}
-
-
-@pytest.mark.parametrize("boundaries", [[], ["whitespace"], ["whitespace", "punctuation"]], ids=str)
-def test_literal_continuation_prefix_round_trips(boundaries: list[str]) -> None:
-    for text in ("##", "##s", "a##s", "a ##s", "###", "#", "##unk", "a#b"):
-        tokenizer = train_on([text, "the dogs as"] * 3, kind="wordpiece", min_frequency=1, pre_tokenization=boundaries)
-        assert round_trip(tokenizer, [text]) == [text]
+SMALL_VOCABULARY = train_on(GERMAN, kind="word")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,7 +164,7 @@ def test_learned_tokens_never_equal_reserved_ones(kind: str, boundaries: list[st
     """Trap 30: every reserved token occurs once, at the start of the vocabulary."""
     text = LITERAL * 50 + [" ".join([*CONTROL_SYMBOLS, *BYTE_TOKENS, "<unk>"])] * 50
     entries = vocabulary(train_on(text, vocab_size=700, kind=kind, pre_tokenization=boundaries))
-    reserved = {"byte_bpe": [], "word": ["<unk>"], "wordpiece": ["<unk>"]}.get(kind, [*BYTE_TOKENS])
+    reserved = {"byte_bpe": [], "word": ["<unk>"]}.get(kind, [*BYTE_TOKENS])
     assert entries[: len(reserved)] == reserved
     assert len(set(entries)) == len(entries)
 

@@ -137,7 +137,6 @@ def test_merges_that_sentencepiece_makes_in_another_way_are_refused_with_a_line(
     ("options", "key"),
     [
         ({"kind": "word"}, "tokenizer.kind: word"),
-        ({"kind": "wordpiece"}, "tokenizer.kind: wordpiece"),
         ({"kind": "byte_bpe"}, "tokenizer.kind: byte_bpe"),
         ({"normalization": ("NFKC",)}, "tokenizer.normalization"),
         ({"normalization": ("lowercase",)}, "tokenizer.normalization"),

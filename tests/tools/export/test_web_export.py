@@ -43,7 +43,7 @@ ODD_LINES = [
     "One two. Three four! Five?",
 ]
 KINDS: list[dict[str, Any]] = [
-    *({"kind": kind} for kind in ("char", "bpe", "byte_bpe", "wordpiece")),
+    *({"kind": kind} for kind in ("char", "bpe", "byte_bpe")),
     *({"normalization": (step,)} for step in ("NFC", "NFD", "NFKC", "NFKD", "lowercase", "strip_accents", "quotes")),
     {"normalization": ("spaces", "control_characters")},
     *({"pre_tokenization": names} for names in ((), ("whitespace", "scripts"), ("punctuation",), ("digits",))),

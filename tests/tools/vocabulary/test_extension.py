@@ -86,7 +86,7 @@ def test_new_rows_are_means_of_the_rows_of_their_parts(tie: str) -> None:
     torch.testing.assert_close(new.encoder.embedding(src), old.encoder.embedding(src))
 
 
-@pytest.mark.parametrize("kind", ["word", "char", "wordpiece"])
+@pytest.mark.parametrize("kind", ["word", "char"])
 def test_a_vocabulary_that_cannot_grow_is_refused_by_name(kind: TokenizerKind) -> None:
     with pytest.raises(UserError, match=f"kind {kind}"):
         extend_vocabulary(make_pair(kind, joint=True), ([], NEW), (SRC, TGT), 50)

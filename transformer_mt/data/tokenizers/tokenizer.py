@@ -38,7 +38,6 @@ PAD, BOS, EOS = CONTROL_SYMBOLS = ("<pad>", "<s>", "</s>")  # unknown to the lib
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 UNK = "<unk>"
 UNK_SURFACE = " ⁇"  # what an unknown token decodes to
-CONTINUATION_PREFIX = "##"  # marks a WordPiece token that continues a word
 
 _ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"  # blocks of combining diacritics
 _SCRIPTS = (
@@ -78,13 +77,11 @@ def _normalizers(step: NormalizationStep) -> list[normalizers.Normalizer]:
 def make_pre_tokenizer(kind: TokenizerKind, boundaries: Sequence[Boundary]) -> pre_tokenizers.PreTokenizer:
     """Make a pre-tokenizer that splits text at the given boundaries and inside reserved tokens.
 
-    The second kind of split keeps text from encoding to a reserved token: `<0x41>` (a byte), `<unk>` (unknown text) or
-    `##s` (continuation of a word).
+    The second kind of split keeps text from encoding to a reserved token: `<0x41>` (a byte) or `<unk>` (unknown text).
     """
     patterns = [pattern for pattern in (_run_pattern(boundaries), _script_pattern(boundaries)) if pattern]
     if kind != "byte_bpe":
-        guards = {"word": r"(?<=<u)(?=nk>)", "wordpiece": r"(?<=#)|(?=#)|(?<=<u)(?=nk>)"}
-        patterns.append(guards.get(kind, r"(?<=<0)(?=x)"))
+        patterns.append(r"(?<=<u)(?=nk>)" if kind == "word" else r"(?<=<0)(?=x)")
     parts: list[pre_tokenizers.PreTokenizer] = [
         pre_tokenizers.Split(hf.Regex(pattern), "isolated") for pattern in patterns
     ]
@@ -123,10 +120,8 @@ def make_decoder(kind: TokenizerKind) -> decoders.Decoder:
     """Make a decoder that joins tokens, reads bytes as UTF-8, shows unknown tokens and strips the first space."""
     if kind == "byte_bpe":
         parts: list[decoders.Decoder] = [decoders.ByteLevel()]
-    elif kind in ("word", "wordpiece"):
+    elif kind == "word":
         parts = [decoders.Replace(UNK, UNK_SURFACE), decoders.Fuse()]
-        if kind == "wordpiece":
-            parts.insert(0, decoders.Replace(hf.Regex(rf"\A{CONTINUATION_PREFIX}"), ""))
     else:
         parts = [decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
@@ -134,7 +129,7 @@ def make_decoder(kind: TokenizerKind) -> decoders.Decoder:
 
 # --- section ----------------------------------------------------------------------------------------------------------
 
-MIN_VOCAB_SIZE = {"word": 5, "char": 260, "wordpiece": 6, "bpe": 260, "byte_bpe": 259, "unigram": 260}
+MIN_VOCAB_SIZE = {"word": 5, "char": 260, "bpe": 260, "byte_bpe": 259, "unigram": 260}
 """Control symbols, reserved entries of the kind (256 bytes, or the unknown token), and one piece of text."""
 
 MAX_VOCAB_SIZE = 10_000_000
@@ -145,7 +140,7 @@ class TokenizerConfig(Section):
     """Conversion of text to token ids. Vocabularies are learned from the training pairs only."""
 
     kind: TokenizerKind = "bpe"
-    """word, char, wordpiece, bpe (rare characters as bytes), byte_bpe or unigram; with a file: the kind in the file"""
+    """word, char, bpe (rare characters as bytes), byte_bpe or unigram; with a file: the kind in it, also wordpiece"""
     vocab_size: int = Field(default=8000, ge=1, le=MAX_VOCAB_SIZE)
     """size of the vocabulary (of each vocabulary if joint is false), control symbols included"""
     merges: int | None = Field(default=None, ge=0, le=MAX_VOCAB_SIZE)
@@ -153,7 +148,7 @@ class TokenizerConfig(Section):
     joint: bool = True
     """share one vocabulary between both languages"""
     min_frequency: int = Field(default=2, ge=1)
-    """minimum count of a learned word, character (char, bpe, unigram) or merged pair (bpe, byte_bpe, wordpiece)"""
+    """minimum count of a learned word, character (char, bpe, unigram) or merged pair (bpe, byte_bpe)"""
     normalization: tuple[NormalizationStep, ...] = ()
     """steps in order: NFC, NFD, NFKC, NFKD, lowercase, strip_accents, quotes, spaces, control_characters; []: none"""
     pre_tokenization: tuple[Boundary, ...] = ("whitespace", "punctuation", "digits")
@@ -181,10 +176,9 @@ class TokenizerConfig(Section):
             )
         if "whitespace" not in self.pre_tokenization and self.kind == "word":
             raise section_error("pre_tokenization", "kind: word needs at least the boundary whitespace: add it")
-        if self._is_learned and self.merges is None and self.vocab_size < MIN_VOCAB_SIZE[self.kind]:
-            raise section_error(
-                "vocab_size", f"{self.vocab_size} is too small: {self.kind} needs {MIN_VOCAB_SIZE[self.kind]} or more"
-            )
+        least = MIN_VOCAB_SIZE.get(self.kind, 1)
+        if self._is_learned and self.merges is None and self.vocab_size < least:
+            raise section_error("vocab_size", f"{self.vocab_size} is too small: {self.kind} needs {least} or more")
         return self
 
     @model_validator(mode="after")

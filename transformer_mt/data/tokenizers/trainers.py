@@ -2,7 +2,6 @@
 
     word        the most frequent words; other words are unknown
     char        the most frequent characters; other characters are encoded as their UTF-8 bytes
-    wordpiece   parts of words, longest match first (Schuster and Nakajima 2012); a word is known or unknown as a whole
     bpe         byte-pair encoding (Sennrich et al. 2016); characters without an entry are encoded as bytes
     byte_bpe    byte-pair encoding of bytes (Radford et al. 2019)
     unigram     most probable segmentation (Kudo 2018); characters without an entry are encoded as bytes
@@ -28,7 +27,6 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformer_mt.data.tokenizers import pretrained
 from transformer_mt.data.tokenizers.tokenizer import (
     BYTE_TOKENS,
-    CONTINUATION_PREFIX,
     CONTROL_SYMBOLS,
     UNK,
     Tokenizer,
@@ -42,7 +40,6 @@ from transformer_mt.errors import UserError
 
 Texts = Callable[[], Iterator[str]]  # starts a new pass over the training text
 
-MAX_WORDPIECE_WORD = 1000  # characters; WordPiece encodes a longer word as unknown
 ALPHABET_COVERAGE = 0.9995  # share of the text that the alphabet must cover, as in SentencePiece
 
 
@@ -95,7 +92,9 @@ def _sample(pairs: Pairs, size: int, seed: int) -> Iterator[tuple[str, str]]:
 
 
 def train(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    """Train a tokenizer on the texts. Raises `UserError` if `vocab_size` is too small for their characters."""
+    """Train a tokenizer on the texts. Raises `UserError` for a kind that is only read from files."""
+    if config.kind == "wordpiece":
+        raise UserError("tokenizer.kind: wordpiece is only read from a file (tokenizer.file); set bpe to learn one")
     backend = _TRAIN[config.kind](config, texts)
     # reserved tokens stay in the vocabulary, but the library must not search for them in text
     return _replace_parts(backend, added_tokens=[])
@@ -118,32 +117,6 @@ def _train_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     size = config.vocab_size - len(CONTROL_SYMBOLS) - len(BYTE_TOKENS)
     vocabulary = {entry: i for i, entry in enumerate([*BYTE_TOKENS, *characters[:size]])}
     return _make(config, models.BPE(vocabulary, [], byte_fallback=True))
-
-
-def _train_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    words = _distinct_words(config, texts)
-    # listed here, because the trainer would number these entries in the order of a hash table
-    continuations = sorted(
-        {CONTINUATION_PREFIX + char for word in words for i, char in enumerate(word) if i or not char.isspace()}
-    )
-    needed = 1 + len(continuations) + len(set[str]().union(*words))
-    if needed > config.vocab_size - len(CONTROL_SYMBOLS):
-        raise UserError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs at least "
-            f"{needed + len(CONTROL_SYMBOLS):,} entries for the characters of this text;\n"
-            "raise it, or set kind: bpe, which encodes rare characters as bytes"
-        )
-    backend = _make(config, models.WordPiece(unk_token=UNK))
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=config.vocab_size - len(CONTROL_SYMBOLS),
-        min_frequency=config.min_frequency,
-        special_tokens=[UNK, *continuations],
-        continuing_subword_prefix=CONTINUATION_PREFIX,
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts(), trainer)
-    model = json.loads(backend.to_str())["model"]
-    return _replace_parts(backend, model={**model, "max_input_chars_per_word": MAX_WORDPIECE_WORD})
 
 
 def _train_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
@@ -209,7 +182,6 @@ def _train_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
 _TRAIN: dict[str, Callable[[TokenizerConfig, Texts], hf.Tokenizer]] = {
     "word": _train_word,
     "char": _train_char,
-    "wordpiece": _train_wordpiece,
     "bpe": _train_bpe,
     "byte_bpe": _train_bpe,
     "unigram": _train_unigram,
