@@ -1,4 +1,4 @@
-"""`tmt config`: print the resolved configuration, its schema, the tokens of texts, or statistics of vocabularies."""
+"""`tmt config`: print the resolved configuration, its schema, or the tokens of texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from transformer_mt.cli.command import Command, flag, group, option
 from transformer_mt.cli.options import ConfigOptions
-from transformer_mt.cli.table import print_text
 from transformer_mt.flows.line_io import decode_argument
 
 
@@ -16,8 +15,7 @@ from transformer_mt.flows.line_io import decode_argument
 class Config(Command):
     """Print the resolved configuration with all defaults, or what its tokenizers do.
 
-    With --tokens and --vocabulary, the configuration may be a run folder. Tokenizers of a configuration are trained
-    first.
+    With --tokens, the configuration may be a run folder. Tokenizers of a configuration are trained first.
     """
 
     EXAMPLE: ClassVar[str] = "tmt config mine.yaml"
@@ -30,21 +28,20 @@ class Config(Command):
         metavar="TEXT",
         is_exclusive=True,
     )
-    vocabulary: bool = flag("print statistics of the vocabularies on the validation pairs", is_exclusive=True)
 
     def execute(self) -> None:
-        """Print the configuration, the schema, tokens or statistics."""
+        """Print the configuration, the schema or tokens."""
         from transformer_mt.config.yaml_files import render_yaml
         from transformer_mt.flows.configuration import make_json_schema
 
-        if self.tokens or self.vocabulary:
-            self._show_tokenizers()
+        if self.tokens:
+            self._show_tokens()
         else:
             print(make_json_schema() if self.schema else render_yaml(self.config.load()), end="")
 
-    def _show_tokenizers(self) -> None:
+    def _show_tokens(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-        from transformer_mt.flows.check import describe_vocabularies, show_tokens
+        from transformer_mt.flows.check import show_tokens
         from transformer_mt.flows.configuration import find_preset, load_run_or_file
         from transformer_mt.flows.prepare import load_split, make_tokenizers
 
@@ -54,8 +51,6 @@ class Config(Command):
             tokenizers = TokenizerPair.load(run.tokenizer)
         else:
             tokenizers = make_tokenizers(config, load_split(config, "train"))
-        if self.vocabulary:
-            print_text(*describe_vocabularies(tokenizers, load_split(config, "validation")))
         for text in map(decode_argument, self.tokens):
             shown = dict.fromkeys(show_tokens(tokenizer, text) for tokenizer in (tokenizers.src, tokenizers.tgt))
             print(*chain(*shown), sep="\n")  # once, if both sides share a tokenizer

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from shlex import quote
 
 from transformer_mt.config.yaml_files import render_yaml
-from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -30,7 +26,6 @@ from transformer_mt.tools.quality.corpus_check import check_sources, check_token
 from transformer_mt.tools.quality.pair_filters import ColumnFilter
 from transformer_mt.tools.quality.repair import RepairReport, repair_sources
 
-MAX_EXAMPLES = 3  # lines that are shown because decoding does not restore them
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 
 
@@ -75,34 +70,7 @@ def suggest_next_command(config_path: str) -> str:
     return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
 
 
-# --- vocabularies -----------------------------------------------------------------------------------------------------
-
-
 def show_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
     """Return the tokens of a line, with spaces shown as ▁, and their ids."""
     (ids,) = tokenizer.encode([line])
     return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))
-
-
-def describe_vocabularies(tokenizers: TokenizerPair, pairs: ParallelCorpus) -> Iterator[str]:
-    """Yield statistics of both vocabularies on some pairs, and the first lines that decoding does not restore."""
-    for tokenizer, lines, side in (
-        (tokenizers.src, pairs.column("src"), "src"),
-        (tokenizers.tgt, pairs.column("tgt"), "tgt"),
-    ):
-        yield f"{side}, validation pairs"
-        ids = tokenizer.encode(lines)
-        n_words, n_pieces = sum(len(line.split()) for line in lines), sum(map(len, ids))
-        n_unknown = sum(each.count(tokenizer.unk_id) for each in ids)
-        changed = [row for row in zip(count(1), lines, tokenizer.decode(ids), strict=False) if row[1] != row[2]]
-        yield f"  vocabulary            {tokenizer.vocab_size:,}"
-        yield f"  lines                 {len(lines):,}"
-        yield f"  words                 {n_words:,} (between white space)"
-        yield f"  pieces                {n_pieces:,}"
-        yield f"  pieces per word       {n_pieces / max(1, n_words):.3f}"
-        yield f"  characters per piece  {sum(map(len, lines)) / max(1, n_pieces):.3f}"
-        yield f"  unknown               {n_unknown / max(1, n_pieces):.2%} of the pieces"
-        yield f"  round trip            {1 - len(changed) / len(lines):.2%} of the lines are restored exactly"
-        for number, line, decoded in changed[:MAX_EXAMPLES]:
-            yield f"    line {number}: {json.dumps(line, ensure_ascii=False)}"
-            yield f"       became {json.dumps(decoded, ensure_ascii=False)}"
