@@ -30,9 +30,6 @@ Quantization = Literal[
 ]
 """Type in which CTranslate2 stores the weights of linear layers and embeddings; auto: float32."""
 
-RunColumn = Literal["name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed"]
-"""Columns by which runs are sorted."""
-
 SplitWhen = Literal["auto", "long", "always", "never"]
 """Lines that are translated sentence by sentence."""
 

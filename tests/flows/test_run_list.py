@@ -1,17 +1,16 @@
-"""`tmt runs`: the status of each run, its values, damage, and the order."""
+"""`tmt runs`: the status of each run, its values, and damage."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, read_folder, read_metrics
 
-from transformer_mt.flows.run_overview import RunSummary, list_runs, sort_runs
+from transformer_mt.flows.run_overview import list_runs
 from transformer_mt.runs.folder import HOLDER_FILE, lock_folder
 from transformer_mt.runs.records import read_manifest, write_manifest
 
@@ -130,13 +129,3 @@ def test_missing_folder_is_an_error_and_an_empty_one_is_not(tmp_path: Path, tmt:
     assert_user_error(tmt("runs", tmp_path / "none"), "none: no such folder")
     assert assert_succeeded(tmt("runs", tmp_path)) == f"{tmp_path}: has no runs\n"
     assert json.loads(assert_succeeded(tmt("runs", tmp_path, "--json")))["runs"] == []
-
-
-RUN = RunSummary("a", "runs/a", "finished", None, 5, 10, "bleu", 20.0, 1.0, 100, 1000, ("en-de",), 1e9)
-
-
-def test_the_best_score_of_each_metric_comes_first_and_runs_without_a_score_last() -> None:
-    scores = {"high": ("bleu", 30.0), "low": ("bleu", 10.0), "good": ("loss", 1.0), "bad": ("loss", 3.0)}
-    others: dict[str, tuple[str | None, float | None]] = {"none": (None, None), "nan": ("loss", float("nan"))}
-    runs = [replace(RUN, name=name, metric=pair[0], score=pair[1]) for name, pair in {**others, **scores}.items()]
-    assert [one.name for one in sort_runs(runs[::-1], "score")] == ["high", "low", "good", "bad", "nan", "none"]

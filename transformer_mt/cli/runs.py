@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer_mt import __version__
-from transformer_mt.choices import RunColumn
-from transformer_mt.cli.command import Command, option, positional
+from transformer_mt.cli.command import Command, positional
 from transformer_mt.cli.options import json_flag
 from transformer_mt.cli.table import print_json, print_table, print_text
 from transformer_mt.system.files import format_bytes
@@ -29,22 +28,16 @@ class Runs(Command):
     files are read; checkpoints are not verified. Lines below the table say why a run failed, or what is damaged.
     """
 
-    EXAMPLE: ClassVar[str] = "tmt runs --sort score"
+    EXAMPLE: ClassVar[str] = "tmt runs runs/sweep"
 
     folder: Path = positional("default: runs", metavar="FOLDER", default=Path("runs"))
-    sort: RunColumn = option(
-        "name (default), status, steps, score, hours, parameters, size, languages or changed; the best score, the "
-        "largest number and the last change come first",
-        default="name",
-        metavar="COLUMN",
-    )
     json: bool = json_flag()
 
     def execute(self) -> None:
         """Run `tmt runs`."""
-        from transformer_mt.flows.run_overview import list_runs, sort_runs
+        from transformer_mt.flows.run_overview import list_runs
 
-        runs = sort_runs(list_runs(self.folder), self.sort)
+        runs = list_runs(self.folder)
         if self.json:
             print_json({"tmt": __version__, "folder": str(self.folder), "runs": [*map(_to_json, runs)]})
         elif runs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,6 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from transformer_mt.choices import RunColumn
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.flows import configuration
@@ -24,7 +22,6 @@ from transformer_mt.system.files import measure_folder, open_regular_file, refus
 from transformer_mt.system.log import LAYOUT, make_visible
 
 LAST_TIME = 253_370_764_800.0  # the year 9999, after which Python has no dates
-ATTRIBUTE_OF_COLUMN = {"steps": "step", "size": "n_bytes", "languages": "directions"}
 TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
 
 
@@ -228,7 +225,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """Summarise all runs at and below a folder. A damaged run is listed as such.
+    """Summarise all runs at and below a folder, sorted by name. A damaged run is listed as such.
 
     Raises `UserError` if the folder does not exist.
     """
@@ -242,7 +239,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
         except FileNotFoundError:  # removed while it was read
             if path.exists():
                 raise
-    return summaries
+    return sorted(summaries, key=lambda run: run.name)
 
 
 def summarise_run(run: RunFolder, name: str) -> RunSummary:
@@ -282,21 +279,3 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
         directions=directions,
         changed=min(max(path.stat().st_mtime for path in files if path.exists()), LAST_TIME),
     )
-
-
-def sort_runs(runs: list[RunSummary], by: RunColumn) -> list[RunSummary]:
-    """Sort the runs by a column. Scores start with the best, and other numbers with the largest. No value comes last.
-
-    Scores of different metrics are not compared: the metrics are in alphabetical order.
-    """
-
-    def key(run: RunSummary) -> Any:
-        value = getattr(run, ATTRIBUTE_OF_COLUMN.get(by, by))
-        if by == "score":
-            if value is None or math.isnan(value):
-                return None
-            return str(run.metric), value if run.metric == "loss" else -value
-        return -value if isinstance(value, int | float) else value or None
-
-    with_value = [run for run in runs if key(run) is not None]
-    return [*sorted(with_value, key=key), *(run for run in runs if key(run) is None)]
