@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
 import torch
 
@@ -199,19 +198,13 @@ def check_model_fits(config: Config, machine: Machine, tokenizers: TokenizerPair
     memory_estimate.check_weights_fit(n_bytes, n_trained, machine.device)
 
 
-class SizedBatches(NamedTuple):
-    """The stream of training batches, the configuration without `auto`, and what follows from both."""
-
-    config: Config
-    stream: BatchStream
-    memory: MemoryPrediction  # of the largest batch
-    n_steps: int | None  # of the training; None: unknown
-
-
 def resolve_batches(
     config: Config, machine: Machine, model: Transformer, data: TrainingData, ranks: Ranks
-) -> SizedBatches:
-    """Resolve what depends on the batches and the memory: their size, packing, and compilation."""
+) -> tuple[Config, BatchStream, MemoryPrediction, int | None]:
+    """Resolve what depends on the batches and the memory: their size, packing, and compilation.
+
+    Also return the stream of batches, the memory of the largest one, and the steps of the training (None: unknown).
+    """
     config = ranks.run_on_rank0(lambda: _resolve_batch_tokens(config, machine, model, data))
     stream = make_stream(config, data, config.batches.token_budget)
     memory = ranks.run_on_rank0(lambda: log_predicted_memory(config, machine, model, stream))
@@ -219,7 +212,7 @@ def resolve_batches(
     config = ranks.run_on_rank0(
         lambda: resolve_compile(resolve_packing(config, machine, memory), machine.device, n_steps)
     )
-    return SizedBatches(config, stream, memory, n_steps)
+    return config, stream, memory, n_steps
 
 
 def _resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:
