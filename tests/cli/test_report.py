@@ -13,7 +13,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, load_plain, parse_
 
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.tools.analysis.breakdown import compare_sentences
-from transformer_mt.tools.analysis.significance import compare_systems, score_with_intervals
+from transformer_mt.tools.analysis.significance import compare_systems
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 
@@ -72,10 +72,11 @@ def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) ->
     assert {name: content for name, content in read_folder(run_copy).items() if name != "report.html"} == before
     hypotheses = load_plain(run_copy).translate(lines("test.en"))
     rows = rows_of(page)
-    for metric, score in score_with_intervals(hypotheses, lines("test.de"), SCORER).items():
-        assert score.interval is not None
-        assert [metric, f"{score.value:.2f}", "{:.2f} to {:.2f}".format(*score.interval)] in rows
-        assert [metric, score.signature] in rows
+    for metric, found in compare_systems([hypotheses], lines("test.de"), SCORER).items():
+        (own,) = found.systems
+        assert own.interval is not None
+        assert [metric, f"{own.score:.2f}", "{:.2f} to {:.2f}".format(*own.interval)] in rows
+        assert [metric, found.signature] in rows
     found = compare_sentences([hypotheses], lines("test.en"), lines("test.de"), SCORER)
     worst = min(found, key=lambda sentence: (sentence.chrf[0], len(sentence.reference)))
     titles = [text_of(title) for title in page.iter("h3")]

@@ -38,12 +38,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.log import log
 from transformer_mt.tools.analysis.breakdown import SentenceComparison, find_most_different
 from transformer_mt.tools.analysis.changed_sets import RobustnessScore, measure_robustness
-from transformer_mt.tools.analysis.significance import (
-    IntervalScore,
-    MetricComparison,
-    compare_systems,
-    score_with_intervals,
-)
+from transformer_mt.tools.analysis.significance import MetricComparison, compare_systems
 from transformer_mt.tools.languages.detection import are_exchanged, detect_language, find_other_language
 from transformer_mt.tools.quality.checks import TOKENIZED_SHARE
 from transformer_mt.tools.quality.signals import is_tokenized
@@ -55,7 +50,7 @@ class Evaluation:
 
     name: str
     pairs: int
-    scores: dict[str, IntervalScore]
+    scores: Mapping[str, MetricComparison]
     samples: Sequence[Sample] = ()
     method: str = ""
     seconds: float | None = None
@@ -64,7 +59,11 @@ class Evaluation:
 
     def to_json(self) -> dict[str, object]:
         """Return a JSON object."""
-        metrics = {name.lower(): asdict(score) for name, score in self.scores.items()}
+        metrics = {
+            name.lower(): {"value": own.score, "signature": found.signature, "interval": own.interval}
+            for name, found in self.scores.items()
+            for own in found.systems
+        }
         robustness = {"robustness": [asdict(each) for each in self.robustness]} if self.robustness else {}
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics, **robustness}
 
@@ -75,7 +74,7 @@ def evaluate_file(path: Path, reference: Path, scorer: Scorer) -> tuple[dict[str
     _warn_about_texts({path: hypotheses}, reference, references, scorer)
     if not scorer.tgt_lang:
         _warn_of_language(reference, references)
-    scores = score_with_intervals(hypotheses, references, scorer)
+    scores = compare_systems([hypotheses], references, scorer)
     header: dict[str, object] = {"hypotheses": str(path), "tgt_lang": scorer.tgt_lang or None, "text": scorer.text}
     return header, [Evaluation(str(reference), len(references), scores)]
 
@@ -165,7 +164,7 @@ class RunEvaluation:
             seconds = time.perf_counter() - start
             if file:
                 file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-        scores = score_with_intervals(hypotheses, references, test_set.scorer)
+        scores = compare_systems([hypotheses], references, test_set.scorer)
 
         def translate(each: EvaluationSet) -> Texts:
             if each is test_set:

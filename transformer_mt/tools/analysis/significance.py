@@ -9,7 +9,7 @@ from typing import cast
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample  # pyright: ignore[reportPrivateUsage]
 
-from transformer_mt.evaluation.metrics import Score, Scorer, Texts, score_corpus
+from transformer_mt.evaluation.metrics import Scorer, Texts, score_corpus
 
 BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000
 MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
@@ -120,24 +120,3 @@ def _test_differences(
                 found = MISSING_P_VALUES
             p_values[name].append(found)
     return p_values
-
-
-@dataclass(frozen=True)
-class IntervalScore(Score):
-    """A score with its confidence interval. The interval is None for more than `MAX_RESAMPLED_PAIRS` pairs."""
-
-    interval: tuple[float, float] | None
-
-    @classmethod
-    def of_first(cls, comparison: MetricComparison) -> IntervalScore:
-        """Return the score of the first system."""
-        first = comparison.systems[0]
-        return cls(first.score, comparison.signature, first.interval)
-
-
-def score_with_intervals(hypotheses: Texts, references: Texts, scorer: Scorer) -> dict[str, IntervalScore]:
-    """Compute BLEU, chrF, chrF++ and TER with confidence intervals. Keys are the names of the metrics."""
-    return {
-        name: IntervalScore.of_first(comparison)
-        for name, comparison in compare_systems([hypotheses], references, scorer).items()
-    }
