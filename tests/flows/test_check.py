@@ -43,7 +43,6 @@ LINES: dict[str, Callable[[str, str], Pair]] = {
     "content: urls": lambda src, tgt: (f"{src} See https://example.org/a.", tgt),
     "content: urls (e-mail)": lambda src, tgt: (src, f"{tgt} Schreiben Sie an post@example.org."),
     "content: repetition": lambda src, tgt: (src, "der Hund der Hund der Hund der Hund der Hund der Hund"),
-    "content: brackets": lambda src, tgt: (f"{src} (in the picture)", tgt),
     "content: mojibake": lambda src, tgt: (src, "Die MÃ¤nner trÃ¤gt grÃ¼ne StrÃ¼mpfe."),
     "content: control characters": lambda src, tgt: (f"\x07{src}", tgt),
     "content: invisible characters": lambda src, tgt: (src, f"{tgt[:3]}\u200b{tgt[3:]}"),
@@ -257,7 +256,7 @@ FINDINGS = [
     make_finding("html", Severity.WARNING, r"regex: {drop: '</?[a-z][^<>]*>|&#?\w+;'}"),
     make_finding("empty again", Severity.OK, "length"),
     make_finding("numbers", Severity.OK, "numbers"),
-    make_finding("brackets", Severity.OK, ""),
+    make_finding("unknown tokens", Severity.OK, ""),
 ]
 HISTOGRAM = Histogram("words per sentence", [0, 5, 10, 15], {"en": [3, 1200, 7], "d<e": [0, 1, 2]})
 REPORT = CorpusReport("a <corpus>", {"train": 12345, "validation": 10}, FINDINGS, [HISTOGRAM])

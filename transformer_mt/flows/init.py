@@ -26,12 +26,7 @@ from transformer_mt.tools.languages.detection import (
     are_exchanged,
     detect_language,
 )
-from transformer_mt.tools.languages.inspection import (
-    CorpusStatistics,
-    SideStatistics,
-    describe_gaps,
-    inspect_pairs,
-)
+from transformer_mt.tools.languages.inspection import CorpusStatistics, SideStatistics, inspect_pairs
 from transformer_mt.tools.quality.checks import PREPROCESSING_CHECKS, FunctionFilter
 from transformer_mt.tools.quality.signals import is_lower_case
 
@@ -294,7 +289,7 @@ def write_initial_config(
     notes = [each.note for each in (found, *held_out.values()) if each.note]
     warnings = [*notes, *(warning for one in given for warning in _doubt_language(*one))]
     summary = f"{src} to {tgt}, {statistics.n_pairs:,} pairs"
-    return InitialConfig(summary, warnings, [*_describe_preprocessing(statistics), *describe_gaps(statistics)])
+    return InitialConfig(summary, warnings, [*_describe_preprocessing(statistics)])
 
 
 def read_preset_comment(path: Path) -> list[str]:

@@ -77,10 +77,6 @@ def test_addresses_are_found_without_the_punctuation_after_them() -> None:
     assert not find_addresses("a @ b. www is 3//4")
 
 
-def test_full_width_brackets_count_like_ascii_ones() -> None:
-    assert signals.count_brackets("(a) [b]") == signals.count_brackets("（甲）【乙】")
-
-
 @pytest.mark.parametrize(
     ("src", "tgt", "share"),
     [

@@ -1,10 +1,10 @@
-"""Statistics of a parallel corpus, and advice about the texts that it lacks."""
+"""Statistics of a parallel corpus."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import BLOCK_SIZE, log_progress
 from transformer_mt.data.text_files import SentencePair
-from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS, find_script, split_units
+from transformer_mt.tools.languages.scripts import UNSPACED_SCRIPTS, find_script
 
 LETTERS_PER_SPACE = 20  # text with more letters per space has no spaces between words
 SAMPLE_SIZE = 20_000  # pairs, spread evenly over the corpus, in which characters are counted
@@ -74,22 +74,6 @@ def inspect_pairs(pairs: Iterable[SentencePair]) -> CorpusStatistics:
         sides[1].add(pair.tgt)
     src, tgt = (_compute_statistics(side, [pair[i] for pair in sample]) for i, side in enumerate(sides))
     return CorpusStatistics(len(sides[0].n_words), n_empty, n_copies, src, tgt)
-
-
-RARE = 0.002  # share of the sources below which a kind of text counts as missing
-
-
-def describe_gaps(statistics: CorpusStatistics) -> Iterator[str]:
-    """Yield advice about kinds of text that the corpus hardly has, because a model translates them worse."""
-    sample = statistics.src.sample
-    kinds = {
-        "questions": sum(text.rstrip(" \"'»”").endswith(("?", "？", "؟", ";")) for text in sample),
-        "sentences of one or two words": sum(len(split_units(text)) <= 2 for text in sample),
-        "numbers": sum(any(map(str.isdigit, text)) for text in sample),
-    }
-    rare = [f"{kind} ({count / len(sample):.1%})" for kind, count in kinds.items() if count < RARE * len(sample)]
-    if rare:
-        yield f"the sources have hardly any {', '.join(rare)}: add such pairs, if users translate such text"
 
 
 def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:

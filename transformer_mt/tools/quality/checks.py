@@ -78,10 +78,6 @@ def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-def _different_brackets(src: str, tgt: str) -> str | None:
-    return "brackets differ" if signals.count_brackets(src) != signals.count_brackets(tgt) else None
-
-
 _DROP_HTML = r"regex: {drop: '</?[a-zA-Z][^<>]*>|&#?\w+;'}"
 
 CONTENT_CHECKS = [
@@ -104,14 +100,6 @@ CONTENT_CHECKS = [
     CorpusCheck("numbers", "have different numbers", "numbers", 0.01, 0.2, compares_sides=True),
     CorpusCheck("urls", "have a URL or e-mail address on one side only", "urls", 0.01, compares_sides=True),
     CorpusCheck("repetition", "repeat words or phrases", "repetition", 0.005),
-    CorpusCheck(
-        "brackets",
-        "have different brackets",
-        "",
-        0.05,
-        filter=FunctionFilter(reason_of=_different_brackets),
-        compares_sides=True,
-    ),
     CorpusCheck(
         "mojibake",
         "were decoded with a wrong encoding",
@@ -387,7 +375,7 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
 
 # --- a sample at the start of a training ------------------------------------------------------------------------------
 
-FORMAT_VERSION = 9  # of the cached findings and of what the checks do; part of their key
+FORMAT_VERSION = 10  # of the cached findings and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared

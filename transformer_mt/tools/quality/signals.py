@@ -125,7 +125,7 @@ def _count_characters(text: str) -> int:
     return sum(map(len, text.split()))
 
 
-# --- numbers, addresses, brackets -------------------------------------------------------------------------------------
+# --- numbers, addresses -----------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
     r"(?<!\d[.,])\d{1,2}+(?:,\d\d)+,\d{3}(?:\.\d+)?(?![.,]?\d)"  # Indian groups, as in 12,34,567
@@ -193,14 +193,6 @@ def find_addresses(text: str) -> Counter[str]:
     if "@" not in text and "://" not in text and "www." not in text.lower():
         return Counter()
     return Counter(address.lower() for address in (*_URL.findall(text), *_EMAIL.findall(text)))
-
-
-_BRACKETS = str.maketrans("（）［］｛｝【】〔〕", "()[]{}[][]")
-
-
-def count_brackets(text: str) -> Counter[str]:
-    """Return the number of each bracket. Full-width brackets count like the ASCII ones."""
-    return Counter(character for character in text.translate(_BRACKETS) if character in "()[]{}")
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
