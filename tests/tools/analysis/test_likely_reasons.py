@@ -71,10 +71,7 @@ def test_a_certain_translation_of_known_words_has_no_reason(translator: Translat
             },
             ['hardly depends on "bicycle,": possibly left out'],
         ),
-        (
-            {"words": [TargetWord(word, [], 0.9, 0.1) for word in ["der", "alte", "Hund,", "der", "alte", "Hund."]]},
-            ['repeats "der alte Hund,"'],
-        ),
+        ({"translation": "der alte Hund, " * 3}, ["repeats itself"]),
         ({"finished": False}, ["cut at the maximum length"]),
         ({"reference": make_reference()}, ["The search dropped the reference", "The model ranks the reference higher"]),
         ({"source": "one \x1b[31mⱷ three"}, ['lacks "\\x1b[31mⱷ"']),
@@ -89,8 +86,7 @@ def test_the_only_unusual_thing_is_the_only_reason(
 
 
 def test_repetitions_of_the_source_are_no_reason(translator: Translator, good: Explanation) -> None:
-    words = [TargetWord("eins", ["one"], 0.9, 0.1)] * 2
-    repeated = replace(good, source="one one", words=words, left_out=[LeftOutWord("one", -9.0)] * 2)
+    repeated = replace(good, source="one " * 9, translation="eins " * 9, left_out=[LeftOutWord("one", -9.0)] * 9)
     assert find_likely_reasons(translator, repeated) == []
 
 

@@ -12,15 +12,16 @@ from transformer_mt.system.log import format_probability, label_piece, make_visi
 from transformer_mt.tools.analysis.explanation import Explanation, TokenPrediction
 from transformer_mt.tools.languages.detection import find_other_language, language_name
 from transformer_mt.tools.pages.page_rendering import render_page
+from transformer_mt.tools.robustness.guard import has_loop
 
 NO_REASON = "none found: the words are known, and the model is certain of them"
+REPETITION = "The translation repeats itself; --no-repeat-ngram prevents that."
 MAX_NAMED = 3  # words of each kind
 MANY_PIECES = 4  # pieces of a word, from which on it is probably rare
 CHARACTERS_PER_PIECE = 2.5  # of such a word, at most: a long compound of common parts has more
 CERTAIN = 0.5  # probability from which on a piece is no reason
 NO_EFFECT = -0.5  # change of the log-probability from which on the translation hardly needs a word
 SHORT_WORD = 3  # characters of a word in ASCII that many translations rightly leave out, such as an article
-LONGEST_REPETITION = 4  # words
 
 
 def find_likely_reasons(translator: Translator, explanation: Explanation) -> list[str]:
@@ -31,7 +32,7 @@ def find_likely_reasons(translator: Translator, explanation: Explanation) -> lis
         *_describe_words(translator, explanation.source),
         *_describe_uncertainty(explanation.predictions),
         *_describe_words_without_effect(explanation),
-        *_describe_repetition(explanation),
+        *([REPETITION] if has_loop(explanation.source, explanation.translation) else []),
         *([] if explanation.finished else ["The translation was cut at the maximum length before it ended."]),
         *([" ".join(reference.description[1:])] if reference and reference.first_difference is not None else []),
     ]
@@ -109,23 +110,6 @@ def _describe_words_without_effect(explanation: Explanation) -> Iterator[str]:
 def _has_content(word: str) -> bool:
     bare = word.strip(string.punctuation)
     return any(map(str.isalnum, bare)) and (len(bare) > SHORT_WORD or not bare.isascii() or not bare.isalpha())
-
-
-def _describe_repetition(explanation: Explanation) -> Iterator[str]:
-    """Name the first words that follow themselves, unless words of the source do so too."""
-    repeated = _find_repetition([word.word for word in explanation.words])
-    if repeated and not _find_repetition(explanation.source.split()):
-        yield f"The translation repeats {_name([' '.join(repeated)])}; --no-repeat-ngram prevents that."
-
-
-def _find_repetition(words: Sequence[str]) -> Sequence[str]:
-    """Return the first sequence of words that is followed by itself, or nothing."""
-    bare = [word.strip(string.punctuation).casefold() for word in words]
-    for start in range(len(words)):
-        for n in range(1, LONGEST_REPETITION + 1):
-            if any(bare[start : start + n]) and bare[start : start + n] == bare[start + n : start + 2 * n]:
-                return words[start : start + n]
-    return []
 
 
 def _name(words: Sequence[str]) -> str:

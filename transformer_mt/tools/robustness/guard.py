@@ -147,10 +147,7 @@ class Guard:
             return [] if translation.split() == source.split() else [UNKNOWN_SCRIPT]
         faults = [] if any(map(str.isalnum, translation)) else [Fault("empty")]
         src_words, words = source.split(), translation.split()
-        n_repeated, run = _count_repeated(translation, words), _measure_run(_LONG_RUN, translation)
-        if (n_repeated > LOOP_FACTOR and n_repeated > LOOP_FACTOR * _count_repeated(source, src_words)) or (
-            run >= LOOP_LENGTH and run > LOOP_FACTOR * _measure_run(_RUN, "".join(src_words))
-        ):
+        if has_loop(source, translation):
             faults.append(LOOP)
         if self.has_two_languages and _is_copy(src_words, words):
             faults.append(Fault("copy"))
@@ -176,6 +173,15 @@ class Guard:
         if n_target < MIN_RATIO * usual and usual - n_target > limit:
             return "short"
         return "long" if n_target > MAX_RATIO * usual and n_target - usual > limit else ""
+
+
+def has_loop(source: str, translation: str) -> bool:
+    """Return whether a translation repeats words or letters far more often than its source."""
+    src_words, words = source.split(), translation.split()
+    n_repeated, run = _count_repeated(translation, words), _measure_run(_LONG_RUN, translation)
+    return (n_repeated > LOOP_FACTOR and n_repeated > LOOP_FACTOR * _count_repeated(source, src_words)) or (
+        run >= LOOP_LENGTH and run > LOOP_FACTOR * _measure_run(_RUN, "".join(src_words))
+    )
 
 
 def _count_repeated(text: str, words: Sequence[str]) -> int:
