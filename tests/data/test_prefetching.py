@@ -28,7 +28,7 @@ TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes 
 
 
 OFF = ModifierConfig()
-MODIFIERS = ModifierConfig(upper=0.3, lower=0.3, join=0.3, typos=0.5)
+MODIFIERS = ModifierConfig(lower_source=0.6, typos=0.5)
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def test_two_processes_give_the_weights_and_curves_of_one(alone: Path) -> None:
     [
         ("model.freeze=[encoder]", "optimizer.kind=muon", "model.tie_embeddings=none", "tokenizer.joint=false"),
         ("precision=fp16",),
-        ("data.modifiers={join: 0.5, insert_numbers: 0.5}", "batches.tokens=256", "train.log_every=1"),
+        ("data.modifiers={typos: 1}", "tokenizer.sampling=0.3", "batches.tokens=256", "train.log_every=1"),
     ],
     ids=["frozen encoder, untied with Muon", "fp16", "modified batches that are split"],
 )

@@ -58,7 +58,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                     name: {"src": str(text / f"{name}.en"), "tgt": str(text / f"{name}.de")}
                     for name in ("some", "others")
                 },
-                "modifiers": {"upper": 0.2, "join": 0.2, "typos": 0.3},
+                "modifiers": {"lower_source": 0.3, "typos": 0.3},
                 "cache_dir": str(text / "cache"),
             },
             "tokenizer": {"vocab_size": 320, "sampling": 0.2, "source_bos": True},
@@ -119,7 +119,7 @@ def test_resumed_run_in_fp16_equals_an_uninterrupted_one(
 ) -> None:
     """The loss scale falls in the first steps, and grows later, which depends on the steps before the stop."""
     monkeypatch.setattr(LossScale, "INITIAL", 2.0**14)
-    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 3)
+    monkeypatch.setattr(LossScale, "GROWTH_INTERVAL", 2)
     config = make_config(text, tmp_path / "whole").model_copy(update={"precision": "fp16"})
     pipeline.train(config)
     scales = [

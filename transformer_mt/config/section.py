@@ -160,6 +160,17 @@ REMOVED = {
     "decoding.repetition_penalty": "was removed; delete this key, and use no_repeat_ngram against repetitions",
     "optimizer.ema_decay": "was removed, because it lost 0.45 BLEU; delete this key, and average checkpoints with tmt "
     "export --average",
+    **dict.fromkeys(
+        ["data.modifiers.upper", "data.modifiers.title"],
+        "was removed, because decoding.restore_case translates text in capitals and title case: delete this key",
+    ),
+    "data.modifiers.lower": "was removed, because no benefit was measured: use lower_source, or delete this key",
+    "data.modifiers.join": "was removed, because no benefit was measured: delete this key; `tmt translate` divides "
+    "long lines into sentences",
+    **dict.fromkeys(
+        [f"data.modifiers.{name}" for name in ("insert_numbers", "emoji", "noise")],
+        "was removed, because no benefit was measured: delete this key",
+    ),
     "train.ledger": "was removed, because removing pairs with a high loss gained no BLEU; delete this key",
 }
 """Keys (`section.key`), and values or items of lists (`section.key=item`) of earlier versions, with a message.

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
 from transformer_mt.data.batch_plan import BatchPlan, StreamPosition
-from transformer_mt.data.encoding import EncodedCorpus, Ids, Lengths, Rows, Sentences
+from transformer_mt.data.encoding import EncodedCorpus, Lengths, Rows, Sentences
 from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
@@ -141,7 +141,7 @@ def _pad(sentences: Sentences, pad_id: int, first: Sequence[int] = (), last: int
 
 
 class EncodedPairs(NamedTuple):
-    """Ids of some pairs of one source, and the corpus row of each pair, or of the first that it was made of."""
+    """Ids of some pairs of one source, and the corpus row of each pair."""
 
     src: Sentences
     tgt: Sentences
@@ -183,16 +183,8 @@ SAMPLE_BLOCK = 20  # rows of this sample that are modified together
 MODIFICATION_STREAM = 0x6D6F64  # separates the random numbers of modifications from others with the same seed
 
 
-class ModifiedPair(NamedTuple):
-    """A modified pair, with the indices of the pairs that it was made of: several if they were joined."""
-
-    src: str
-    tgt: str
-    origins: tuple[int, ...]
-
-
-Modify = Callable[[Sequence[Pair], random.Random], Sequence[ModifiedPair]]
-"""Random modification of the pairs of a batch. Each pair is an origin of exactly one modified pair."""
+Modify = Callable[[Sequence[Pair], random.Random], Sequence[Pair]]
+"""Random modification of the pairs of a batch, whose order stays."""
 
 
 class SampleSubwords(Protocol):
@@ -262,25 +254,20 @@ class BatchModifier:
         ]
         old = [*zip(*texts, strict=True)]
         modified = modify(old, random.Random(f"{self.seed} {epoch} {rows[0]} {MODIFICATION_STREAM}"))
-        changed = [pair for pair in modified if (pair.src, pair.tgt) != old[pair.origins[0]]]
+        changed = [i for i, pair in enumerate(modified) if pair != old[i]]
         encoded = zip(
-            tokenizers.src.encode([pair.src for pair in changed]),
-            tokenizers.tgt.encode([pair.tgt for pair in changed]),
+            tokenizers.src.encode([modified[i][0] for i in changed]),
+            tokenizers.tgt.encode([modified[i][1] for i in changed]),
             strict=True,
         )
-        ids_of = dict(zip((pair.origins for pair in changed), encoded, strict=True))
-        kept: list[tuple[Sequence[int] | Ids, Sequence[int] | Ids, int]] = []
-        for pair in modified:
-            ids = ids_of.get(pair.origins)
-            if ids is not None and all(
+        new_src, new_tgt = [*src], [*tgt]
+        for i, ids in zip(changed, encoded, strict=True):
+            if all(
                 0 < len(side) < self.max_length and tokenizer.unk_id not in side
                 for tokenizer, side in zip((tokenizers.src, tokenizers.tgt), ids, strict=True)
             ):
-                kept.append((*ids, rows[pair.origins[0]]))
-            else:
-                kept += [(src[i], tgt[i], rows[i]) for i in pair.origins]
-        new_src, new_tgt, new_rows = zip(*kept, strict=True)
-        return EncodedPairs(new_src, new_tgt, np.array(new_rows, np.int32))
+                new_src[i], new_tgt[i] = ids
+        return EncodedPairs(new_src, new_tgt, rows)
 
     def _cut(self, pairs: EncodedPairs) -> list[EncodedPairs]:
         """Cut pairs into parts that are within the token budget. A pair above the budget is a part of its own."""

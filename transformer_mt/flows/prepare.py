@@ -289,7 +289,6 @@ def encode_validation(
 
 def measure_lengths(config: Config, corpus: EncodedCorpus) -> TrainingLengths:
     """Measure the tokens of sources in evenly spread windows, and the sentences and characters of a sample of pairs."""
-    join, limit = config.data.modifiers.join, config.data.max_length - 1  # without the end symbol
     n_windows = min(LENGTH_WINDOWS, 1 + (len(corpus) - 1) // LENGTH_WINDOW)
     starts = np.linspace(0, max(0, len(corpus) - LENGTH_WINDOW), n_windows, dtype=np.int64).tolist()
     ends = [min(start + LENGTH_WINDOW, len(corpus)) for start in starts]
@@ -301,22 +300,15 @@ def measure_lengths(config: Config, corpus: EncodedCorpus) -> TrainingLengths:
     ratio = np.median(tgt / src)
     deviations = np.abs(tgt - ratio * src) / np.sqrt(src)
     return TrainingLengths(
-        tokens=_find_percentiles(lengths, join, limit),
-        sentences=_find_percentiles(n_sentences, join, int(2 * n_sentences.max())),
+        tokens=_find_percentiles(lengths),
+        sentences=_find_percentiles(n_sentences),
         ratio=float(ratio),
         spread=float(np.median(deviations) / NORMAL_MEDIAN),
     )
 
 
-def _find_percentiles(values: NDArray[np.integer[Any]], join: float, limit: int) -> Percentiles:
-    """Return the percentiles of a count per line, if a share `join` of the lines is joined two by two up to `limit`.
-
-    Joined lines have similar lengths, because they are from one batch.
-    """
-    joined = np.where(2 * values <= limit, 2 * values, values)
-    weights = np.repeat([1 - join, join / 2], len(values))  # two lines become one
-    found = np.percentile(np.r_[values, joined], [95, 99.9], weights=weights, method="inverted_cdf")
-    p95, p999 = map(int, found)
+def _find_percentiles(values: NDArray[np.integer[Any]]) -> Percentiles:
+    p95, p999 = map(int, np.percentile(values, [95, 99.9], method="inverted_cdf"))
     return Percentiles(p95=p95, p999=p999)
 
 

@@ -300,7 +300,7 @@ def stream(
 ) -> BatchStream:
     """Batches of up to 40 modified pairs with subword sampling."""
     ids = small_tokenizers.src.encode(SHORT_TEXTS)
-    modify = make_modify(ModifierConfig(upper=0.3, typos=0.5))
+    modify = make_modify(ModifierConfig(lower_source=0.3, typos=0.5))
     return make_modified_stream(
         make_corpus(ids, ids[::-1]), BatchModifier(small_tokenizers, 400, 1, 99, modify, sample)
     )
