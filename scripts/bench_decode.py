@@ -19,13 +19,12 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import duration, positive_int, tmt
+from common import duration, positive_int
 
 from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.decoding.decoding_config import DecodingConfig
@@ -60,7 +59,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--ref", type=Path, help="their reference translations")
     parser.add_argument("--threads", default="auto", help="CPU threads of each side (default: one per core)")
     parser.add_argument("--rounds", type=positive_int, default=5, help="interleaved rounds")
-    parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--beam", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--sizes", type=int, nargs="+", help=argparse.SUPPRESS)
@@ -69,12 +67,9 @@ def main(arguments: Sequence[str]) -> None:
         measure(args)
         return
     list(read_aligned_files(args.src, *([args.ref] if args.ref else [])))  # fails if the line counts differ
-    with tempfile.TemporaryDirectory() as name:
-        args.exported = Path(name) / "exported"
-        print(tmt("export", args.run, "--to", "ctranslate2", "--output", args.exported), end="", flush=True)
-        for beam in BEAMS:
-            compare(args, beam)
-        measure_latency(args)
+    for beam in BEAMS:
+        compare(args, beam)
+    measure_latency(args)
 
 
 def compare(args: argparse.Namespace, beam: int) -> None:
@@ -110,7 +105,7 @@ def best_size(args: argparse.Namespace, side: str, beam: int) -> int:
 
 def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int]) -> dict[str, Any]:
     """Run `measure` in a subprocess and return its result."""
-    chosen = ["--side", side, "--beam", str(beam), "--sizes", *map(str, sizes), "--exported", str(args.exported)]
+    chosen = ["--side", side, "--beam", str(beam), "--sizes", *map(str, sizes)]
     common = ["decode", args.run, "--src", str(args.src), "--threads", str(args.threads)]
     script = str(Path(__file__).with_name("bench.py"))
     done = subprocess.run([sys.executable, script, *common, *chosen], capture_output=True, text=True)
@@ -141,8 +136,9 @@ def measure(args: argparse.Namespace) -> None:
 class Library:
     """CTranslate2 itself, which gets the ids of texts and returns ids."""
 
-    def __init__(self, exported: Path, threads: str, beam: int, texts: Sequence[str]) -> None:
-        self.translator = load_translator(exported, LoadOptions(device="cpu", threads=threads), beam=beam)
+    def __init__(self, run: str, threads: str, beam: int, texts: Sequence[str]) -> None:
+        options = LoadOptions(device="cpu", threads=threads)
+        self.translator = load_translator(run, options, beam=beam, engine="ctranslate2")
         engine, self.config = self.translator.engine, self.translator.config
         assert isinstance(engine, CTranslate2Engine)
         self.engine = engine
@@ -173,7 +169,7 @@ class Library:
 def load(args: argparse.Namespace, side: str, texts: Sequence[str]) -> Translator | Library:
     """Load the translator of one side."""
     if side == LIBRARY:
-        return Library(args.exported, args.threads, args.beam, texts)
+        return Library(args.run, args.threads, args.beam, texts)
     precision, engine = ("auto", "auto") if side == "auto" else (side, "torch")
     options = LoadOptions(device="cpu", threads=args.threads, precision=precision, split="never", owns_process=True)
     return load_translator(args.run, options, beam=args.beam, engine=engine, guard=False)

@@ -1,11 +1,10 @@
 """Benchmark `tmt serve`: throughput and latency under load, the gain of batching, and the growth of memory.
 
-    python scripts/bench_server.py RUN [--engine ENGINE] [--src F] [--clients 1 8 64] [--seconds 10] [--threads N]
+    python scripts/bench_server.py RUN [--src F] [--clients 1 8 64] [--seconds 10] [--threads N]
     python scripts/bench_server.py RUN --minutes 30 [--clients 64]
 
-Each client sends one sentence after another over its own connection. The first form measures the run, its CTranslate2
-export (`tmt export RUN --to ctranslate2 --output ENGINE`), both with and without batching, and CTranslate2 without a
-server, one sentence at a time and with a batch of as many sentences as there are clients.
+Each client sends one sentence after another over its own connection. The first form measures the run with and without
+batching, and without a server, one sentence at a time and with a batch of as many sentences as there are clients.
 
 --minutes keeps the load up, and prints requests, errors and the resident memory of the server each minute.
 
@@ -114,11 +113,11 @@ async def measure(port: int, sentences: Sequence[str], clients: int, seconds: fl
     return load
 
 
-def measure_directly(engine: Path, sentences: Sequence[str], batch: int, seconds: float, threads: int | None) -> Load:
-    """Return the load of CTranslate2 without a server, which translates batches of `batch` sentences."""
+def measure_directly(run: Path, sentences: Sequence[str], batch: int, seconds: float, threads: int | None) -> Load:
+    """Return the load of a run without a server, which translates batches of `batch` sentences."""
     from transformer_mt.flows.translation import LoadOptions, load_translator
 
-    translator = load_translator(engine, LoadOptions(threads=threads or "auto"))
+    translator = load_translator(run, LoadOptions(threads=threads or "auto"))
     texts = itertools.cycle(sentences)
     load = Load()
     start = time.monotonic()
@@ -134,18 +133,16 @@ def print_row(cells: Sequence[str]) -> None:
 
 
 def compare(args: argparse.Namespace, sentences: Sequence[str]) -> None:
-    """Print throughput and latencies of all systems."""
+    """Print throughput and latencies with and without a server."""
     print_row(COLUMNS)
-    systems = {"run": args.run} | ({"ctranslate2": args.engine} if args.engine else {})
-    for name, path in systems.items():
-        for batching in (True, False):
-            with running_server(path, args.threads, batching=batching) as (_, port):
-                asyncio.run(measure(port, sentences, max(args.clients), WARM_UP_SECONDS))
-                for clients in args.clients:
-                    load = asyncio.run(measure(port, sentences, clients, args.seconds))
-                    print_row([name, "on" if batching else "off", str(clients), *load.row()])
-    for batch in args.clients if args.engine else ():
-        load = measure_directly(args.engine, sentences, batch, args.seconds, args.threads)
+    for batching in (True, False):
+        with running_server(args.run, args.threads, batching=batching) as (_, port):
+            asyncio.run(measure(port, sentences, max(args.clients), WARM_UP_SECONDS))
+            for clients in args.clients:
+                load = asyncio.run(measure(port, sentences, clients, args.seconds))
+                print_row(["server", "on" if batching else "off", str(clients), *load.row()])
+    for batch in args.clients:
+        load = measure_directly(args.run, sentences, batch, args.seconds, args.threads)
         print_row(["direct", f"batch {batch}", "", *load.row()])
 
 
@@ -169,7 +166,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path)
-    add("--engine", type=Path)
     add("--src", type=Path, help="sentences, one per line")
     add("--clients", type=positive_int, nargs="+", default=[1, 8, 64])
     add("--seconds", type=positive_int, default=10)

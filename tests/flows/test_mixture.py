@@ -130,9 +130,6 @@ def test_a_many_to_many_model_has_a_symbol_on_each_side(folder: Path, tmt: Tmt) 
     assert_user_error(tmt("translate", "runs/mt", stdin=b"x\n"), "the model needs a tag", "en:de, en:fr, de:en")
     found = json.loads(tmt("evaluate", "runs/mt", "--json").stdout)["test_sets"]
     assert min(found[name]["metrics"]["chrf"]["value"] for name in test) > 90
-    (folder / "prefix").write_text("rouge\n", encoding="utf-8")
-    done = tmt("translate", "runs/mt", "--tag", "en:fr", "--prefix", "prefix", stdin=b"blue green red\n")
-    assert done.stdout.startswith("rouge")
     (folder / "good").write_text("bleu vert rouge\n", encoding="utf-8")
     (folder / "in").write_text("blue green red\n", encoding="utf-8")
     command = ("translate", "runs/mt", "--tag", "en:fr", "--input", "in", "--score-targets", "good", "--format", "json")
@@ -140,8 +137,6 @@ def test_a_many_to_many_model_has_a_symbol_on_each_side(folder: Path, tmt: Tmt) 
     assert next(iter(scored["translations"]))["score"] > -2, scored
     assert_succeeded(tmt("explain", "runs/mt", "blue green red", "--tag", "en:de", "--reference", "blau grün weiß"))
     assert_succeeded(tmt("export", "runs/mt", "--to", "ctranslate2", "--output", "out"))
-    done = tmt("translate", "out", "--tag", "en:fr", "--engine", "ctranslate2", stdin=b"blue green red\n")
-    assert done.stdout == "bleu vert rouge\n"
     script = [sys.executable, "out/translate.py"]
     assert subprocess.run(script, input=b"blue\n", capture_output=True).returncode == 2
     done = subprocess.run([*script, "en:de"], input=b"blue green red\n", capture_output=True, check=True)

@@ -118,7 +118,7 @@ def test_exported_model_is_refused_with_a_command_to_type(tmp_path: Path) -> Non
     folder = tmp_path / "my engine"
     folder.mkdir()
     (folder / EXPORT).touch()
-    with pytest.raises(UserError, match=re.escape(f"`tmt translate '{folder}'`")):
+    with pytest.raises(UserError, match=re.escape(f"`python '{folder}/translate.py'`")):
         RunFolder.open(folder)
 
 

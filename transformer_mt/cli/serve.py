@@ -119,10 +119,7 @@ class Serve(Command):
 
     EXAMPLE: ClassVar[str] = "tmt serve runs/mine --port 8080"
 
-    models: tuple[Path, ...] = positional(
-        "run folders, and folders made by tmt export --to ctranslate2; one for each language pair",
-        metavar="RUN|EXPORT",
-    )
+    models: tuple[Path, ...] = positional("run folders, one for each language pair", metavar="RUN")
     host: str = option(
         "address to listen on (127.0.0.1: only this machine; 0.0.0.0: all networks)", default="127.0.0.1"
     )

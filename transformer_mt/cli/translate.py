@@ -154,9 +154,7 @@ class Translate(Command):
         "tmt translate runs/mine --markup auto --glossary terms.tsv --input page.html --output page.de.html"
     )
 
-    run: Path = positional(
-        "a run folder, such as runs/quickstart, or a folder made by tmt export --to ctranslate2", metavar="RUN"
-    )
+    run: Path = positional("a run folder, such as runs/quickstart", metavar="RUN")
     texts: tuple[str, ...] = positional(
         "text to translate (default: --input, else standard input, or a prompt on a terminal)",
         metavar="text",
@@ -179,11 +177,10 @@ class Translate(Command):
     def collect_overrides(self) -> dict[str, object]:
         """Return the given options as keys of section `decoding`."""
         from transformer_mt.decoding.decoding_config import FORCE_TORCH
-        from transformer_mt.flows.translation import is_exported
 
         groups = (self.search, self.sampling, self.markup)
         others: Mapping[str, object] = {"engine": self.engine, "quantization": self.quantization}
-        if self.lines.score_targets and not self.engine and not is_exported(self.run):
+        if self.lines.score_targets and not self.engine:
             # CTranslate2 would be converted first.
             others = {**FORCE_TORCH, "quantization": self.quantization or "auto"}
         others = {**others, "n_best": self.n_best, "glossary": self.terminology.glossary}
@@ -326,10 +323,6 @@ def _check_document_options(args: Translate, document_format: DocumentFormat) ->
     if args.engine == "ctranslate2":
         message = f"{args.lines.input}: CTranslate2 cannot keep the markup of a document"
         raise UserError(f"--engine ctranslate2: {message}; use --engine torch instead")
-    from transformer_mt.flows.translation import is_exported
-
-    if is_exported(args.run):
-        raise UserError(f"{args.run}: CTranslate2 cannot keep the markup of a document; translate with the run")
     for name, is_given, formats, reason in (
         ("--attributes", args.documents.attributes, "html", "only HTML has attributes"),
         ("--retranslate", args.documents.retranslate, "po tmx xliff", "only PO, TMX and XLIFF have translations"),

@@ -104,15 +104,10 @@ class Translator:
         config: DecodingConfig,
         runs: Sequence[LoadedRun] = (),
         features: Features | None = None,
-        model_provenance: ModelProvenance = UNKNOWN_MODEL,
     ) -> None:
-        """Create a translator. `runs` are those that the models of the engine were loaded from.
-
-        Without runs, `model_provenance` describes the model.
-        """
+        """Create a translator. `runs` are those that the models of the engine were loaded from."""
         self.engine, self.tokenizers, self.config = engine, tokenizers, config
         self.runs, self.features = runs, features or Features()
-        self._model_provenance = model_provenance
 
     @classmethod
     def from_model(
@@ -153,7 +148,7 @@ class Translator:
     def provenance(self, tag: str | EllipsisType | None = ...) -> ModelProvenance:
         """Describe the model and its training data. The languages are those of a tag, by default of `decoding.tag`."""
         if not self.runs:
-            return self._model_provenance
+            return UNKNOWN_MODEL
         tag = self.config.tag if isinstance(tag, EllipsisType) else tag
         return ModelProvenance.of_runs(self.runs, tag, self.engine.name, self.precision)
 

@@ -1,6 +1,6 @@
 """Loading of a translator, and translation of lines and documents with it, as `tmt translate` does.
 
-A translator is a run, an ensemble or an exported folder, with the engine that suits the machine. Windows of lines go
+A translator is a run or an ensemble, with the engine that suits the machine. Windows of lines go
 in, and output text comes out.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.flows.line_io import Format, Line, Settings, open_output, process_lines, score_columns
-from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import (
     configure_process,
     is_cpu,
@@ -73,7 +73,7 @@ class LoadOptions:
 
 
 def load_translator(run: str | Path, options: LoadOptions | None = None, **decoding: object) -> Translator:
-    """Load a run folder, or a folder that `tmt export --to ctranslate2` wrote. The training data is not needed.
+    """Load a run folder. The training data is not needed.
 
     On a CPU, `decoding.engine: auto` searches with CTranslate2 if it supports the model and the options, and uses
     PyTorch for what it lacks. The choice is logged.
@@ -90,8 +90,6 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
     options, path = options or LoadOptions(), Path(run)
     if options.owns_process:
         set_waiting("auto", resolve_threads(options.threads))
-    if is_exported(path):
-        return _load_exported(path, options, decoding)
     others = [options.ensemble] if isinstance(options.ensemble, str | Path) else options.ensemble
     folders = [RunFolder.open(each) for each in (path, *map(Path, others))]
     config = folders[0].read_section("decoding", DecodingConfig).with_options(decoding)
@@ -101,11 +99,6 @@ def load_translator(run: str | Path, options: LoadOptions | None = None, **decod
         folder.find_checkpoint(options.checkpoint)
     with _collect_no_garbage(options.owns_process):
         return _load_converted(folders[0], config, options) or _load_torch(folders, config, options)
-
-
-def is_exported(path: Path) -> bool:
-    """Return whether `tmt export --to ctranslate2` wrote a folder."""
-    return (path / EXPORT).exists() and not RunFolder(path).exists()
 
 
 @contextmanager
@@ -197,32 +190,6 @@ def _load_same_weights(loaded: LoadedRun, config: DecodingConfig, options: LoadO
     if translator.runs[0].weights_hash != loaded.weights_hash:
         raise UserError(f"{loaded.folder.path}: a running training replaced step {loaded.step:,}; repeat the command")
     return translator.torch_engine
-
-
-def _load_exported(folder: Path, options: LoadOptions, decoding: Mapping[str, object]) -> Translator:
-    """Load a folder that was exported for CTranslate2."""
-    if decoding.get("engine") == "torch":
-        raise UserError(
-            f"{folder}: is a model for another engine (export.json); use the run that it was exported from, or "
-            "leave out --engine"
-        )
-    if options.ensemble:
-        raise UserError(f"--ensemble: {folder} is a model for CTranslate2, which has one model; pass the runs")
-    if options.alignments:
-        raise UserError(f"{NO_ALIGNMENTS}, and {folder} is a model for it; translate with the run itself")
-    from transformer_mt.tools.export.ctranslate2_engine import import_ctranslate2, load_exported, read_metadata
-
-    try:
-        import_ctranslate2()
-    except ImportError as error:
-        raise UserError(f"{folder}: CTranslate2 cannot be imported ({error}); pip install ctranslate2") from None
-    if options.checkpoint != "best":
-        step = read_metadata(folder).step
-        raise UserError(f"checkpoint {options.checkpoint}: {folder} holds one checkpoint, of step {step:,}")
-    if options.owns_process:
-        keep_freed_memory()
-    translator = load_exported(folder, options.device, options.threads, options.precision, decoding)
-    return translator.with_features(make_features(translator.config, options))
 
 
 def make_features(config: DecodingConfig, options: LoadOptions) -> Features:

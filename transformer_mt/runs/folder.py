@@ -215,8 +215,9 @@ class RunFolder:
             )
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(
-                f"{run.path}: is a model for another engine ({EXPORT}); use the run that it was exported from, or "
-                f"translate with `tmt translate {quote(str(run.path))}`"
+                f"{run.path}: is a model for another engine ({EXPORT}); translate with `python "
+                f"{quote(str(run.path / 'translate.py'))}`, or name the run that it was exported from, with "
+                "`--quantization int8` for smaller weights"
             )
         for file in run.metadata, run.config:
             if not file.exists():

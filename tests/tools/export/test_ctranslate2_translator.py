@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -11,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from helpers import Tmt, add_noise, assert_succeeded, assert_user_error, load_plain
@@ -34,64 +33,14 @@ SENTENCES = [
 TEXT = "\n".join([*SENTENCES, "", " \t", "one", "</s> <s>", "two " * 30, "six eight. One two."]).encode()
 
 
-class Models(NamedTuple):
-    """The same model as a run and as an exported folder."""
-
-    run: Path
-    exported: Path
-
-
 @pytest.fixture(scope="module")
-def models(tiny_run: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> Models:
+def noisy(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Add noise to the weights, so that translations are long and differ between sentences."""
     folder = tmp_path_factory.mktemp("models")
     run, model = RunFolder.open(tiny_run), load_plain(tiny_run, precision="fp32").model
     add_noise(model, 5)
     write_weights_folder(run, folder / "run", model, run.find_checkpoint("best"), "noisy", [])
-    assert_succeeded(tmt("export", folder / "run", "--to", "ctranslate2", "--output", folder / "exported"))
-    return Models(folder / "run", folder / "exported")
-
-
-def test_an_exported_folder_runs_none_of_its_code(exported_copy: Path, tmt: Tmt, tmp_path: Path) -> None:
-    (exported_copy / "translate.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
-    assert_succeeded(tmt("translate", "--engine", "ctranslate2", exported_copy, "one"))
-    assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("key", ["glossary", "run", "src_tokenizer"])
-def test_an_exported_folder_reads_no_file_outside_of_it(
-    key: str, exported_copy: Path, tmt: Tmt, tmp_path: Path
-) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("one\tgeheim\n", encoding="utf-8")
-    metadata = json.loads((exported_copy / "export.json").read_text(encoding="utf-8"))
-    (metadata["decoding"] if key == "glossary" else metadata)[key] = str(secret)
-    (exported_copy / "export.json").write_text(json.dumps(metadata), encoding="utf-8")
-    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
-    assert (done.returncode == 2) == (key == "glossary")
-    assert "geheim" not in done.stdout + done.stderr
-
-
-def test_keys_that_were_removed_after_an_export_are_ignored(exported_copy: Path, tmt: Tmt) -> None:
-    expected = assert_succeeded(tmt("translate", exported_copy, "one"))
-    metadata = json.loads((exported_copy / "export.json").read_text(encoding="utf-8"))
-    metadata["decoding"]["repetition_penalty"] = 1.0
-    (exported_copy / "export.json").write_text(json.dumps(metadata), encoding="utf-8")
-    assert assert_succeeded(tmt("translate", exported_copy, "one")) == expected
-
-
-@pytest.mark.parametrize("name", ["export.json", "src_tokenizer.json", "model.bin"])
-def test_a_pipe_in_an_exported_folder_is_not_opened(name: str, exported_copy: Path, tmt: Tmt) -> None:
-    (exported_copy / name).unlink()
-    os.mkfifo(exported_copy / name)
-    assert_refused(tmt("translate", "--engine", "ctranslate2", exported_copy, "one"), name, "not a regular file")
-    assert_user_error(tmt("serve", exported_copy, "--port", 0), name, "not a regular file")
-
-
-@pytest.fixture
-def exported_copy(models: Models, tmp_path: Path) -> Path:
-    """Copy the exported folder, so that the test may modify it."""
-    return shutil.copytree(models.exported, tmp_path / "exported")
+    return folder / "run"
 
 
 def assert_refused(done: CompletedProcess[str], *parts: str) -> None:
@@ -104,45 +53,44 @@ def without_scores(text: str) -> str:
     return re.sub(r"-?\d+\.\d{4}\t", "", text)
 
 
-# --- equal to the run -------------------------------------------------------------------------------------------------
+# --- equal to torch ---------------------------------------------------------------------------------------------------
 
 
 OPTIONS = [
-    "--beam 1 --no-repeat-ngram 2",
     "--beam 5 --n-best 5",
     "--beam 4 --n-best 3 --length-penalty 0",
     "--beam 4 --max-length 0.7*source+2",
-    "--beam 1 --min-length 9",
+    "--beam 1",
     "--beam 4 --n-best 2 --format tsv",
 ]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_translations_equal_those_of_the_run(options: str, models: Models, tmt: Tmt) -> None:
+def test_translations_equal_those_of_torch(options: str, noisy: Path, tmt: Tmt) -> None:
     words = options.split() if "--max-length" in options else [*options.split(), "--max-length", "2*source+8"]
-    ours = tmt("translate", models.run, *words, "--precision", "fp32", stdin=TEXT)
-    theirs = tmt("translate", "--engine", "ctranslate2", models.exported, *words, stdin=TEXT)
+    ours = tmt("translate", noisy, *words, "--engine", "torch", "--precision", "fp32", stdin=TEXT)
+    theirs = tmt("translate", "--engine", "ctranslate2", noisy, *words, stdin=TEXT)
     assert theirs.returncode == 0, theirs.stderr
     assert without_scores(theirs.stdout) == without_scores(ours.stdout)
     assert len(set(ours.stdout.split("\n"))) > 6, "the model must distinguish lines, or the comparison is void"
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_translations_with_prefixes_equal_those_of_the_run(beam: int, models: Models, tmt: Tmt, tmp_path: Path) -> None:
+def test_translations_with_prefixes_equal_those_of_torch(beam: int, noisy: Path, tmt: Tmt, tmp_path: Path) -> None:
     """Prefixes have different lengths, some are empty, and their log-probabilities count in the ranking."""
     lines = TEXT.decode().split("\n")
     (tmp_path / "p").write_text("".join(f"{' zwei drei'[: 5 * (i % 3)].strip()}\n" for i in range(len(lines))))
     options = ["--beam", beam, "--max-length", "2*source+8", "--prefix", tmp_path / "p", "--scores"]
-    ours = tmt("translate", models.run, *options, "--precision", "fp32", stdin=TEXT)
-    theirs = tmt("translate", models.exported, "--engine", "ctranslate2", *options, stdin=TEXT)
+    ours = tmt("translate", noisy, *options, "--engine", "torch", "--precision", "fp32", stdin=TEXT)
+    theirs = tmt("translate", noisy, "--engine", "ctranslate2", *options, stdin=TEXT)
     assert theirs.returncode == 0, theirs.stderr
     assert without_scores(theirs.stdout) == without_scores(ours.stdout)
     assert "zwei drei" in theirs.stdout
 
 
-def test_token_scores_equal_ours_for_finished_and_unfinished_translations(models: Models) -> None:
-    ours = load_plain(models.run, precision="fp32", threads=1)
-    theirs = load_translator(models.exported, LoadOptions(threads=1))
+def test_token_scores_equal_ours_for_finished_and_unfinished_translations(noisy: Path) -> None:
+    ours = load_plain(noisy, precision="fp32", threads=1)
+    theirs = load_translator(noisy, LoadOptions(device="cpu", threads=1), engine="ctranslate2")
     n_unfinished = 0
     for prefixes in (None, ["zwei"] * len(SENTENCES)):
         options: dict[str, Any] = {"beam": 4, "n_best": 3, "max_length_factor": 0, "max_length_offset": 9}
@@ -154,8 +102,8 @@ def test_token_scores_equal_ours_for_finished_and_unfinished_translations(models
     assert n_unfinished > 0
 
 
-def test_a_source_without_tokens_has_an_empty_translation(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = load_translator(models.exported, LoadOptions(threads=1))
+def test_a_source_without_tokens_has_an_empty_translation(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = load_translator(noisy, LoadOptions(device="cpu", threads=1), engine="ctranslate2")
     encode = lambda texts: [[] if text == "x" else [5, 6] for text in texts]  # noqa: E731
     monkeypatch.setattr(translator.tokenizers.src, "encode", encode)
     assert [bool(text) for text in translator.translate(["x", "one", "x"])] == [False, True, False]
@@ -164,10 +112,10 @@ def test_a_source_without_tokens_has_an_empty_translation(models: Models, monkey
 
 
 def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_options(
-    models: Models, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    noisy: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").write_bytes(TEXT)
-    command = ("translate", "--engine", "ctranslate2", models.exported, "--input", tmp_path / "f")
+    command = ("translate", "--engine", "ctranslate2", noisy, "--input", tmp_path / "f")
     uninterrupted = tmt(*command).stdout
     monkeypatch.setattr("transformer_mt.flows.line_io.WINDOW_LINES", 4)
     calls: list[int] = []
@@ -183,7 +131,7 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
         patch.setattr(CTranslate2Engine, "search", stop)
         assert tmt(*command, "--output", tmp_path / "g").returncode == 2
     resume = ("--output", tmp_path / "g", "--resume")
-    other_engine = tmt("translate", models.run, "--engine", "torch", "--input", tmp_path / "f", *resume)
+    other_engine = tmt("translate", noisy, "--engine", "torch", "--input", tmp_path / "f", *resume)
     assert_refused(other_engine, "--engine ctranslate2", "(now torch)")
     assert_refused(tmt(*command, *resume, "--beam", 2), "decoding.beam 5 (now 2)")
     assert_succeeded(tmt(*command, *resume))
@@ -196,55 +144,16 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--ensemble", "runs/other"], ["--ensemble", "one model"]),
-        (["--checkpoint", "last"], ["checkpoint last:", "holds one checkpoint"]),
-        (["--precision", "bf16"], ["--precision bf16", "holds float32", "--quantization bfloat16"]),
         (["--device", "mps"], ["--device mps", "cpu, cuda and cuda:N"]),
         (["--device", "cuda:99"], ["--device cuda:99", "CUDA devices"]),
     ],
 )
-def test_unsupported_options_are_refused_by_name(
-    options: list[str], parts: list[str], models: Models, tmt: Tmt, tmp_path: Path
+def test_unsupported_devices_are_refused_by_name(
+    options: list[str], parts: list[str], noisy: Path, tmt: Tmt, tmp_path: Path
 ) -> None:
-    command = ("translate", "--engine", "ctranslate2", models.exported, "one", "--output", tmp_path / "g")
+    command = ("translate", "--engine", "ctranslate2", noisy, "one", "--output", tmp_path / "g")
     assert_refused(tmt(*command, *options), *parts)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_wrong_kind_of_folder_is_refused_with_the_right_command(models: Models, tmt: Tmt, tmp_path: Path) -> None:
-    assert_refused(tmt("translate", "--engine", "torch", models.exported, "one"), f"{models.exported}: ")
-    for folder in (tmp_path, tmp_path / "x"):
-        assert_refused(tmt("translate", "--engine", "ctranslate2", folder, "one"), f"{folder}: ", "run folder")
-    assert_succeeded(tmt("translate", models.exported, "one"))
-
-
-@pytest.mark.parametrize("name", ["model.bin", "tgt_tokenizer.json"])
-def test_a_truncated_file_is_refused(name: str, exported_copy: Path, tmt: Tmt) -> None:
-    (exported_copy / name).write_bytes((exported_copy / name).read_bytes()[:-100])
-    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
-    assert_refused(done, f"{exported_copy}: is damaged", "export it again")
-
-
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"decoding": {"beam": 0}}, "export.json: decoding.beam: "),
-        ({"decoding": None, "step": "many"}, "export.json: step: "),
-        ({"data": {"src_lang": "en"}}, "export.json: data.tgt_lang: Field required; data.max_length: Field required; "),
-    ],
-)
-def test_invalid_metadata_is_refused_by_key(exported_copy: Path, changes: dict[str, Any], part: str, tmt: Tmt) -> None:
-    path = exported_copy / "export.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
-    assert_refused(done, part, "export the run again with this version")
-
-
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_metadata_that_is_not_a_json_object_is_refused(exported_copy: Path, content: str, tmt: Tmt) -> None:
-    (exported_copy / "export.json").write_text(content, encoding="utf-8")
-    done = tmt("translate", "--engine", "ctranslate2", exported_copy, "one")
-    assert_refused(done, f"{exported_copy}/export.json: ", "export the run")
 
 
 GNMT = "decoding.length_penalty: gnmt: CTranslate2 divides log-probabilities by length^A alone; choose average"

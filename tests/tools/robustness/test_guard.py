@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -63,9 +62,9 @@ def run(tokenizers: TokenizerPair) -> Run:
             lambda number, before, after: found.append((number, [*map(str, before)], [*map(str, after)]))
         )
         engine: Any = TableEngine(table, tokenizers)
-        features = Features(make_policy=partial(Guard.make, fault_report=report))
+        features = Features(make_policy=lambda _, config: Guard.make(PROVENANCE, config, report))
         config = DecodingConfig(restore_case=False, batch_tokens=100_000)
-        translator = Translator(engine, tokenizers, config, features=features, model_provenance=PROVENANCE)
+        translator = Translator(engine, tokenizers, config, features=features)
         n_best_lists = translator.n_best(lines, **options)
         return [best.text for best, *_ in n_best_lists], report, (found, engine.searches)
 

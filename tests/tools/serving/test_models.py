@@ -83,20 +83,6 @@ def test_a_run_is_served_with_ctranslate2_and_uses_torch_for_alignments(
             assert client.post("/translate", json=request).status_code == (200 if has_alignments else 400)
 
 
-@pytest.mark.slow
-def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path, tmt: Any, make_client: Any) -> None:
-    pytest.importorskip("ctranslate2")
-    assert tmt("export", tiny_run, "--to", "ctranslate2", "--output", tmp_path / "engine").returncode == 0
-    client: TestClient = make_client(models=load_models([tmp_path / "engine"], OPTIONS))
-    expected = tmt("translate", tmp_path / "engine", "--engine", "ctranslate2", "one two").stdout.strip("\n")
-    assert client.post("/translate", json=ONE).json()["translatedText"] == expected
-    answer = client.post("/translate", json={**ONE, "alternatives": 3, "confidence": True, "prefix": "eins"}).json()
-    assert answer["translatedText"].startswith("eins")
-    refused = client.post("/translate", json={**ONE, "alignment": True})
-    assert refused.status_code == 400
-    assert "alignment" in refused.json()["error"]
-
-
 def test_codes_of_one_language_are_recognised() -> None:
     for code, other in (("en", "eng_Latn"), ("eng", "en-GB"), ("de-AT", "deu"), ("zh_Hans", "cmn-hans")):
         assert is_same_language(code, other) and is_same_language(other, code)

@@ -1,4 +1,4 @@
-"""Translation with CTranslate2, of a converted run or a folder that `tmt export --to ctranslate2` wrote.
+"""Translation with CTranslate2, of a converted run.
 
 CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
 log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
@@ -18,26 +18,19 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
-from shlex import quote
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import tokenizers as hf
-from pydantic import BaseModel, PositiveInt, ValidationError
-
 from transformer_mt.data.tokenizers.pretrained import CLOSE, OPEN, mark
-from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair, check_content
+from transformer_mt.data.tokenizers.tokenizer import EOS, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
-from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled, ModelProvenance
-from transformer_mt.decoding.translator import NOT_SEARCHED, Translator, choose_n_best
+from transformer_mt.decoding.interface import Constraint, Hypothesis, IsCancelled
+from transformer_mt.decoding.translator import NOT_SEARCHED, choose_n_best
 from transformer_mt.errors import UserError
 from transformer_mt.model.model_config import ModelConfig
-from transformer_mt.runs.folder import EXPORT
-from transformer_mt.runs.records import TrainingLengths
 from transformer_mt.system.device import resolve_threads
-from transformer_mt.system.files import read_bytes, refuse_special_files
+from transformer_mt.system.files import read_bytes
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import TorchEngine
@@ -45,62 +38,6 @@ if TYPE_CHECKING:
 MAX_POSITIONS = 8192  # largest position table of models without learned positions
 MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
 CPU_BATCH_TOKENS = 4096  # source tokens times beam size that CTranslate2 searches at once on a CPU, as its cache allows
-COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
-class TrainingDataMetadata(BaseModel):
-    """Languages and lengths of the training pairs."""
-
-    src_lang: str
-    tgt_lang: str
-    max_length: PositiveInt
-    lengths: TrainingLengths | None = None
-    src_langs: tuple[str, ...] = ()
-
-
-class ExportedDecoding(DecodingConfig, extra="ignore"):
-    """Section `decoding` of the exported run. Keys that were removed since then are ignored."""
-
-
-class ExportMetadata(BaseModel):
-    """The keys of `export.json` that translation needs."""
-
-    engine: str = "ctranslate2"
-    step: int
-    quantization: str
-    data: TrainingDataMetadata
-    source_bos: bool
-    source_eos: bool = True
-    joint: bool
-    tags: tuple[str, ...]
-    needs_tag: bool
-    positions: PositiveInt
-    decoding: ExportedDecoding
-
-
-def read_metadata(folder: Path) -> ExportMetadata:
-    """Read `export.json`. Raises `UserError` unless this version exported the folder."""
-    path = folder / EXPORT
-    refuse_special_files(folder)
-    try:
-        metadata = ExportMetadata.model_validate_json(read_bytes(path))
-    except ValidationError as error:
-        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors())
-        raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
-    if metadata.engine != "ctranslate2":
-        raise UserError(f"{folder}: is a model for {metadata.engine}; run python {quote(str(folder / 'translate.py'))}")
-    return metadata
-
-
-def _describe(folder: Path, metadata: ExportMetadata, engine: CTranslate2Engine) -> ModelProvenance:
-    """Return the provenance of an exported model."""
-    checksum = sha256(read_bytes(folder / EXPORT)).hexdigest()  # unique, because it contains the time
-    identity = {
-        "--engine": engine.name,
-        "exported": folder.resolve().name,
-        "checkpoint": f"{metadata.step} ({checksum[:12]}), {engine.precision}",
-    }
-    return ModelProvenance(identity, **vars(metadata.data))
 
 
 def list_vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -314,44 +251,6 @@ class CombinedEngine:
         return self.as_torch().score(sources, targets, batch_tokens)
 
 
-def load_exported(
-    folder: Path, device: str, threads: int | str, precision: str, decoding: Mapping[str, object]
-) -> Translator:
-    """Load a translator from an exported folder, with other values of keys of section `decoding`.
-
-    `precision` must be auto or the precision of the folder. Raises `UserError` if the folder is missing or damaged, or
-    if CTranslate2 does not support an option.
-    """
-    metadata = read_metadata(folder)
-    check_device(device)
-    quantization = decoding.get("quantization", "auto")
-    if quantization not in ("auto", metadata.quantization):
-        raise UserError(
-            f"--quantization {quantization}: {folder} holds {metadata.quantization}; leave it out, or export the run "
-            f"with --quantization {quantization}"
-        )
-    try:
-        paths = [folder / f"{side}_tokenizer.json" for side in ("src", "tgt")]
-        contents = [read_bytes(path, MAX_TOKENIZER_BYTES).decode() for path in paths]
-        for content in contents:
-            check_content(json.loads(content))
-        backends = [hf.Tokenizer.from_str(content) for content in contents]
-        src, tgt = map(Tokenizer, backends)
-        config = metadata.decoding.with_options({**decoding, "quantization": "auto"})
-        check_search(config)
-        tokenizers = TokenizerPair(
-            src, tgt, metadata.source_bos, shares_ids=metadata.joint, source_eos=metadata.source_eos
-        )
-        tokenizers = tokenizers.with_tags(metadata.tags, is_needed=metadata.needs_tag)
-        engine = CTranslate2Engine(folder, tokenizers, metadata.positions, device, threads)
-    except UserError:
-        raise
-    except Exception as error:  # both libraries raise bare Exceptions
-        raise UserError(f"{folder}: is damaged ({error}); export it again") from None
-    _check_precision(folder, precision, metadata.quantization, engine.precision)
-    return Translator(engine, tokenizers, config, model_provenance=_describe(folder, metadata, engine))
-
-
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
@@ -369,17 +268,6 @@ def check_device(device: str) -> None:
     n_devices: int = import_ctranslate2().get_cuda_device_count()
     if kind == "cuda" and int(index or 0) >= n_devices:
         raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
-
-
-def _check_precision(folder: Path, precision: str, quantization: str, compute_type: str) -> None:
-    """Raise `UserError` unless the stored weights and the computation have the requested precision."""
-    if precision == "auto" or {quantization, compute_type} == {COMPUTE_TYPES[precision]}:
-        return
-    wanted = COMPUTE_TYPES[precision]
-    remedy = "" if quantization == wanted else f", or export with --quantization {wanted}"
-    raise UserError(
-        f"--precision {precision}: {folder} holds {quantization}, computed here in {compute_type}; leave it out{remedy}"
-    )
 
 
 # --- what CTranslate2 supports ----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
         save_model(translator, n_positions, quantization, folder)
         parity = check_parity(translator, CTranslate2Engine(folder, translator.tokenizers, n_positions), texts)
         write_texts(folder, translator, SCRIPT)
-        write_metadata(folder, translator, "ctranslate2", ["ctranslate2"], quantization, parity)
+        write_metadata(folder, translator, ["ctranslate2"], quantization, parity)
     return describe_parity(parity, quantization)
 
 

@@ -42,7 +42,6 @@ def write_texts(folder: Path, translator: Translator, script: Path) -> None:
 def write_metadata(
     folder: Path,
     translator: Translator,
-    engine: str,
     packages: Sequence[str],
     quantization: str,
     parity: Parity | None,
@@ -50,23 +49,18 @@ def write_metadata(
     """Write `export.json`. `packages` are those that made the model."""
     run, tokenizers = translator.runs[0], translator.tokenizers
     n_positions, max_source = find_length_limits(translator.model.config, translator.config, tokenizers)
-    src_langs = {code for tag in (None, *run.data.tags) for code in run.data.source_languages_of(tag)}
     versions = {package: version(package) for package in (*packages, "tokenizers", "torch")}
     metadata = {
-        "engine": engine,
         "run": str(run.folder.path),
         "step": run.step,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {"transformer-mt": __version__, **versions},
         "quantization": quantization,
         "data": {
-            **{key: getattr(run.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
+            "src_lang": run.data.src_lang,
+            "tgt_lang": run.data.tgt_lang,
             "lengths": run.lengths and run.lengths.model_dump(),
-            "src_langs": sorted(src_langs) if len(src_langs) > 1 else [],
         },
-        "source_bos": tokenizers.source_bos,
-        "source_eos": tokenizers.source_eos,
-        "joint": tokenizers.joint,
         "tags": [*tokenizers.tags],
         "needs_tag": tokenizers.needs_tag,
         "positions": n_positions,

@@ -128,7 +128,7 @@ def write_folder(
         save_model(translator, quantization, folder)
         parity = check_parity(translator, OnnxEngine(folder, quantization), texts)
         write_texts(folder, translator, SCRIPT)
-        write_metadata(folder, translator, "onnx", ["onnx", "onnxscript"], quantization, parity)
+        write_metadata(folder, translator, ["onnx", "onnxscript"], quantization, parity)
         if web_libraries:
             web_export.write_page(folder, translator, web_libraries)
     return describe_parity(parity, quantization)

@@ -1,4 +1,4 @@
-"""The models of the server: loading and reloading of runs and exported folders, and translation of texts.
+"""The models of the server: loading and reloading of runs, and translation of texts.
 
 Only this module of the server knows the translator and its types.
 """
@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
@@ -18,9 +17,8 @@ from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.text_stages import TranslatedPart, Translation
 from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CorruptFileError
-from transformer_mt.system.files import read_bytes, refuse_special_files
 from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document, DocumentOptions
 from transformer_mt.tools.documents.formats import fill_document, make_segments, parse_document, protect_elements
@@ -153,9 +151,6 @@ class ServedModel:
 
     def _source_version(self) -> str:
         """Return a text that changes when the folder has another checkpoint."""
-        if not RunFolder(self.path).exists() and (self.path / EXPORT).exists():
-            refuse_special_files(self.path)
-            return sha256(read_bytes(self.path / EXPORT)).hexdigest()
         try:
             run = RunFolder.open(self.path)
             info = run.find_checkpoint(self.options.checkpoint)
@@ -239,13 +234,9 @@ def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedMode
 def _load(path: Path, options: ModelOptions) -> LoadedModel:
     translator = options.load(path)
     tags = [translator.config.tag]
-    if translator.runs and translator.config.tag is None:
+    if translator.config.tag is None:
         data = translator.runs[0].data
         tags = [*([] if data.needs_tag else [None]), *data.tags]
-    elif translator.tokenizers.needs_tag and translator.config.tag is None:
-        raise UserError(
-            f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
-        )
     translators: dict[LanguagePair, Translator] = {}
     for tag in tags:
         tagged = translator.with_options({"tag": tag})
