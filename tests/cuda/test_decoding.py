@@ -27,7 +27,6 @@ from transformer_mt.tools.markup.elements import ELEMENT_KINDS
 from transformer_mt.tools.markup.stages import GlossaryStage, make_stages, read_glossary
 
 TEXTS = [src for src, _ in load_pairs("test")[:6]]
-PREFIXES = [tgt.split()[0] if i % 3 else "" for i, (_, tgt) in enumerate(load_pairs("test")[:6])]
 WITH_ELEMENTS = [f"<b>{text}</b> {{name}}" if i % 2 else text for i, text in enumerate(TEXTS)]
 FEW_TOKENS = {"batch_tokens": 100}  # several batches
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -79,10 +78,6 @@ NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) fo
 @pytest.mark.parametrize("name", NAMES)
 def test_translations_are_those_of_the_cpu(name: str, make_translators) -> None:
     assert_same_translations(make_translators(**SEARCHES[name]), TEXTS)
-
-
-def test_translations_with_prefixes_are_those_of_the_cpu(make_translators) -> None:
-    assert_same_translations(make_translators(beam=4), TEXTS, prefixes=PREFIXES)
 
 
 @pytest.mark.parametrize("options", [{"beam": 4, "n_best": 2}, {"sample": True}], ids=["beam", "sampling"])

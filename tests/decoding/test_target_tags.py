@@ -94,15 +94,8 @@ def test_both_engines_agree_and_the_symbol_is_no_part_of_a_translation(
     theirs = Translator(CTranslate2Engine(tmp_path, ours.tokenizers, 64), ours.tokenizers, ours.config)
     tags = ["en:de", "en:fr", "de:fr", "de:en"]
     texts = set[str]()
-    for beam, prefixes, scores in (
-        (1, None, True),
-        (4, None, True),
-        (4, None, False),
-        (4, ["Der", "", "Ein Hund", "x"], True),
-    ):
-        found = [
-            one.n_best(TEXTS, prefixes, tags=tags, scores=scores, beam=beam, n_best=beam) for one in (ours, theirs)
-        ]
+    for beam, scores in ((1, True), (4, True), (4, False)):
+        found = [one.n_best(TEXTS, tags=tags, scores=scores, beam=beam, n_best=beam) for one in (ours, theirs)]
         for one, other in (
             (one, other) for lists in zip(*found, strict=True) for one, other in zip(*lists, strict=True)
         ):

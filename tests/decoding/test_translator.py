@@ -23,7 +23,6 @@ from transformer_mt.decoding.text_stages import CaseStage, PlainText, Translatio
 from transformer_mt.decoding.translator import (
     Translator,
     TruncatedSourceWarning,
-    UnknownWordWarning,
 )
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
@@ -117,14 +116,12 @@ LETTERLESS = ["-", " 12.5 %", "â€¦", "\u2192 \u2500\u2500 [3]", "\U0001f600", "Ù
 
 
 def test_text_without_letters_is_copied(translator: Translator, alone: list[str]) -> None:
-    """A prefix makes the model continue it."""
     mixed = [*LETTERLESS, SENTENCES[0]]
     assert translator.translate(mixed) == [*LETTERLESS, alone[0]]
     n_best = translator.n_best(["[1] - 2"], n_best=3, alignments=True)[0]
     assert [(one.text, one.score, one.finished, one.alignment) for one in n_best] == [
         ("[1] - 2", 0.0, True, [(0, 0), (1, 1), (2, 2)])
     ]
-    assert translator.translate(["12"], ["Der"])[0].startswith("Der")
 
 
 def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None:
@@ -279,52 +276,6 @@ def test_options_apply_to_one_call_and_are_checked(translator: Translator, alone
         translator.translate(SENTENCES, beem=1)
 
 
-# --- prefixes -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settings", [{}, {"beam": 1}, {"sample": True}, {"no_repeat_ngram": 1}], ids=str)
-def test_translations_start_with_their_prefixes(translator: Translator, settings: dict[str, Any]) -> None:
-    """An empty prefix changes nothing, also beside texts with prefixes."""
-    starts = ["The old dog", "", "the the the the", "", "x </s> <pad> y"]
-    found = translator.translate(SENTENCES[:5], prefixes=starts, **settings)
-    assert all(text.startswith(start) for text, start in zip(found, starts, strict=True))
-    free = translator.translate(SENTENCES[:5], **settings)
-    assert [found[1], found[3]] == [free[1], free[3]]
-    spaced = ["The old dog ", " ", "the the the the\t", "  ", "x </s> <pad> y \u00a0"]
-    assert translator.translate(SENTENCES[:5], prefixes=spaced, **settings) == found, (
-        "trailing white space of a prefix is ignored"
-    )
-
-
-def test_max_length_counts_tokens_after_the_prefix(make_translator: Callable[..., Translator]) -> None:
-    """The prefix itself does not count."""
-    translator = make_translator(max_length_factor=0, max_length_offset=3)
-    start = " ".join(SENTENCES[:3])
-    ((found,),) = translator.n_best(SENTENCES[:1], prefixes=[start])
-    begun = len(translator.tokenizers.tgt.encode([start])[0])
-    assert found.text.startswith(start)
-    assert begun < len(found.tokens) + found.finished <= begun + 3
-
-
-def test_invalid_prefixes_are_refused(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
-    translator = learned(make_model, small_tokenizers, max_positions=20)
-    with pytest.raises(UserError, match="texts: 2, prefixes: 1; give one for each"):
-        translator.translate(["x", "y"], prefixes=["z"])
-    with pytest.raises(UserError, match=r"^line 8: the prefix has \d+ tokens, .* 20: shorten"):
-        translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], line_numbers=[7, 8])
-    (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
-    ((found,),) = translator.n_best(["x"], prefixes=[nineteen])
-    assert found.text.startswith(nineteen)
-    assert len(found.tokens) + found.finished == 20
-
-
-def test_unknown_word_in_a_prefix_warns(make_model: MakeModel) -> None:
-    words = build_tokenizers(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
-    translator = learned(make_model, words, max_positions=40)
-    with pytest.warns(UnknownWordWarning, match="^line 8: "):
-        translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], line_numbers=[7, 8])
-
-
 # --- long sequences and threads ---------------------------------------------------------------------------------------
 
 
@@ -417,8 +368,8 @@ def test_values_that_are_no_texts_are_refused_with_their_position(translator: Tr
     wrong: Any = [None, math.nan, b"The dog"]
     with pytest.raises(UserError, match=r"^texts\[1\] is of type NoneType: give a text"):
         translator.translate(["The dog", *wrong])
-    with pytest.raises(UserError, match=r"^prefixes\[1\] is of type float: give a text"):
-        translator.translate(["The dog", "The cat"], prefixes=["", *wrong[1:]])
+    with pytest.raises(UserError, match=r"^texts\[1\] is of type float: give a text"):
+        translator.translate(["The dog", *wrong[1:]])
     with pytest.raises(UserError, match=r"^targets\[0\] is of type bytes: give a text"):
         translator.score(["The dog"], wrong[2:])
     for tags in ([None, None], "2de"):
@@ -491,13 +442,6 @@ def test_capitals_that_the_vocabulary_knows_are_kept(translator: Translator) -> 
     pairs = [(src.upper(), tgt.upper()) for src, tgt in load_pairs("test")[:300]]
     stage = CaseStage(build_tokenizers(TokenizerConfig(vocab_size=600), pairs).src, "en", "de")
     assert [stage.prepare(PlainText(src)).segment.surface for src, _ in pairs] == [src for src, _ in pairs]
-
-
-def test_a_prefix_of_a_translation_in_capitals_stays_as_it_is(translator: Translator) -> None:
-    texts = [text.upper() for text in SENTENCES[:4]]
-    for prefix in ("Der Hund", "DER HUND"):
-        for found in translator.translate(texts, [prefix] * len(texts)):
-            assert found.startswith(prefix) and found[len(prefix) :].isupper()
 
 
 def test_texts_of_very_different_length_are_not_translated_in_one_batch() -> None:

@@ -27,7 +27,6 @@ from transformer_mt.flows.line_io import (
     Line,
     OutputKind,
     Settings,
-    add_prefixes,
     check_output,
     check_same_length,
     decode_argument,
@@ -37,7 +36,7 @@ from transformer_mt.flows.line_io import (
 )
 
 SETTINGS = {"run": "tiny", "checkpoint": "best"}
-LINES = [Line(f"line {n}", "prefix" if n == 7 else "") for n in range(23)]
+LINES = [Line(f"line {n}", "target" if n == 7 else "") for n in range(23)]
 
 
 def upper(lines: Sequence[Line]) -> str:
@@ -125,7 +124,7 @@ def test_resume_without_partial_output_starts_at_the_first_line(tmp_path: Path) 
 
 @pytest.mark.parametrize("changed", [[Line("other"), *LINES[1:]], LINES[:4], [*LINES[:7], Line("line 7"), *LINES[8:]]])
 def test_resume_refuses_changed_input(changed: list[Line], interrupted: Path) -> None:
-    """Changed input is a changed line, a missing line or a changed prefix."""
+    """Changed input is a changed line, a missing line or a changed target."""
     with pytest.raises(UserError, match=r"g.part: input lines 1 to 10 changed"):
         process(interrupted, changed, resume=True)
     assert (interrupted.parent / "g.part").read_text() == upper(LINES[:10])
@@ -321,8 +320,7 @@ def test_json_contains_all_fields(alignments: bool) -> None:
 SCRIPT = """
 import resource, sys, time
 from pathlib import Path
-from transformer_mt.flows.line_io import add_prefixes, read_input
-from transformer_mt.flows.line_io import process_lines
+from transformer_mt.flows.line_io import Line, process_lines, read_input
 
 folder, seconds, source, target = Path(sys.argv[1]), float(sys.argv[2]), *map(Path, sys.argv[3:])
 
@@ -332,7 +330,8 @@ def upper(window, number):
     time.sleep(seconds)
     return "".join(line.src.upper() + "\\n" for line in window)
 
-lines = add_prefixes(read_input([], source if source.name else None), None)
+texts = read_input([], source if source.name else None)
+lines = (None if text is None else Line(text) for text in texts)
 process_lines(lines, upper, target if target.name else None)
 (folder / "memory").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 """
@@ -440,7 +439,7 @@ def test_an_interrupted_translation_resumes(tiny_run: Path, tmp_path: Path) -> N
     assert (tmp_path / "g").read_bytes() == (tmp_path / "undisturbed").read_bytes()
 
 
-# --- Input lines from arguments, files, pipes and the prompt, their prefixes, and their windows -----------------------
+# --- Input lines from arguments, files, pipes and the prompt, and their windows ---------------------------------------
 
 Write = Callable[[bytes], None]
 
@@ -471,35 +470,12 @@ def test_items_before_an_error_are_yielded_before_it_is_raised() -> None:
     assert found == [[0, 1, 2, 3, 4], [5, 6]]
 
 
-# --- prefixes ---------------------------------------------------------------------------------------------------------
-
-
-def test_each_line_gets_its_prefix(tmp_path: Path) -> None:
-    (tmp_path / "p").write_text("Ein\n\nDrei", encoding="utf-8")
-    lines = add_prefixes(["one", None, "two", "three"], tmp_path / "p")
-    assert list(lines) == [Line("one", "Ein"), None, Line("two"), Line("three", "Drei")]
-    assert list(add_prefixes(["one", None, "two"], None)) == [Line("one"), None, Line("two")]
-
-
-@pytest.mark.parametrize(("count", "message"), [(2, "has more lines than the input"), (4, "has fewer lines than")])
-def test_another_number_of_prefixes_is_an_error_after_the_common_lines(
-    tmp_path: Path, count: int, message: str
-) -> None:
-    (tmp_path / "p").write_text("a\nb\nc\n", encoding="utf-8")
-    found: list[Line | None] = []
-    with pytest.raises(UserError, match=message):
-        found.extend(add_prefixes(["x"] * count, tmp_path / "p"))
-    assert len(found) == min(count, 3)
-
-
 def test_files_of_different_length_are_refused_but_pipes_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("one\n" * 15, encoding="utf-8")
     (tmp_path / "p").write_text("Ein\n" * 14, encoding="utf-8")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"f has 15 lines, .*p has 14 lines"):
         check_same_length(tmp_path / "f", tmp_path / "p")
-    with pytest.raises(UserError, match="write more"):
-        check_same_length(tmp_path / "f", tmp_path / "p", remedy="write more")
     check_same_length(tmp_path / "f", tmp_path / "pipe")
     check_same_length(tmp_path / "f", None)
 

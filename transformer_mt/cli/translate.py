@@ -62,7 +62,6 @@ class LineOptions(OptionGroup):
     resume: bool = flag("continue an interrupted command, which wrote to --output")
     errors: Errors = errors_option()
     input: Path | None = option("translate the lines of a file (plain or compressed), or a document", metavar="F")
-    prefix: Path | None = option("force the translation of line N to begin with line N of this file", metavar="F")
     split_sentences: SplitWhen = split_sentences_option()
     guard: bool | None = guard_option()
     verbose: bool = flag("list the lines with faults that --guard has found")
@@ -233,9 +232,9 @@ def _translate_lines(args: Translate, fault_report: FaultReport) -> None:
         lines = (Line(pair.src, pair.tgt) for pair in pairs)
     else:
         texts = line_io.read_input(args.texts, options.input, is_at_prompt, options.errors)
-        lines = line_io.add_prefixes(texts, options.prefix, options.errors)
+        lines = (None if text is None else Line(text) for text in texts)
     if args.texts:
-        lines = iter([*lines])  # check their number before the model is loaded
+        lines = iter([*lines])  # refuse what is not UTF-8 before the model is loaded
     translator = args.load(fault_report, few_texts=is_interactive)
     from transformer_mt.flows.translation import LineTask, translate_lines
 
@@ -264,7 +263,7 @@ def _check_arguments(args: Translate) -> None:
             advice = f"translate --input {quote(text)} reads its lines"
             log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
     glossary = Path(args.terminology.glossary) if args.terminology.glossary else None
-    files = (args.lines.input, args.lines.prefix, args.lines.score_targets, glossary, args.terminology.memory)
+    files = (args.lines.input, args.lines.score_targets, glossary, args.terminology.memory)
     line_io.check_files(*files)
     check_output(args.lines.output, *files)
     if args.lines.resume and not (args.lines.input and args.lines.output):
@@ -279,9 +278,7 @@ def _check_arguments(args: Translate) -> None:
             raise UserError(f"translate: --score-targets does not translate; leave out {', '.join(given)}")
         if not args.lines.input:
             raise UserError("translate: --score-targets needs the source sentences: pass them as --input F")
-    lines = args.lines
-    remedy = "leave a line of --prefix empty to force nothing" if lines.prefix else None
-    line_io.check_same_length(lines.input, lines.prefix or lines.score_targets, lines.errors, remedy)
+    line_io.check_same_length(args.lines.input, args.lines.score_targets, args.lines.errors)
 
 
 # --- documents -------------------------------------------------------------------------------------------------------

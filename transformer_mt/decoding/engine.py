@@ -146,8 +146,9 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
-        Sources, prefixes and hypotheses start with the symbols of tags, if the model has them. That of a hypothesis has
-        a log-probability of 0 and counts as a token, as with `forced_bos_token_id` of Transformers and in CTranslate2.
+        Sources and hypotheses start with the symbols of tags, if the model has them. That of a hypothesis is its
+        prefix, has a log-probability of 0 and counts as a token, as with `forced_bos_token_id` of Transformers and in
+        CTranslate2.
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
         translation fulfils the constraint of its source (beam search only). `scores` is ignored: there always are some.
@@ -167,7 +168,6 @@ class TorchEngine:
             tokenizer.eos_id,
             has_constraint=has_constraint,
             prefixes=prefixes,
-            n_tags=self.tokenizers.n_target_tags,
             device=device,
         )
         choose_candidates = beam_candidates

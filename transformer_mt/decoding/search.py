@@ -7,7 +7,7 @@ become the new beams. The search of a sentence ends when it has K finished hypot
 Logits processors are constraints, which change log-probabilities before the search chooses candidates.
 
 `n` sentences of the call, `B` sentences still searched, `b` sentences of one slice, `K` beams, `N` candidates,
-`V` vocabulary, `T` positions, `t` tokens generated so far, `P` length of the longest prefix.
+`V` vocabulary, `T` positions, `t` tokens generated so far, `P` length of the prefixes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from transformer_mt.decoding.interface import Beams, Candidates, Hypothesis, Log
 
 # --- logits processors ------------------------------------------------------------------------------------------------
 
-NOT_FORCED = -1  # pads shorter prefixes
-
 
 class MinLength(LogitsProcessor):
     """Forbids EOS before a translation has `min_length` tokens."""
@@ -43,14 +41,11 @@ class MinLength(LogitsProcessor):
 
 
 class ForcedPrefix(LogitsProcessor):
-    """Makes translations start with given tokens, which keep the model's log-probabilities, except tags."""
+    """Makes translations start with the symbols of tags, whose log-probability is 0."""
 
-    def __init__(self, prefixes: list[list[int]], device: torch.device, n_tags: int = 0) -> None:
-        """The first `n_tags` tokens of each prefix are tags, whose log-probability is 0."""
-        self.n_tags = n_tags
-        length = max(map(len, prefixes))
-        rows = [ids + [NOT_FORCED] * (length - len(ids)) for ids in prefixes]
-        self.forced = torch.tensor(rows, dtype=torch.long, device=device)  # [B, P]
+    def __init__(self, prefixes: list[list[int]], device: torch.device) -> None:
+        """All prefixes have the same length."""
+        self.forced = torch.tensor(prefixes, dtype=torch.long, device=device)  # [B, P]
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid all tokens but the prefix's token at this position. [b, K, V] -> [b, K, V]."""
@@ -58,9 +53,7 @@ class ForcedPrefix(LogitsProcessor):
             return log_probs
         forced = self.forced[rows, position, None, None]  # [b, 1, 1]
         is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != forced  # [b, 1, V]
-        if position < self.n_tags:
-            log_probs = torch.zeros_like(log_probs)
-        return log_probs.masked_fill_(is_other & (forced != NOT_FORCED), -torch.inf)
+        return torch.zeros_like(log_probs).masked_fill_(is_other, -torch.inf)
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. [B']."""
@@ -130,13 +123,12 @@ def make_processors(
     *,
     has_constraint: bool,
     prefixes: list[list[int]],
-    n_tags: int = 0,
     device: torch.device,
 ) -> list[LogitsProcessor]:
-    """Return the processors that the options and the prefixes of a batch, which start with `n_tags` tags, ask for."""
-    processors: list[LogitsProcessor] = [MinLength(config.min_length + n_tags, eos)]
+    """Return the processors that the options and the prefixes of a batch, which are tags, ask for."""
+    processors: list[LogitsProcessor] = [MinLength(config.min_length + len(prefixes[0]), eos)]
     if any(prefixes):
-        processors.append(ForcedPrefix(prefixes, device, n_tags))
+        processors.append(ForcedPrefix(prefixes, device))
     if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
         processors.append(NoRepeatNgram(config.no_repeat_ngram))
     return processors

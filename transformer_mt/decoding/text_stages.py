@@ -247,10 +247,6 @@ class StageState:
         self.segment = segment
         """The text for the next stage, or for the model after the last one."""
 
-    def prepare_prefix(self, prefix: str) -> str:
-        """Return the prefix of a translation."""
-        return prefix
-
     def needs_alignment(self) -> bool:
         """Return whether `finish` needs the word alignment of the translations."""
         return False
@@ -295,12 +291,6 @@ class PreparedText:
             states.append(stage.prepare(segment))
             segment = states[-1].segment
         return cls(segment.surface, states)
-
-    def prepare_prefix(self, prefix: str) -> str:
-        """Send the prefix of a translation through the stages."""
-        for state in self.states:
-            prefix = state.prepare_prefix(prefix)
-        return prefix
 
     def constraint(self, n_tokens: int, line_number: int) -> Constraint | None:
         """Return what each translation must contain. At most one stage constrains a text."""
@@ -371,20 +361,10 @@ class _WholeTextState(StageState):
     def __init__(self, segment: Segment, restore: Callable[[str, str], str], language: str) -> None:
         super().__init__(segment)
         self.restore, self.language = restore, language
-        self.prefix = ""  # of the translation, which stays as it is
-
-    def prepare_prefix(self, prefix: str) -> str:
-        """Return the prefix of a translation, in sentence case if it has the case of the text."""
-        if self.restore(prefix, self.language) == prefix:
-            return letter_case.to_sentence_case(prefix, self.language)
-        self.prefix = prefix
-        return prefix
 
     def finish(self, translation: Translation) -> Translation:
-        """Restore the case of the text, after the prefix."""
-        n_kept = len(self.prefix)
-        restored = self.restore(translation.text[n_kept:], self.language)
-        return replace(translation, content=PlainText(translation.text[:n_kept] + restored))
+        """Restore the case of the text."""
+        return replace(translation, content=PlainText(self.restore(translation.text, self.language)))
 
 
 class _WordsState(StageState):
@@ -393,12 +373,6 @@ class _WordsState(StageState):
     def __init__(self, segment: Segment, words: Mapping[int, str], language: str, has_alignments: bool) -> None:
         super().__init__(segment)
         self.words, self.language, self.has_alignments = words, language, has_alignments
-        self.has_prefix = False
-
-    def prepare_prefix(self, prefix: str) -> str:
-        """Remember that there is a prefix. Then the translation stays as it is."""
-        self.has_prefix = bool(prefix)
-        return prefix
 
     def needs_alignment(self) -> bool:
         """Return whether words can be aligned."""
@@ -406,8 +380,6 @@ class _WordsState(StageState):
 
     def finish(self, translation: Translation) -> Translation:
         """Write the translations of the words in capitals."""
-        if self.has_prefix:
-            return translation
         if translation.alignment is None:
             names = {*self.words.values()}
             targets = {i for i, word in enumerate(translation.text.split()) if word.lower() in names}

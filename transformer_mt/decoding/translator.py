@@ -24,7 +24,6 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.interface import (
     UNKNOWN_MODEL,
-    Constraint,
     Engine,
     Hypothesis,
     IsCancelled,
@@ -62,10 +61,6 @@ PART_STRIDE = 1 << 32
 
 So parts of a line have different random samples.
 """
-
-
-class UnknownWordWarning(UserWarning):
-    """A word of a prefix is not in the vocabulary."""
 
 
 class TruncatedSourceWarning(UserWarning):
@@ -236,7 +231,6 @@ class Translator:
     def translate(
         self,
         texts: Sequence[str],
-        prefixes: Sequence[str] | None = None,
         line_numbers: Sequence[int] | None = None,
         *,
         tags: Sequence[str | None] | None = None,
@@ -245,20 +239,19 @@ class Translator:
     ) -> list[str]:
         """Return one translation per text, in order: "" if the text is blank, also after normalisation. Tabs stay.
 
-        Each translation starts with its prefix, if prefixes are given. `line_numbers` are for warnings and for random
-        sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text longer than
-        `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`, unless it is divided.
+        `line_numbers` are for warnings and for random sampling, by default 1, 2, ... Options are keys of the section
+        `decoding`, such as `beam=1`. A text longer than `max_source_length` or the model's positions is cut, with a
+        `TruncatedSourceWarning`, unless it is divided.
         `on_batch` is called after each batch with the approximate number of translated texts.
         """
         needs_options = options or self.config.n_best != 1  # their validation takes 5 % of a small model's time
         translator = self.with_options({**options, "n_best": 1}) if needs_options else self
-        n_best_lists = translator.n_best(texts, prefixes, line_numbers, scores=False, tags=tags, on_batch=on_batch)
+        n_best_lists = translator.n_best(texts, line_numbers, scores=False, tags=tags, on_batch=on_batch)
         return [best.text for best, *_ in n_best_lists]
 
     def n_best(
         self,
         texts: Sequence[str | Segment],
-        prefixes: Sequence[str] | None = None,
         line_numbers: Sequence[int] | None = None,
         *,
         alignments: bool = False,
@@ -271,18 +264,18 @@ class Translator:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
         Those of a beam search have different texts. There may be fewer than `n_best`, because hypotheses with the same
-        text are merged. A text without letters is its own translation, unless it has a prefix or a glossary term.
+        text are merged. A text without letters is its own translation, unless it has a glossary term.
         Without `scores` an engine may omit them, if this is faster.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `is_cancelled` takes the index of a text. Once
         it is true, the translations of this text are not needed, and its search ends soon.
         """
         translator = self.with_options(options) if options else self
-        check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
+        check_lists(texts=texts)
         line_numbers = resolve_line_numbers(len(texts), line_numbers)
         translator.tag_ids(tags, len(texts))  # check them before a line is divided by the rules of their languages
         chosen = [translator.config.tag] * len(texts) if tags is None else tags
-        search = _LineSearch(translator, line_numbers, prefixes, chosen, alignments, scores, is_cancelled)
+        search = _LineSearch(translator, line_numbers, chosen, alignments, scores, is_cancelled)
         return search.translate([translator.read(text) for text in texts], on_batch)
 
     def read(self, text: str | Segment) -> Segment:
@@ -316,7 +309,6 @@ class Translator:
         self,
         segments: Sequence[Segment],
         line_numbers: Sequence[int],
-        prefixes: Sequence[str] | None = None,
         *,
         alignments: bool = False,
         scores: bool = True,
@@ -327,55 +319,33 @@ class Translator:
         """Return the n-best translations of segments that stages have read. They are not divided."""
         prepared = [PreparedText.make(segment, self.stages) for segment in segments]
         sources = self.encode([each.sentence for each in prepared], line_numbers, tags)
-        prefix_ids = [tag for _, tag in self.tag_ids(tags, len(sources))]
-        if prefixes is not None:  # trailing white space belongs to the token of the next word
-            pairs = zip(prepared, prefixes, strict=True)
-            texts = [each.prepare_prefix(prefix.rstrip()) for each, prefix in pairs]
-            encoded = self._encode_prefixes(texts, line_numbers)
-            prefix_ids = [tag + ids for tag, ids in zip(prefix_ids, encoded, strict=True)]
-        hypotheses = self._search_ids(prepared, sources, line_numbers, prefix_ids, scores, on_batch, is_cancelled)
+        tag_ids = [tag for _, tag in self.tag_ids(tags, len(sources))]
+        hypotheses = self._search_ids(prepared, sources, line_numbers, tag_ids, scores, on_batch, is_cancelled)
         aligned = self._align(prepared, sources, hypotheses, alignments)
         return self._finish(prepared, sources, hypotheses, aligned, keeps_alignments=alignments)
-
-    def _encode_prefixes(self, prefixes: Sequence[str], line_numbers: Sequence[int]) -> list[list[int]]:
-        """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
-        encoded = self.tokenizers.tgt.encode(prefixes)
-        for number, ids in zip(line_numbers, encoded, strict=True):
-            line = name_line(number)
-            if self.tokenizers.tgt.unk_id in ids:
-                message = f"{line}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
-                warnings.warn(UnknownWordWarning(message), stacklevel=4)
-            if len(ids) + self.tokenizers.n_target_tags >= self.max_positions:
-                raise UserError(
-                    f"{line}: the prefix has {len(ids)} tokens, and the model reads {self.max_positions}: shorten it"
-                )
-        return encoded
 
     def _search_ids(
         self,
         prepared: Sequence[PreparedText],
         sources: list[list[int]],
         line_numbers: Sequence[int],
-        prefixes: list[list[int]],
+        tag_ids: list[list[int]],
         scores: bool,
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
         """Translate the sources of texts that are not copied, in batches of similar length.
 
-        `prefixes` start with the symbols of tags. A source whose translations lack a term is searched again, with its
-        terms.
+        `tag_ids` has the symbol of the tag before each translation, if there is one. A source whose translations lack a
+        term is searched again, with its terms.
         """
         hypotheses = [[NOT_SEARCHED] for _ in prepared]
-        n_tags = self.tokenizers.n_target_tags
-        constraints: list[Constraint | None] = []
-        for i, each in enumerate(prepared):
-            n_tokens = self.max_positions - 1 - len(prefixes[i])
-            constraints.append(each.constraint(n_tokens, line_numbers[i]))
+        n_tokens = self.max_positions - 1 - self.tokenizers.n_target_tags
+        constraints = [each.constraint(n_tokens, number) for each, number in zip(prepared, line_numbers, strict=True)]
         lengths = {
             i: len(sources[i])
             for i, each in enumerate(prepared)
-            if sources[i] and (has_letters(each.sentence) or constraints[i] or len(prefixes[i]) > n_tags)
+            if sources[i] and (has_letters(each.sentence) or constraints[i])
         }
         n_done = len(prepared) - len(lengths)
         lengths_of_rejected: dict[int, int] = {}
@@ -393,7 +363,7 @@ class Translator:
                     [sources[i] for i in batch],
                     config,
                     [line_numbers[i] for i in batch],
-                    [prefixes[i] for i in batch] if any(prefixes) else None,
+                    [tag_ids[i] for i in batch] if any(tag_ids) else None,
                     None if is_cancelled is None else lambda row, batch=batch: is_cancelled(batch[row]),
                     [each for i in batch if (each := constraints[i]) is not None] if is_constrained else None,
                     scores=scores,
@@ -512,7 +482,6 @@ class _LineSearch:
 
     translator: Translator
     line_numbers: Sequence[int]
-    prefixes: Sequence[str] | None
     tags: Sequence[str | None]
     alignments: bool
     scores: bool
@@ -555,9 +524,6 @@ class _LineSearch:
             for i, line in enumerate(lines)
         ]
 
-    def _has_prefix(self, line: int) -> bool:
-        return self.prefixes is not None and bool(self.prefixes[line].strip())
-
     def _group_by_tag(self, lines: Sequence[int]) -> dict[str | None, list[int]]:
         groups: dict[str | None, list[int]] = {}
         for i in lines:
@@ -565,9 +531,9 @@ class _LineSearch:
         return groups
 
     def _divide(self, lines: Sequence[Segment]) -> list[Sequence[Segment]]:
-        """Return the parts of each line. A line with a prefix is whole, because the prefix could not be divided."""
+        """Return the parts of each line."""
         part_lists: list[Sequence[Segment]] = [[line.strip_enclosing()] for line in lines]
-        for tag, rows in self._group_by_tag([i for i in range(len(lines)) if not self._has_prefix(i)]).items():
+        for tag, rows in self._group_by_tag(range(len(lines))).items():
             divided = self.translator.make_divider(tag).divide([lines[i] for i in rows])
             for i, parts in zip(rows, divided, strict=True):
                 part_lists[i] = parts
@@ -579,7 +545,7 @@ class _LineSearch:
             return {}
         known: dict[int, Translation] = {}
         for i, line in enumerate(lines):
-            text = None if self._has_prefix(i) else look_up(line.surface)
+            text = look_up(line.surface)
             given = None if text is None else make_given(line, self.translator.read(text), from_memory=True)
             if given is not None:
                 known[i] = given
@@ -591,17 +557,13 @@ class _LineSearch:
         segments: Sequence[tuple[int, Segment]],
         numbers: Sequence[int],
         on_batch: OnBatch | None = None,
-        *,
-        with_prefixes: bool = True,
     ) -> list[list[Translation]]:
         """Translate segments, each with the index of its line."""
         lines = [i for i, _ in segments]
-        has_prefixes = with_prefixes and any(map(self._has_prefix, lines))
         is_cancelled = self.is_cancelled
         return translator.search_segments(
             [segment for _, segment in segments],
             numbers,
-            [self.prefixes[i] for i in lines] if has_prefixes and self.prefixes is not None else None,
             alignments=self.alignments,
             scores=self.scores,
             tags=[self.tags[i] for i in lines],
@@ -617,9 +579,7 @@ class _LineSearch:
         if (make_policy := translator.features.make_policy) is None:
             return n_best_lists
         reviewed = [*n_best_lists]
-        reviewable = {
-            i for i, _ in rows if not self._has_prefix(i) and not (self.is_cancelled and self.is_cancelled(i))
-        }
+        reviewable = {i for i, _ in rows if not (self.is_cancelled and self.is_cancelled(i))}
         reports: dict[int, tuple[ReviewPolicy, list[Fault], list[Fault]]] = {}  # before and after, by line number
         for tag, lines in self._group_by_tag(sorted(reviewable)).items():
             provenance = self.provenances[tag]
@@ -649,7 +609,6 @@ class _LineSearch:
             self.translator.with_options(options),
             [(i, segment.strip()) for i, segment in segments],
             [self.line_numbers[i] for i, _ in segments],
-            with_prefixes=False,
         )
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Line(NamedTuple):
-    """A source line with its target: for translation, the prefix to force; for scoring, the whole translation."""
+    """A source line, with its target if that is scored."""
 
     src: str
     tgt: str = ""
@@ -128,25 +128,10 @@ def _read_stdin(errors: Errors) -> Iterator[str | None]:
             raise line_length_error("standard input", number + 1)
 
 
-def add_prefixes(texts: Iterable[str | None], file: Path | None, errors: Errors = "strict") -> Iterator[Line | None]:
-    """Pair line N of the input with line N of a file. Raises `UserError` unless both have the same number of lines."""
-    prefixes = read_lines(file, errors) if file else repeat("")
-    rule = "line N of one must begin the translation of line N of the other"
-    for text in texts:
-        if text is None:
-            yield None
-        elif (prefix := next(prefixes, None)) is None:
-            raise UserError(f"{file}: has fewer lines than the input; {rule}")
-        else:
-            yield Line(text, prefix)
-    if file and next(prefixes, None) is not None:
-        raise UserError(f"{file}: has more lines than the input; {rule}")
-
-
-def check_same_length(src: Path | None, tgt: Path | None, errors: Errors = "strict", remedy: str | None = None) -> None:
+def check_same_length(src: Path | None, tgt: Path | None, errors: Errors = "strict") -> None:
     """Raise `UserError` if two files differ in their number of lines. Skip pipes, which can be read only once."""
     if src and tgt and src.is_file() and tgt.is_file():
-        for _ in zip_lines(src, tgt, errors=errors, remedy=remedy):
+        for _ in zip_lines(src, tgt, errors=errors):
             pass
 
 

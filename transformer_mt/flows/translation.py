@@ -296,7 +296,6 @@ class WindowTranslator:
             self._check_language("\n".join(line.src for line in window), is_long=len(window) >= N_DETECTED)
         n_best_lists = self.translator.n_best(
             [line.src for line in window],
-            [line.tgt for line in window],
             line_numbers,
             alignments=self.format.alignments,
             scores=self.format.has_scores,

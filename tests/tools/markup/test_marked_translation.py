@@ -60,27 +60,15 @@ def test_text_that_consists_of_elements_stays_as_it_is(translator: Translator) -
     assert translator.translate(texts) == texts
 
 
-def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
-    text, prefix = "{name} and <b>the dog</b> sleep.", "Der <b>Hund</b> {name}"
-    ((translation,),) = translator.n_best([text], [prefix])
-    assert_has_elements(translation, text)
-
-
-def test_an_element_that_only_a_prefix_has_is_text(translator: Translator) -> None:
-    (translation,) = translator.translate(["The <b>dog</b> sleeps."], ["Der {name}"])
-    assert translation.replace("<b>", "").startswith("Der {name}")
-
-
 def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:
     with pytest.raises(UserError, match="alignments"):
         translator.n_best(["the {name}"], alignments=True)
 
 
-@pytest.mark.parametrize("prefix", ["", "Der"])
-def test_parts_keep_elements_across_sentences(translator: Translator, prefix: str) -> None:
+def test_parts_keep_elements_across_sentences(translator: Translator) -> None:
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
     dividing = translator.with_features(replace(translator.features, split="always"))
-    for line, (best, *_) in zip(lines, dividing.n_best(lines, [prefix] * len(lines)), strict=True):
+    for line, (best, *_) in zip(lines, dividing.n_best(lines), strict=True):
         assert_has_elements(best, line)
         assert best.text.startswith("<u>") and best.text.endswith("</u>")
 

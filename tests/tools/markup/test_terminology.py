@@ -89,12 +89,6 @@ def test_a_kept_term_is_not_translated(make_translator: Callable[..., Translator
     assert "Old Dog" in translator.translate(["The Old Dog sleeps."])[0]
 
 
-def test_a_prefix_may_have_the_term(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
-    translator = make_translator(glossary=write(tmp_path, "dog\tKöter"))
-    (found,) = translator.translate(["The dog sleeps."], ["Der Köter"])
-    assert found.startswith("Der Köter") and found.count("Köter") == 1
-
-
 def test_terms_without_room_are_left_out_with_a_warning(
     make_translator: Callable[..., Translator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,12 +85,6 @@ def test_alternatives_are_the_next_hypotheses_without_repetition(client: TestCli
     assert translate(client, ["one two three"], alternatives=50)["alternatives"] == [texts[1:]]
 
 
-def test_a_translation_starts_with_the_prefix(client: TestClient, translator: Translator) -> None:
-    answer = translate(client, "one two three", prefix="fünf sechs")
-    assert answer["translatedText"] == translator.translate(["one two three"], ["fünf sechs"])[0]
-    assert answer["translatedText"].startswith("fünf sechs")
-
-
 def test_segments_join_to_the_translation_and_have_alignment_and_probabilities(
     client: TestClient, translator: Translator
 ) -> None:
@@ -150,15 +144,11 @@ BODY = {"q": "one", **EN_DE}
         ({"source": "\x07<b>"}, r"\x07<b>"),
         ({"target": None}, "target"),
         ({"source": "auto", "target": "fr"}, "target"),
-        ({"format": "html", "prefix": "a"}, "prefix"),
+        ({"format": "html", "alignment": True}, "alignment"),
         ({"tag": "x"}, "tag"),
-        ({"q": "one\ntwo", "prefix": "eins"}, "prefix"),
-        ({"prefix": "eins\nzwei"}, "prefix"),
-        ({"prefix": "x" * 9000}, "prefix"),
     ],
 )
 def test_an_invalid_field_is_named(client: TestClient, fields: dict[str, Any], named: str) -> None:
-    """A prefix is shorter than any translation, and its text is not split: its search would hold up all requests."""
     merged = {name: value for name, value in (BODY | fields).items() if value is not None}
     content = json.dumps(merged).encode()
     assert_error(client.post("/translate", content=content, headers={"Content-Type": JSON}), 400, named)
@@ -280,7 +270,6 @@ fields = st.fixed_dictionaries(
         "target": st.sampled_from(["de", "deu"]) | value,
         "format": st.sampled_from(["text", "html"]) | value,
         "alternatives": st.integers(0, 9) | value,
-        "prefix": text | value,
         "alignment": st.booleans() | value,
         "confidence": st.booleans() | value,
         "api_key": st.just("key") | value,

@@ -1,4 +1,4 @@
-"""The web page in Chromium: typing, alternatives, alignment, files and hostile text."""
+"""The web page in Chromium: typing, alignment, files and hostile text."""
 
 from __future__ import annotations
 
@@ -76,26 +76,11 @@ def test_text_is_translated_while_it_is_typed(page: Any, translator: Translator)
     page.wait_for_function("() => document.getElementById('translation').textContent === ''")
 
 
-def test_alternatives_are_chosen_with_the_keyboard(page: Any, translator: Translator) -> None:
-    (before,) = translator.translate(["one two three"])
-    type_text(page, "one two three", before)
-    page.click(f"{WORDS} >> nth=0")
-    page.wait_for_selector("#alternatives button")
-    page.keyboard.press("Escape")
-    assert page.is_hidden("#alternatives")
+def test_arrow_keys_move_between_words(page: Any, translator: Translator) -> None:
+    type_text(page, "one two three", translator.translate(["one two three"])[0])
     page.focus(f"{WORDS}[tabindex='0']")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.dataset.index") == "1"
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#alternatives button")
-    shown = page.locator("#alternatives button").all_text_contents()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#alternatives", state="hidden")
-    after = page.text_content("#translation")
-    assert after != before
-    assert after.split()[0] == before.split()[0]
-    assert after.endswith(shown[1].removeprefix("… "))
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -4,7 +4,7 @@ CTranslate2's beam search agrees with ours: it follows K beams until K hypothese
 log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
 
 - `min_length` and `no_repeat_ngram` remove tokens from the softmax, so the other tokens become more likely.
-- After a given prefix, a hypothesis ends at once only if EOS is the most likely token.
+- After a tag, a hypothesis ends at once only if EOS is the most likely token.
 - An empty source has an empty translation.
 
 Importing this module imports neither CTranslate2 nor torch.
@@ -109,15 +109,6 @@ class CTranslate2Engine:
         forced = prefixes or [[] for _ in sources]
         limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
         found = self._search_within(limits, sources, forced, config)
-        n_tags = self.tokenizers.n_target_tags
-        if any(len(prefix) > n_tags for prefix in forced):
-            # rank again, because CTranslate2 ignores the log-probabilities of the prefix
-
-            def rank(one: Hypothesis) -> tuple[bool, float]:
-                return one.finished, config.length_normalize(one.score, max(1, len(one.log_probs)))
-
-            scored = self._add_scores(sources, found)
-            return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
         if scores:
             found = [choose_n_best(hypotheses, config, self.tokenizers) for hypotheses in found]
             return self._add_scores(sources, found)

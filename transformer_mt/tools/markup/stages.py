@@ -19,7 +19,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.text_stages import PlainText, Segment, StageState, TextStage, Translation
 from transformer_mt.decoding.translator import name_line
-from transformer_mt.tools.markup.elements import MarkedText, match_elements, to_marked_text
+from transformer_mt.tools.markup.elements import MarkedText, to_marked_text
 from transformer_mt.tools.markup.glossary import Glossary
 from transformer_mt.tools.markup.placement import keep_placeholder_order, place_elements, remove_elements
 from transformer_mt.tools.markup.protection import Protector
@@ -66,7 +66,7 @@ class MarkupStage(TextStage):
 
     def prepare(self, segment: Segment) -> StageState:
         """Return a text without its elements."""
-        return _MarkupState(to_marked_text(segment), self.protector)
+        return _MarkupState(to_marked_text(segment))
 
 
 class _MarkupState(StageState):
@@ -77,14 +77,9 @@ class _MarkupState(StageState):
         "decoding.markup: none and use no glossary with the option keep"
     )
 
-    def __init__(self, source: MarkedText, protector: Protector) -> None:
+    def __init__(self, source: MarkedText) -> None:
         super().__init__(PlainText(remove_elements(source) if source.elements else source.surface))
-        self.source, self.protector = source, protector
-
-    def prepare_prefix(self, prefix: str) -> str:
-        """Return a prefix without the elements of its source."""
-        marked = match_elements(self.protector.mark(prefix), self.source)
-        return remove_elements(marked) if self.source.elements else marked.surface
+        self.source = source
 
     def needs_alignment(self) -> bool:
         """Return whether the text has elements."""

@@ -39,8 +39,6 @@ class BatchLine(Generic[LineT, ResultT]):
     """Characters."""
     position: int
     """In the text, from 0."""
-    prefix: str
-    """The beginning of its translation."""
     start_tag: float
     """Lines with a lower tag are translated first, as in fair queueing."""
     result: asyncio.Future[ResultT]
@@ -73,17 +71,13 @@ class BatchingWorker(Generic[LineT, ResultT]):
         self._thread = ThreadPoolExecutor(1, "tmt-batching")
         self._task: asyncio.Task[None] | None = None
 
-    async def run(
-        self, options: BatchOptions, lines: Sequence[LineT], lengths: Sequence[int], prefix: str = ""
-    ) -> list[ResultT]:
-        """Return the translated lines of a text; `prefix` is that of the first. The search stops with the task."""
+    async def run(self, options: BatchOptions, lines: Sequence[LineT], lengths: Sequence[int]) -> list[ResultT]:
+        """Return the translated lines of a text. The search stops with the task."""
         loop = asyncio.get_running_loop()
         batch_lines: list[BatchLine[LineT, ResultT]] = []
         for i, (line, length) in enumerate(zip(lines, lengths, strict=True)):
             start_tag = self._n_batches + i / LINES_PER_BATCH
-            batch_lines.append(
-                BatchLine(options, line, length, i, "" if i else prefix, start_tag, loop.create_future())
-            )
+            batch_lines.append(BatchLine(options, line, length, i, start_tag, loop.create_future()))
         self._waiting += batch_lines
         self._arrival.set()
         if self._task is None or self._task.done():

@@ -15,7 +15,7 @@ from pathlib import Path
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.engine import target_word_indices
 from transformer_mt.decoding.text_stages import TranslatedPart, Translation
-from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning, UnknownWordWarning
+from transformer_mt.decoding.translator import Translator, TruncatedSourceWarning
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import CorruptFileError
@@ -80,7 +80,6 @@ class ServedModel:
             translator = protect_elements(translator)
         return translator.n_best(
             [line.text for line in lines],
-            [line.prefix for line in lines],
             [line.position + 1 for line in lines],
             alignments=options.alignments,
             scores=options.scores,
@@ -88,7 +87,7 @@ class ServedModel:
             n_best=options.n_best,
         )
 
-    def check_request(self, pair: LanguagePair, text: str, request: TranslateRequest) -> None:
+    def check_request(self, request: TranslateRequest) -> None:
         """Raise `UserError` if the model cannot do what a request asks for."""
         if not self.loaded.has_alignments:
             if request.alignment:
@@ -97,15 +96,6 @@ class ServedModel:
                 raise UserError(
                     "format: html needs word alignments, which CTranslate2 lacks; serve the run with --engine auto"
                 )
-        if not request.prefix.strip():
-            return
-        translator = self.loaded.translators[pair]
-        max_tokens = translator.max_segment_tokens
-        if translator.count_tokens([text])[0] > max_tokens:
-            raise UserError("prefix: the text is too long to be translated at once; send one sentence")
-        (ids,) = translator.tokenizers.tgt.encode([request.prefix])
-        if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
-            raise UserError(f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     def make_segments(
         self, pair: LanguagePair, source: SourceText, lines: Sequence[NBest], *, confidence: bool
@@ -173,8 +163,7 @@ class SourceText:
         if request.format == "html":
             document = parse_document(text, "html", DocumentOptions(request.target))
             return cls(text, make_segments(document), document)
-        lines = (text.strip("\n") if request.prefix else text).split("\n")
-        return cls(text, [line.removesuffix("\r") for line in lines])
+        return cls(text, [line.removesuffix("\r") for line in text.split("\n")])
 
     @property
     def visible(self) -> str:
@@ -218,8 +207,7 @@ def _round_probability(log_probability: float) -> float:
 
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
     """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
-    for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
-        warnings.simplefilter("ignore", category)
+    warnings.simplefilter("ignore", TruncatedSourceWarning)  # it concerns the text of a client
     models: list[ServedModel] = []
     for path in paths:
         model = ServedModel(path, options)

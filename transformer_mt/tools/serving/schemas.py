@@ -53,7 +53,6 @@ class TranslateRequest(TextRequest):
         default=0, ge=0, le=MAX_ALTERNATIVES, description="number of other translations; at most the beam size - 1"
     )
     tag: str | None = Field(default=None, description="tag of the model, if one language pair has several")
-    prefix: Text = Field(default="", description="the translation starts with this line; for a text of one line")
     alignment: bool = Field(default=False, description="add segments with the word alignment")
     confidence: bool = Field(default=False, description="add segments with probabilities")
 

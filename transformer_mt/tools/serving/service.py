@@ -135,11 +135,11 @@ class TranslationService:
         if self.keys is not None:
             self.keys.check(key)
 
-    def check_length(self, texts: Sequence[str], name: str = "q") -> None:
+    def check_length(self, texts: Sequence[str]) -> None:
         """Raise `HTTPException` for texts that are too long together."""
         n_characters, maximum = sum(map(len, texts)), self.limits.max_characters
         if n_characters > maximum:
-            raise HTTPException(413, f"{name}: {n_characters:,} characters; at most {maximum:,} are translated")
+            raise HTTPException(413, f"q: {n_characters:,} characters; at most {maximum:,} are translated")
 
     # --- languages ----------------------------------------------------------------------------------------------------
 
@@ -206,17 +206,12 @@ class TranslationService:
         return answer
 
     def _check_texts(self, request: TranslateRequest) -> None:
-        texts, prefix = request.texts, request.prefix
-        self.check_length([*texts, prefix], "q and prefix" if prefix else "q")
-        if not any(text.strip() for text in texts):
+        self.check_length(request.texts)
+        if not any(text.strip() for text in request.texts):
             raise HTTPException(400, "q: there is no text to translate")
-        for name in ("prefix", "alignment", "confidence"):
+        for name in ("alignment", "confidence"):
             if request.format == "html" and getattr(request, name):
                 raise HTTPException(400, f"{name}: is for text; leave it out, or send format: text")
-        if "\n" in prefix or "\r" in prefix:
-            raise HTTPException(400, "prefix: must be one line")
-        if prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
-            raise HTTPException(400, "prefix: q must be one text of one line")
 
     @asynccontextmanager
     async def _limit_work(self) -> AsyncGenerator[None]:
@@ -251,7 +246,7 @@ class TranslationService:
             codes = f"{_shown(language)} to {_shown(request.target)}"
             raise HTTPException(400, f"source, target: no model translates {codes}{with_tag}; see /languages")
         route = self._routes[pair]
-        route.model.check_request(pair, text, request)
+        route.model.check_request(request)
         return RoutedText(source, detected, route)
 
     async def _translate(self, text: RoutedText, request: TranslateRequest) -> list[NBest]:
@@ -264,7 +259,7 @@ class TranslationService:
         options = BatchOptions(pair, n_best, request.alignment, request.confidence, is_document)
         lengths = text.source.lengths
         self.metrics.characters.labels(str(pair)).inc(sum(lengths))
-        return await worker.run(options, text.source.lines, lengths, request.prefix)
+        return await worker.run(options, text.source.lines, lengths)
 
     @staticmethod
     def _make_answer(

@@ -3,7 +3,6 @@
 // Text of users enters the page as text nodes only, so that it can never become HTML.
 
 const TYPING_PAUSE = 300; // milliseconds without a key before the text is translated
-const ALTERNATIVES = 5;
 const BATCH_LINES = 50; // lines of a file in one request
 const RETRIES = 20; // of a request that the server is too busy for
 const SPACE = /([\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+)/; // separates words
@@ -12,14 +11,12 @@ const element = (id) => document.getElementById(id);
 const form = element("form");
 const text = element("text");
 const output = element("translation");
-const popup = element("alternatives");
 const maxCharacters = Number(form.dataset.maxCharacters);
 
 let segments = []; // of the shown translation
 let models = [];
 let pending = null; // AbortController of the newest request
 let timer = 0;
-let openWord = null; // word whose alternatives are shown
 
 // --- requests -------------------------------------------------------------------------------------------------------
 
@@ -61,7 +58,6 @@ function translateSoon() {
 async function translate() {
   clearTimeout(timer);
   if (pending) pending.abort(); // the server stops its search
-  closeAlternatives();
   const controller = new AbortController();
   pending = controller;
   if (!text.value.trim()) {
@@ -107,38 +103,32 @@ function languageName(code) {
 
 // --- words ----------------------------------------------------------------------------------------------------------
 
-function render(focused = null) {
+function render() {
   output.classList.remove("stale");
   output.replaceChildren();
   segments.forEach((segment, number) => {
     let index = 0;
-    let start = 0;
     for (const part of segment.target.split(SPACE)) {
       if (part && !SPACE.test(part)) {
-        output.append(makeTargetWord(part, number, index, start));
+        output.append(makeTargetWord(part, number, index));
         index += 1;
       } else {
         output.append(part);
       }
-      start += part.length;
     }
   });
   const words = targetWords();
-  const current = focused && words.find((one) => one.dataset.segment === focused.segment && one.dataset.index === focused.index);
-  if (words.length > 0) (current || words[0]).tabIndex = 0;
-  if (current) current.focus();
+  if (words.length > 0) words[0].tabIndex = 0;
   element("aligned").hidden = words.length === 0;
-  showSource(current ? Number(current.dataset.segment) : 0);
+  showSource(0);
 }
 
-function makeTargetWord(word, segment, index, start) {
+function makeTargetWord(word, segment, index) {
   const span = document.createElement("span");
   span.className = "word";
   span.textContent = word;
   span.tabIndex = -1; // the arrow keys move between words
-  span.setAttribute("role", "button");
-  span.setAttribute("aria-haspopup", "listbox");
-  Object.assign(span.dataset, { segment, index, start });
+  Object.assign(span.dataset, { segment, index });
   const probability = (segments[segment].words || [])[index];
   if (probability !== undefined) {
     span.style.setProperty("--uncertainty", String(Math.max(0, Math.min(1, (0.8 - probability) / 0.6))));
@@ -197,76 +187,6 @@ function moveFocus(word, step) {
   word.tabIndex = -1;
   next.tabIndex = 0;
   next.focus();
-}
-
-// --- alternatives ---------------------------------------------------------------------------------------------------
-
-async function openAlternatives(word) {
-  closeAlternatives();
-  openWord = word;
-  const number = Number(word.dataset.segment);
-  const segment = segments[number];
-  const before = segment.target.slice(0, Number(word.dataset.start)).trimStart();
-  const spaces = segment.target.slice(0, segment.target.length - segment.target.trimStart().length);
-  element("status").textContent = "Looking for alternatives …";
-  try {
-    const request = { q: segment.source.trim(), ...pair(), prefix: before, alternatives: ALTERNATIVES };
-    if (request.source === "auto") request.source = await detectedSource();
-    const answer = await post(request);
-    if (openWord !== word) return;
-    const found = [answer.translatedText, ...answer.alternatives].filter((one) => one !== segment.target.trimStart());
-    element("status").textContent = found.length ? "" : "No alternatives from this word on.";
-    if (found.length) showAlternatives(word, before, spaces, found);
-  } catch (problem) {
-    element("status").textContent = "";
-    showError(problem);
-  }
-}
-
-async function detectedSource() {
-  const answer = await post({ q: text.value.slice(0, 500), ...pair() });
-  return answer.detectedLanguage.language;
-}
-
-function showAlternatives(word, before, spaces, found) {
-  popup.replaceChildren();
-  for (const alternative of found) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.setAttribute("role", "option");
-    button.textContent = alternative.startsWith(before) ? `… ${alternative.slice(before.length).trim()}` : alternative;
-    button.dir = "auto";
-    button.addEventListener("click", () => choose(word, spaces, alternative));
-    popup.append(button);
-  }
-  popup.hidden = false;
-  const place = word.getBoundingClientRect();
-  const left = Math.max(16, Math.min(place.left, document.documentElement.clientWidth - popup.offsetWidth - 16));
-  popup.style.left = `${left + window.scrollX}px`;
-  popup.style.top = `${place.bottom + window.scrollY + 4}px`;
-  popup.firstElementChild.focus();
-}
-
-async function choose(word, spaces, alternative) {
-  const { segment: number, index } = word.dataset;
-  const segment = segments[Number(number)];
-  closeAlternatives();
-  segments[Number(number)] = { ...segment, target: spaces + alternative, alignment: null, words: null };
-  render({ segment: number, index });
-  const shown = segments;
-  const request = { q: segment.source.trim(), ...pair(), ...options(), prefix: alternative };
-  if (request.source === "auto") request.source = await detectedSource();
-  const answer = await post(request).catch(() => null);
-  if (!answer || segments !== shown || answer.translatedText !== alternative) return;
-  const [{ alignment, words }] = answer.segments; // the text stays, its alignment is new
-  segments[Number(number)] = { ...segments[Number(number)], alignment, words };
-  render({ segment: number, index });
-}
-
-function closeAlternatives(focusWord = false) {
-  if (focusWord && openWord) openWord.focus();
-  popup.hidden = true;
-  openWord = null;
 }
 
 // --- files ----------------------------------------------------------------------------------------------------------
@@ -381,28 +301,15 @@ for (const area of [output, element("source-words")]) {
 }
 output.addEventListener("focusin", (event) => link(wordOf(event)));
 output.addEventListener("focusout", () => link(null));
-output.addEventListener("click", (event) => wordOf(event) && openAlternatives(wordOf(event)));
 output.addEventListener("keydown", (event) => {
   const word = wordOf(event);
   if (!word) return;
   const isRightToLeft = getComputedStyle(output).direction === "rtl";
   const step = { ArrowRight: isRightToLeft ? -1 : 1, ArrowLeft: isRightToLeft ? 1 : -1 }[event.key];
-  if (step) moveFocus(word, step);
-  else if (event.key === "Enter" || event.key === " ") openAlternatives(word);
-  else return;
+  if (!step) return;
+  moveFocus(word, step);
   event.preventDefault();
 });
-popup.addEventListener("keydown", (event) => {
-  const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-  if (step && document.activeElement[step]) document.activeElement[step].focus();
-  else if (event.key === "Escape") closeAlternatives(true);
-  else if (!step) return;
-  event.preventDefault();
-});
-document.addEventListener("pointerdown", (event) => {
-  if (!popup.hidden && !popup.contains(event.target)) closeAlternatives();
-});
-
 fetch("models")
   .then((answer) => answer.json())
   .then((found) => {
