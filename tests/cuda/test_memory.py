@@ -77,10 +77,7 @@ def test_prediction_is_the_peak_of_the_largest_batch(make_stream, try_batch) -> 
 
 
 @pytest.mark.slow
-def test_training_chooses_its_batch_size_and_samples_subwords(
-    run_copy: Path, tmt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transformer_mt.tools.augmentation.subword_sampling.count_available_cores", lambda: 3)
+def test_training_chooses_its_batch_size_and_samples_subwords(run_copy: Path, tmt) -> None:
     options = ("batches.tokens=auto", "tokenizer.sampling=0.1", "data.modifiers.typos=0.2")
     done = tmt("train", "--config", "tiny.yaml", "device=cuda", "name=auto", *options)
     assert_succeeded(done)

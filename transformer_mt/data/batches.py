@@ -11,10 +11,9 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -187,16 +186,9 @@ Modify = Callable[[Sequence[Pair], random.Random], Sequence[Pair]]
 """Random modification of the pairs of a batch, whose order stays."""
 
 
-class SampleSubwords(Protocol):
-    """Random segmentation of the pairs of a batch into other subwords."""
-
-    def __call__(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
-        """Return the new ids of sources and targets, a pure function of rows and epoch."""
-        ...
-
-    def use_workers(self, n_workers: int) -> AbstractContextManager[None]:
-        """Sample in worker processes inside the `with` block."""
-        ...
+SampleSubwords = Callable[[Sequence[Sentences], Rows, int], Sequence[Sentences]]
+"""Random segmentation into other subwords: takes the ids of sources and targets, the corpus rows of the pairs and the
+epoch, and returns the new ids, a pure function of rows and epoch."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -387,8 +387,7 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
     After an error or a stop signal, record the error, and write the README of the run.
     """
     try:
-        with use_sampling_workers(parts):
-            return trainer.fit()
+        return trainer.fit()
     except (UserError, Interrupted) as error:
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full
@@ -396,16 +395,6 @@ def fit(run: RunFolder, parts: TrainingParts, trainer: Trainer, ranks: Ranks) ->
                     record_failure(run, error)
                 write_readme(run, parts.config, is_running=False)
         raise
-
-
-def use_sampling_workers(parts: TrainingParts) -> AbstractContextManager[None]:
-    """Sample subwords in worker processes inside the `with` block, if the configuration and the device need them."""
-    modifier = parts.stream.modifier
-    if modifier is None or modifier.sample is None:
-        return nullcontext()
-    from transformer_mt.tools.augmentation.subword_sampling import count_sampling_workers
-
-    return modifier.sample.use_workers(count_sampling_workers(parts.machine))
 
 
 # --- end of training --------------------------------------------------------------------------------------------------

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -25,16 +22,12 @@ from transformer_mt.data.sources import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
-from transformer_mt.system.device import Machine
-from transformer_mt.tools.augmentation import subword_sampling
-from transformer_mt.tools.augmentation.modifiers import ModifierConfig, make_modify
 from transformer_mt.tools.augmentation.subword_sampling import (
     BpeVocabulary,
     Draw,
     PairSampler,
     SubwordSampler,
     UnigramVocabulary,
-    count_sampling_workers,
     make_draw_factory,
 )
 
@@ -281,75 +274,3 @@ def test_batch_size_stays_near_the_budget(corpus: EncodedCorpus, tokenizers: Tok
     batches, _ = stream.take(StreamPosition(), len(stream.plan))
     cells = [batch.labels.numel() for batch in batches]
     assert 400 < np.mean(cells) < 720  # by canonical lengths, up to seven times the budget
-
-
-# --- Worker processes sample the same subwords as this process, for any number of them, and may be killed -------------
-
-SHORT_TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 16
-
-
-@pytest.fixture
-def sample(small_tokenizers: TokenizerPair) -> PairSampler:
-    sampler = SubwordSampler(small_tokenizers.src, 0.3, 1, 99)
-    return PairSampler(sampler, sampler)
-
-
-@pytest.fixture
-def stream(
-    make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair, sample: PairSampler
-) -> BatchStream:
-    """Batches of up to 40 modified pairs with subword sampling."""
-    ids = small_tokenizers.src.encode(SHORT_TEXTS)
-    modify = make_modify(ModifierConfig(lower_source=0.3, typos=0.5))
-    return make_modified_stream(
-        make_corpus(ids, ids[::-1]), BatchModifier(small_tokenizers, 400, 1, 99, modify, sample)
-    )
-
-
-def take(stream: BatchStream) -> list[torch.Tensor]:
-    """Return the tensors of the first batches."""
-    batches, _ = stream.take(StreamPosition(), 12)
-    return [tensor for batch in batches for tensor in (batch.src, batch.tgt_in, batch.labels)]
-
-
-def assert_equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
-    assert len(left) == len(right)
-    assert all(torch.equal(*pair) for pair in zip(left, right, strict=True))
-
-
-def test_workers_sample_the_same_subwords_and_end(stream: BatchStream, sample: PairSampler) -> None:
-    expected = take(stream)
-    with sample.use_workers(0):
-        assert_equal(take(stream), expected)
-        assert not active_children()
-    with sample.use_workers(2):
-        assert_equal(take(stream), expected)
-        assert len(active_children()) == 2
-    assert not active_children()
-    assert_equal(take(stream), expected)
-
-
-def test_training_continues_after_a_worker_was_killed(
-    stream: BatchStream, sample: PairSampler, capsys: pytest.CaptureFixture[str]
-) -> None:
-    expected = take(stream)
-    with sample.use_workers(1):
-        take(stream)
-        for process in active_children():
-            os.kill(int(process.pid or 0), signal.SIGKILL)
-            process.join()
-        assert_equal(take(stream), expected)
-        assert capsys.readouterr().err.count("a process that samples subwords ended unexpectedly") == 1
-        assert_equal(take(stream), expected)
-
-
-@pytest.mark.parametrize(
-    ("device", "cores", "processes", "expected"),
-    [("cpu", 64, 1, 0), ("cuda", 8, 1, 7), ("cuda", 8, 4, 1), ("cuda", 1, 1, 0), ("cuda", 99, 1, 16)],
-)
-def test_each_process_of_a_gpu_uses_its_share_of_the_cores(
-    device: str, cores: int, processes: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subword_sampling, "count_available_cores", lambda: cores)
-    monkeypatch.setattr(subword_sampling, "local_world_size", lambda: processes)
-    assert count_sampling_workers(Machine(torch.device(device), "fp32", 1)) == expected

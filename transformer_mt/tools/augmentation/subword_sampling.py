@@ -19,23 +19,16 @@ import math
 import random
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transformer_mt.data.encoding import Rows, Sentences
 from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, find_kind
-from transformer_mt.data.worker_pool import WorkerPool, open_pool
 from transformer_mt.errors import UserError
-from transformer_mt.system.device import Machine, count_available_cores
-from transformer_mt.system.launcher import local_world_size
-from transformer_mt.system.log import log
 
 # bounds of the caches: about 150 MB in total
 MAX_CACHED_WORDS = 2**15
@@ -78,16 +71,6 @@ class SubwordSampler:
             return ids
         return [i for _, draw in words for i in draw(uniform)]
 
-    def sample_rows(
-        self, sentences: Iterable[Iterable[Any]], epoch: int, side: int, rows: NDArray[np.integer[Any]]
-    ) -> list[list[int]]:
-        """Return the ids of some corpus rows in an epoch."""
-        return [self([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
-
-    def __reduce__(self) -> tuple[type[SubwordSampler], tuple[Tokenizer, float, int, int]]:
-        """Pickle without the caches."""
-        return SubwordSampler, (self.tokenizer, self.rate, self.seed, self.max_length)
-
     def _words(self, ids: list[int]) -> list[str]:
         """Split the text of the ids as the tokenizer does, and at spaces too if no vocabulary entry contains one."""
         text = self.tokenizer.decode([ids])[0]
@@ -107,83 +90,19 @@ class SubwordSampler:
 
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
-MAX_WORKERS = 16
-MIN_SHARE = 16  # sentences that are worth a message to another process
-
-Samplers = tuple[SubwordSampler, SubwordSampler]  # source, target
-Joined = tuple[NDArray[np.int32], list[int]]  # ids of all sentences in a row, and the length of each
-
 
 class PairSampler:
-    """Samples the subwords of both sides of pairs, inside `use_workers` in worker processes."""
+    """Samples the subwords of both sides of pairs."""
 
     def __init__(self, src: SubwordSampler, tgt: SubwordSampler) -> None:
         self.samplers = src, tgt
-        self._pool: WorkerPool[Samplers] | None = None
-        self._n_workers = 0
 
     def __call__(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> list[Sentences]:
         """Return sampled ids of the source and the target of some corpus rows in an epoch."""
-        if self._pool is not None:
-            try:
-                return [*self._sample_in_workers(self._pool, sides, rows, epoch)]
-            except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
-                log(
-                    "warning: a process that samples subwords ended unexpectedly; the training process samples them now"
-                )
-                self._pool = None
-        return [self.samplers[side].sample_rows(sentences, epoch, side, rows) for side, sentences in enumerate(sides)]
-
-    @contextmanager
-    def use_workers(self, n_workers: int) -> Generator[None]:
-        """Sample in worker processes inside the `with` block. If one was killed, this process continues alone."""
-        if n_workers == 0:
-            yield
-            return
-        with open_pool(n_workers, _keep, *self.samplers) as pool:  # the samplers are sent without their caches
-            self._pool, self._n_workers = pool, n_workers
-            try:
-                yield
-            finally:
-                self._pool = None
-
-    def _sample_in_workers(
-        self, pool: WorkerPool[Samplers], sides: Sequence[Sentences], rows: Rows, epoch: int
-    ) -> Iterator[list[NDArray[np.int32]]]:
-        size = max(MIN_SHARE, -(-len(rows) // self._n_workers))
-        shares = [slice(start, start + size) for start in range(0, len(rows), size)]
-        futures = [
-            [pool.submit(_sample_share, (side, _join(ids[share]), rows[share], epoch)) for share in shares]
-            for side, ids in enumerate(sides)
+        return [
+            [sampler([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
+            for side, (sampler, sentences) in enumerate(zip(self.samplers, sides, strict=True))
         ]
-        for of_side in futures:
-            yield [ids for future in of_side for ids in _split(future.result())]
-
-
-def count_sampling_workers(machine: Machine) -> int:
-    """Return the number of workers: on CUDA, one per core of this rank except one; otherwise 0."""
-    if machine.device.type != "cuda":
-        return 0
-    return max(0, min(MAX_WORKERS, count_available_cores() // local_world_size() - 1))
-
-
-def _keep(src: SubwordSampler, tgt: SubwordSampler) -> Samplers:
-    return src, tgt
-
-
-def _join(sentences: Sentences) -> Joined:
-    """Join sentences to one array, because a message with many small arrays is slow."""
-    return np.concatenate([np.asarray(ids, np.int32) for ids in sentences]), [*map(len, sentences)]
-
-
-def _split(joined: Joined) -> list[NDArray[np.int32]]:
-    ids, lengths = joined
-    return np.split(ids, np.cumsum(lengths)[:-1])
-
-
-def _sample_share(samplers: Samplers, arguments: tuple[int, Joined, Rows, int]) -> Joined:
-    side, joined, rows, epoch = arguments
-    return _join(samplers[side].sample_rows(_split(joined), epoch, side, rows))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
