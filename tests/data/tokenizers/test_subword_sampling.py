@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -24,10 +24,8 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.tools.augmentation.subword_sampling import (
     BpeVocabulary,
-    Draw,
     PairSampler,
     SubwordSampler,
-    UnigramVocabulary,
     make_draw_factory,
 )
 
@@ -44,7 +42,7 @@ TEXTS = [
 DRAWS = 10_000
 
 
-@pytest.fixture(scope="module", params=["bpe", "byte_bpe", "unigram"])
+@pytest.fixture(scope="module", params=["bpe", "byte_bpe"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return build_tokenizers(TokenizerConfig(kind=request.param, vocab_size=480), PAIRS).src
 
@@ -107,43 +105,11 @@ def test_bpe_dropout_matches_algorithm_1_of_the_paper(rate: float, word: str) ->
     assert_same_distribution(ours, naive, error=7)
 
 
-def segmentations(word: str, scores: dict[str, float]) -> Iterator[list[str]]:
-    if not word:
-        yield []
-    for end in range(1, len(word) + 1):
-        if word[:end] in scores:
-            yield from ([word[:end], *rest] for rest in segmentations(word[end:], scores))
-
-
-SCORES = {"a": -2.0, "b": -2.5, "c": -1.5, "ab": -2.2, "bc": -3.0, "abc": -3.1, "ca": -2.8, "cab": -4.0}
-
-
-@pytest.mark.parametrize(("rate", "word"), [(0.3, "abcab"), (0.5, "cabca"), (0.8, "a"), (1.0, "abcab")])
-def test_unigram_sampling_matches_exact_enumeration(rate: float, word: str) -> None:
-    made = UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, rate).make_draw(word)
-    assert made is not None
-    ids = {piece: i for i, piece in enumerate(SCORES)}
-    power = (1 - rate) / rate
-    weights = {
-        tuple(ids[piece] for piece in pieces): math.exp(power * sum(SCORES[piece] for piece in pieces))
-        for pieces in segmentations(word, SCORES)
-    }
-    exact = {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
-    rng = random.Random(1)
-    assert_same_distribution(frequencies(lambda: made(rng.random)), exact, error=5)
-
-
 def test_long_word_does_not_overflow() -> None:
-    words: list[Callable[[str], Draw | None]] = [
-        UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make_draw,
-        BpeVocabulary(
-            {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5
-        ).make_draw,
-    ]
-    for make in words:
-        made = make("ab" * 500)
-        assert made is not None
-        assert len(made(random.Random(1).random)) >= 500
+    words = BpeVocabulary({"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5)
+    made = words.make_draw("ab" * 500)
+    assert made is not None
+    assert len(made(random.Random(1).random)) >= 500
 
 
 # --- determinism and exceptions ---------------------------------------------------------------------------------------
@@ -221,9 +187,9 @@ def test_end_of_word_suffix_is_refused() -> None:
 # --- in batches -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram"])
-def tokenizers(request: pytest.FixtureRequest) -> TokenizerPair:
-    return build_tokenizers(TokenizerConfig(kind=request.param, vocab_size=480, joint=False), PAIRS)
+@pytest.fixture(scope="module")
+def tokenizers() -> TokenizerPair:
+    return build_tokenizers(TokenizerConfig(vocab_size=480, joint=False), PAIRS)
 
 
 @pytest.fixture

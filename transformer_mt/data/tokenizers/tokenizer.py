@@ -156,7 +156,7 @@ class TokenizerConfig(Section):
     sample_size: int = Field(default=2_000_000, ge=1)
     """maximum number of training pairs to learn the vocabulary from; a larger corpus is sampled at random"""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
-    """new subwords in each epoch: bpe: rate of BPE-dropout; unigram: 0.5 samples by likelihood, 1 uniformly; 0: off"""
+    """bpe and byte_bpe: new subwords in each epoch, by BPE-dropout of this rate; 0: off"""
     source_bos: bool = False
     """start source sentences with BOS (data.max_length does not count it)"""
     file: PathName | None = None
@@ -170,10 +170,8 @@ class TokenizerConfig(Section):
     def _check_kind(self) -> TokenizerConfig:
         if self.merges is not None and self.kind not in ("bpe", "byte_bpe"):
             raise section_error("merges", f"{self.kind} has no merges: leave it null, or set kind: bpe or byte_bpe")
-        if self.sampling > 0 and self.kind not in ("bpe", "byte_bpe", "unigram"):
-            raise section_error(
-                "sampling", f"{self.kind} cannot sample subwords: set 0, or kind: bpe, byte_bpe or unigram"
-            )
+        if self.sampling > 0 and self.kind not in ("bpe", "byte_bpe"):
+            raise section_error("sampling", f"{self.kind} cannot sample subwords: set 0, or kind: bpe or byte_bpe")
         if "whitespace" not in self.pre_tokenization and self.kind == "word":
             raise section_error("pre_tokenization", "kind: word needs at least the boundary whitespace: add it")
         least = MIN_VOCAB_SIZE.get(self.kind, 1)

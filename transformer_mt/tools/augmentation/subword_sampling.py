@@ -1,12 +1,8 @@
 """Subword regularisation: in each epoch, a training sentence is segmented into different tokens of the same text.
 
-bpe, byte_bpe: BPE-dropout (Provilkov et al. 2020). Before each merge, every possible merge is dropped with probability
-`rate`, and the remaining merge that was learned first is applied. The word is done when no merge remains. Rate 0 gives
-the canonical segmentation, rate 1 gives characters.
-
-unigram: sampling from the lattice of segmentations (Kudo 2018). A word's segmentation is drawn with a probability
-proportional to its likelihood to the power of (1 - rate) / rate, by forward filtering and backward sampling. Rate 0
-gives the canonical (most likely) segmentation, 0.5 samples by likelihood, 1 samples uniformly.
+By BPE-dropout (Provilkov et al. 2020): before each merge, every possible merge is dropped with probability `rate`, and
+the remaining merge that was learned first is applied. The word is done when no merge remains. Rate 0 gives the
+canonical segmentation, rate 1 gives characters.
 
 The segmentation is a pure function of (seed, epoch, side, row), so a resumed run sees the same tokens. The caches store
 only what does not depend on random numbers.
@@ -15,19 +11,15 @@ only what does not depend on random numbers.
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from transformer_mt.data.encoding import Rows, Sentences
-from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer, find_kind
+from transformer_mt.data.tokenizers.tokenizer import BYTE_TOKENS, Tokenizer
 from transformer_mt.errors import UserError
 
 # bounds of the caches: about 150 MB in total
@@ -114,8 +106,6 @@ def make_draw_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Draw
     Raises `UserError` for a tokenizer whose tokens mark the ends of words.
     """
     model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-    if find_kind(tokenizer.backend) == "unigram":
-        return UnigramVocabulary(model, rate).make_draw
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise UserError(
             "tokenizer.sampling: not supported for this vocabulary file, whose tokens mark the ends of words; set 0"
@@ -184,65 +174,3 @@ class MergeState:
             self.vocabulary.n_cached_states += 1
             self.following[choice] = state
         return state
-
-
-# --- Unigram lattice --------------------------------------------------------------------------------------------------
-
-
-class UnigramVocabulary:
-    """Entries of a Unigram vocabulary, with the power that sharpens or flattens their likelihoods."""
-
-    def __init__(self, model: dict[str, Any], rate: float) -> None:
-        entries: list[tuple[str, float]] = model["vocab"]
-        self.vocabulary = {entry: i for i, (entry, _) in enumerate(entries)}
-        self.byte_fallback = bool(model["byte_fallback"])
-        self.power = (1.0 - rate) / rate if rate > 0.0 else math.inf
-        self.scores = [score for _, score in entries]
-        self.longest_entry = max(map(len, self.vocabulary), default=1)
-        self.unknown_score = min(self.scores, default=0.0) - 10.0
-
-    def make_draw(self, word: str) -> Draw | None:
-        """Return the draw from the lattice of a word, or None at rate 0 or if the vocabulary cannot spell the word."""
-        if self.power == math.inf:
-            return None
-        arcs: list[list[Arc]] = [[] for _ in range(len(word) + 1)]
-        for end in range(1, len(word) + 1):
-            for start in range(max(0, end - self.longest_entry), end):
-                entry = self.vocabulary.get(word[start:end])
-                if entry is not None:
-                    arcs[end].append((start, [entry], self.power * self.scores[entry]))
-            if not any(start == end - 1 for start, _, _ in arcs[end]):
-                spelled = _spell(word[end - 1], self.vocabulary, self.byte_fallback)
-                if not spelled:
-                    return None
-                arcs[end].append((end - 1, spelled, self.power * self.unknown_score))
-        return Lattice(arcs).draw
-
-
-Arc = tuple[int, list[int], float]  # start position, ids, log weight
-
-
-class Lattice:
-    """All segmentations of a word. For each end position: the arcs into it and their cumulative probabilities."""
-
-    def __init__(self, arcs: list[list[Arc]]) -> None:
-        log_totals = [0.0]  # log of the summed weight of all paths to a position (forward filtering)
-        self.arcs: list[list[tuple[int, list[int]]]] = [[]]
-        self.cumulative: list[list[float]] = [[]]
-        for incoming in arcs[1:]:
-            weights = [log_totals[start] + score for start, _, score in incoming]
-            most = max(weights)
-            sums = np.cumsum(np.exp(np.array(weights) - most))
-            log_totals.append(most + math.log(sums[-1]))
-            self.arcs.append([(start, ids) for start, ids, _ in incoming])
-            self.cumulative.append((sums / sums[-1]).tolist())
-
-    def draw(self, uniform: Uniform) -> list[int]:
-        """Draw a segmentation from the end of the word to its start (backward sampling)."""
-        position, drawn = len(self.arcs) - 1, list[list[int]]()
-        while position:
-            cumulative = self.cumulative[position]
-            choice = bisect_right(cumulative, uniform()) if len(cumulative) > 1 else 0
-            position, ids = self.arcs[position][min(choice, len(cumulative) - 1)]
-            drawn.append(ids)
-        return [i for ids in reversed(drawn) for i in ids]
