@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
+from transformer_mt.data.stages import Stage
 from transformer_mt.flows import configuration
 from transformer_mt.flows.prepare import prepare_data
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
-from transformer_mt.tools.cluster.runners import StatusRunner
 
 FILTERS = "data.filters=[length, duplicate]"
 
@@ -24,7 +24,7 @@ def test_training_finds_everything_in_the_cache(in_tiny: Path, tmp_path: Path, t
     assert printed.splitlines()[-1].startswith("the data is ready in ")
     assert not (tmp_path / "runs").exists()
     config = configuration.load(Path("tiny.yaml"), settings)
-    data = prepare_data(RunFolder(tmp_path / "runs" / "tiny"), config, StatusRunner())  # it raises if a task is missing
+    data = prepare_data(RunFolder(tmp_path / "runs" / "tiny"), config, Stage.results)  # it raises if a task is missing
     assert len(data.train) == 50
     assert assert_succeeded(tmt("prepare", "tiny.yaml", *settings)) == printed
 
@@ -61,18 +61,9 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
     assert "ready" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("--stage", "read", "--task", 3, "--tasks", 3), ("--task 3", "0 to 2")),
-        (("--stage", "knit", "--task", 0), ("--stage knit", "read")),
-        (("--engine", "slurm", "--workers", 4), ("--workers has no effect",)),
-    ],
-)
-def test_options_of_engines_that_do_not_fit_are_refused(
-    arguments: tuple[object, ...], parts: tuple[str, ...], in_tiny: Path, tmp_path: Path, tmt: Tmt
-) -> None:
-    assert_user_error(tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", *arguments), *parts)
+def test_options_of_another_engine_are_refused(in_tiny: Path, tmp_path: Path, tmt: Tmt) -> None:
+    done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", "--engine", "slurm", "--workers", 4)
+    assert_user_error(done, "--workers has no effect")
     assert not (tmp_path / "jobs").exists()
 
 

@@ -9,11 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, read_folder
 from slurm_helpers import slurm as slurm
 
 from transformer_mt.data import corpus
@@ -37,34 +36,6 @@ def local(in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(corpus, "SHARD_PAIRS", 12)
     assert_succeeded(tmt(*PREPARE, f"data.cache_dir={tmp_path}/local", "--workers", 1))
     return tmp_path / "local"
-
-
-def find_first_incomplete(status: str) -> tuple[str, int] | None:
-    """Return name and number of tasks."""
-    rows = [line.split() for line in status.splitlines()]
-    counts = [(row[0], *map(int, row[1:])) for row in rows if len(row) == 3 and row[1].isdigit()]
-    return next(((name, n_tasks) for name, n_done, n_tasks in counts if n_done < n_tasks), None)
-
-
-def test_processes_that_share_tasks_write_the_same_files(local: Path, tmp_path: Path, tmt: Tmt) -> None:
-    """One process runs every other task of a stage, and another one runs all of them at the same time."""
-    (tmp_path / "small.py").write_text(SMALL_SHARDS, encoding="utf-8")
-    cache = f"data.cache_dir={tmp_path}/shared"
-    names: list[str] = []
-    while found := find_first_incomplete(assert_succeeded(tmt(*PREPARE, cache, "--status"))):
-        name, n_tasks = found
-        names.append(name)
-        assert_user_error(tmt(*PREPARE, cache, "--stage", "knit", "--task", 0), "knit", name)
-        if n_tasks == 1:
-            assert_succeeded(tmt(*PREPARE, cache, "--stage", name, "--task", 0))
-            continue
-        command = [sys.executable, str(tmp_path / "small.py"), *PREPARE, cache, "--stage", name]
-        processes = [subprocess.Popen([*command, "--task", "0", "--tasks", n_parts]) for n_parts in ("2", "1")]
-        assert [process.wait(100) for process in processes] == [0, 0]
-    counts = Counter(name.partition("-")[0] for name in names)
-    assert counts["read"] == 3 and counts["encode"] == 2 and {"filter", "vocabulary"} <= {*counts}
-    assert "ready" in assert_succeeded(tmt(*PREPARE, cache, "--status"))
-    assert read_folder(tmp_path / "shared") == read_folder(local)
 
 
 def test_a_preparation_that_is_killed_again_and_again_writes_the_same_files(local: Path, tmp_path: Path) -> None:

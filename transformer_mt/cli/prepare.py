@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from transformer_mt.cli.command import Command, OptionGroup, flag, group, list_given_flags, option
+from transformer_mt.cli.command import Command, OptionGroup, group, list_given_flags, option
 from transformer_mt.cli.options import ConfigOptions, number
-from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.cli.table import print_text
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class EngineOptions(OptionGroup):
         "where tasks run: local (default): processes of this machine; slurm: job arrays; ray: workers of a Ray cluster"
     )
     tasks: int | None = option(
-        "slurm: jobs per stage (default: one per task); ray: tasks at the same time; with --task I: run the tasks I, "
-        "I+N, I+2N, ... of the stage",
+        "slurm: jobs per stage (default: one per task); ray: tasks at the same time",
         metavar="N",
         parse=number(1),
     )
@@ -54,27 +53,11 @@ class EngineOptions(OptionGroup):
         metavar="KEY=VALUE",
         parse=_sbatch_option,
     )
-    stage: str | None = option(
-        "run only tasks of this stage, as --status names it, or of the first of a kind, such as encode; needs --task",
-        metavar="NAME",
-    )
-    task: int | None = option(
-        "number of the task, from 0, as in --task $SLURM_ARRAY_TASK_ID", metavar="I", parse=number(0)
-    )
-    status: bool = flag("print how many tasks of each stage are finished, and prepare nothing")
 
     def check(self, workers: int | None) -> None:
         """Raise `UserError` for options that contradict each other."""
-        if (self.stage is None) != (self.task is None):
-            raise UserError("prepare: --stage and --task need each other; --status lists the stages and their tasks")
-        if self.task is not None and self.tasks is not None and self.task >= self.tasks:
-            raise UserError(f"prepare: --task {self.task}: pass a number from 0 to {self.tasks - 1}")
         mode, allowed = "--engine local, the default", {"--engine", "--workers"}
-        if self.status:
-            mode, allowed = "--status", {"--status"}
-        elif self.task is not None:
-            mode, allowed = "--task", {"--stage", "--task", "--tasks"}
-        elif self.engine == "slurm":
+        if self.engine == "slurm":
             mode, allowed = "--engine slurm", {"--engine", "--tasks", "--partition", "--time", "--sbatch"}
         elif self.engine == "ray":
             mode, allowed = "--engine ray", {"--engine", "--tasks"}
@@ -107,40 +90,19 @@ class Prepare(Command):
         config = self.config.load_for_training()
         from transformer_mt.flows.prepare import build_report
         from transformer_mt.flows.resolve import prepare_training_data
-        from transformer_mt.tools.cluster.runners import RunnerDone, StatusRunner, TaskRunner
 
-        runner = self._make_runner()
-        try:
-            data = prepare_training_data(config, runner)
-        except RunnerDone:  # the task is done, or the status of a stage is known, on which later stages depend
-            data = None
-        if isinstance(runner, TaskRunner):
-            if data is not None:
-                kinds = ", ".join(runner.kinds)
-                raise UserError(f"--stage {self.engine.stage}: there is no such stage; this preparation has {kinds}")
-            return
-        if isinstance(runner, StatusRunner):
-            rows = [(name, f"{each.finished:,}", f"{each.n_tasks:,}") for name, each in runner.stages.items()]
-            print_table(("stage", "finished", "tasks"), rows, numbers=(1, 2))
-            if data is None:
-                print_text(f"later stages are known when {[*runner.stages][-1]} is complete")
-        elif data is not None:
-            print_text(*build_report(data), "")
-        if data is not None:
-            path, overrides = self.config.split()
-            command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
-            print_text(f"the data is ready in {config.data.cache_dir}; next: {command}")
+        data = prepare_training_data(config, self._make_runner())
+        print_text(*build_report(data), "")
+        path, overrides = self.config.split()
+        command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
+        print_text(f"the data is ready in {config.data.cache_dir}; next: {command}")
 
     def _make_runner(self) -> Runner:
         from transformer_mt.data.stages import LocalRunner
         from transformer_mt.system.device import count_available_cores
-        from transformer_mt.tools.cluster.runners import RayRunner, SlurmRunner, StatusRunner, TaskRunner
+        from transformer_mt.tools.cluster.runners import RayRunner, SlurmRunner
 
         engine = self.engine
-        if engine.status:
-            return StatusRunner()
-        if engine.stage is not None and engine.task is not None:
-            return TaskRunner(engine.stage, engine.task, engine.tasks)
         if engine.engine == "slurm":
             options = {"partition": engine.partition, "time": engine.time, **dict(engine.sbatch)}
             return SlurmRunner(engine.tasks, {key: value for key, value in options.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Stages that run task by task give the files of a run in this process, and failed or interrupted jobs of Slurm."""
+"""Failed and interrupted jobs of Slurm."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import read_folder
 from slurm_helpers import slurm as slurm
 
-from transformer_mt.data.stages import LocalRunner, Stage, TaskMetadata
+from transformer_mt.data.stages import Stage, TaskMetadata
 from transformer_mt.errors import UserError
-from transformer_mt.tools.cluster.runners import RunnerDone, SlurmRunner, StatusRunner, TaskRunner
+from transformer_mt.tools.cluster.runners import SlurmRunner
 
 
 def write_square(source: Path, task: int, folder: Path) -> TaskMetadata:
@@ -40,44 +39,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.chdir(tmp_path)
     Path("numbers.txt").write_text("\n".join(map(str, range(7))), encoding="utf-8")
     return Stage("square", Path("cache"), ["v1"], 7, partial(write_square, Path("numbers.txt")))
-
-
-def in_folder(stage: Stage, name: str) -> Stage:
-    return Stage(stage.name, Path(name), stage.key, stage.n_tasks, stage.run)
-
-
-def test_single_tasks_give_the_files_of_a_local_run(stage: Stage) -> None:
-    """A name without a hash is that of the first stage, which the second one needs."""
-    second = Stage("square", Path("cache"), ["v2"], 2, stage.run)
-    name = second.folder.name
-
-    def flow(runner: TaskRunner | StatusRunner | LocalRunner) -> int:
-        return sum(result.metadata["square"] for each in (stage, second, stage) for result in runner(each))
-
-    for task, step in [(5, None), (1, 2), (0, 2)]:
-        with pytest.raises(UserError, match=rf"{stage.folder.name} comes first.*tasks are not finished \(0"):
-            flow(TaskRunner(name, 0))
-        with pytest.raises(RunnerDone):
-            flow(TaskRunner("square", task, step))
-    with pytest.raises(UserError, match=r"--task 2: .* 2 tasks"):
-        flow(TaskRunner(name, 2))
-    with pytest.raises(RunnerDone):
-        flow(TaskRunner(name, 1))
-    status = StatusRunner()
-    with pytest.raises(RunnerDone):
-        flow(status)
-    assert status.stages == {stage.folder.name: (7, 7), name: (1, 2)}
-    with pytest.raises(RunnerDone):
-        flow(TaskRunner(name, 0))
-    unknown = TaskRunner("cube", 0)
-    assert flow(unknown) == flow(StatusRunner()) == 2 * sum(n * n for n in range(7)) + 1
-    assert unknown.kinds == {stage.folder.name: "square", name: "square"}
-    for each in (stage, second):
-        LocalRunner()(in_folder(each, "local"))
-    assert read_folder(Path("cache")) == read_folder(Path("local"))
-
-
-# --- Slurm ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

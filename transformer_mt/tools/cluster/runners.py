@@ -1,7 +1,6 @@
-"""Runners of `tmt prepare` for several machines: Slurm, Ray, and single tasks for any other scheduler.
+"""Runners of `tmt prepare` for several machines: Slurm and Ray.
 
-The flow calls a runner for each stage in turn (see data/stages.py). The name of a stage is that of its folder,
-such as read-1a2b3c4d5e6f7a8b.
+The flow calls a runner for each stage in turn (see data/stages.py).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformer_mt.data.stages import Stage, StageRunner, TaskResult, run_in_worker
+from transformer_mt.data.stages import Stage, StageRunner, run_in_worker
 from transformer_mt.errors import MissingPackageError, UserError
 from transformer_mt.system.log import ProgressReport, log_rank0
 
@@ -24,87 +23,6 @@ MAX_POLL_SECONDS = 15.0
 MAX_LISTED_TASKS = 10  # unfinished tasks in a message
 VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for the files of another machine, because a network file system caches that a file does not exist."""
-
-
-class RunnerDone(Exception):  # noqa: N818  (it is not an error)
-    """Raised to end the flow after the runner has finished its part of the preparation."""
-
-
-def _complete(stage: Stage) -> bool:
-    """Return whether all tasks are finished. If so, write the index of the stage, unless it exists."""
-    if not stage.is_complete():
-        if stage.unfinished():
-            return False
-        stage.complete()
-    return True
-
-
-# --- one task, and the status -----------------------------------------------------------------------------------------
-
-
-class TaskRunner:
-    """Runs tasks of one stage, and ends the flow. Earlier stages must be complete."""
-
-    def __init__(self, name: str, task: int, step: int | None = None) -> None:
-        """Run `task`, or with a `step` also `task + step`, `task + 2 * step`, ... of the stage `name`.
-
-        A name without the hash of the folder is that of the first such stage.
-        """
-        self._name, self._task, self._step = name, task, step
-        self.kinds: dict[str, str] = {}  # of the stages so far: name of the folder -> name without the hash
-
-    def __call__(self, stage: Stage) -> list[TaskResult]:
-        """Return the results of an earlier stage, or run the tasks of the stage `name`.
-
-        Raises `RunnerDone` if the tasks are finished. Raises `UserError` if a task failed or does not exist, or an
-        earlier stage is incomplete.
-        """
-        name = stage.folder.name
-        is_first = stage.name not in self.kinds.values()
-        self.kinds[name] = stage.name
-        if not (name == self._name or (stage.name == self._name and is_first)):
-            if _complete(stage):
-                return stage.results()
-            missing = stage.unfinished()
-            raise UserError(
-                f"--stage {self._name}: the stage {name} comes first, and {len(missing):,} of its {stage.n_tasks:,} "
-                f"tasks are not finished ({_list_tasks(missing)})"
-            )
-        if self._step is None and self._task >= stage.n_tasks:
-            raise UserError(f"--task {self._task}: the stage {name} has {stage.n_tasks:,} tasks, counted from 0")
-        tasks = range(self._task, stage.n_tasks, self._step or stage.n_tasks)
-        stage.check_space(len(tasks))
-        for task in tasks:
-            stage.run_task(task)
-        _complete(stage)
-        raise RunnerDone
-
-
-class StageStatus(NamedTuple):
-    """Number of finished tasks of a stage."""
-
-    finished: int
-    n_tasks: int
-
-
-class StatusRunner:
-    """Collects the status of each stage, and ends the flow at the first incomplete stage. Later stages are unknown."""
-
-    def __init__(self) -> None:
-        self.stages = dict[str, StageStatus]()  # by name
-
-    def __call__(self, stage: Stage) -> list[TaskResult]:
-        """Return the results of a complete stage. Raises `RunnerDone` if the stage is incomplete."""
-        is_complete = _complete(stage)
-        n_finished = stage.n_tasks if is_complete else stage.n_tasks - len(stage.unfinished())
-        self.stages[stage.folder.name] = StageStatus(n_finished, stage.n_tasks)
-        if not is_complete:
-            raise RunnerDone
-        return stage.results()
-
-
-def _list_tasks(tasks: Sequence[int]) -> str:
-    return ", ".join(map(str, tasks[:MAX_LISTED_TASKS])) + (", ..." if len(tasks) > MAX_LISTED_TASKS else "")
 
 
 # --- Slurm and Ray ----------------------------------------------------------------------------------------------------
@@ -197,6 +115,10 @@ class RayRunner(StageRunner):
                 raise UserError(f"stage {stage.name}: a worker of Ray ended: {error}") from None
             n_finished += len(finished)
             report.update(n_finished)
+
+
+def _list_tasks(tasks: Sequence[int]) -> str:
+    return ", ".join(map(str, tasks[:MAX_LISTED_TASKS])) + (", ..." if len(tasks) > MAX_LISTED_TASKS else "")
 
 
 def _raise_if_unfinished(stage: Stage, folder: Path, logs: str) -> None:
