@@ -63,29 +63,6 @@ def test_pairs_are_translations_with_their_lines(
     assert f"{{name: synthetic, src: {tmp_path}/new/train.{languages[0]}" in output
 
 
-def test_parts_joined_in_their_order_are_the_pairs_of_one_command(
-    tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path
-) -> None:
-    """There are 3 windows, so one of 4 parts is empty."""
-    arguments = ("synthesize", tiny_run, *BACK, "--mono", mono, *RANDOM, "--output")
-    assert_succeeded(tmt(*arguments, tmp_path / "whole"))
-    outputs = [
-        assert_succeeded(tmt(*arguments, tmp_path / "parts", "--task", task, "--tasks", 4)) for task in (3, 0, 2, 1)
-    ]
-    for name in ("train.de", "train.en", "candidates.jsonl"):
-        parts = sorted(tmp_path.glob(f"parts/*-of-*/{name}"))
-        assert len(parts) == 4
-        assert b"".join(path.read_bytes() for path in parts) == (tmp_path / "whole" / name).read_bytes()
-    assert "3 of 4 parts are finished" in outputs[2]
-    assert f"src: [{tmp_path}/parts/00000-of-00004/train.de, " in outputs[3]
-    repeated = tmt(*arguments, tmp_path / "parts", "--task", 1, "--tasks", 4)
-    assert_user_error(repeated, "00001-of-00004", "complete")
-    assert_user_error(tmt(*arguments, tmp_path / "parts", "--task", 0, "--tasks", 3), "00000-of-00004", "3 parts")
-    assert_user_error(tmt(*arguments, tmp_path / "new", "--task", 3, "--tasks", 3), "--task 3", "0 to 2")
-    assert_user_error(tmt(*arguments, tmp_path / "new", "--task", 3), "--tasks")
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize("place", ["window", "files"])
 def test_an_interrupted_command_resumes_to_the_same_files(
     place: str, tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,7 +102,7 @@ def rendered(synthesis: Synthesis, monkeypatch: pytest.MonkeyPatch, **data: Any)
     """Return the parsed YAML for a run with this `data`, after it was checked as a configuration."""
     old = DataConfig.model_validate(data)
     monkeypatch.setattr(RunFolder, "read_section", lambda *_: old)
-    found = yaml.safe_load(render_training_data(RunFolder(Path("runs/x")), synthesis, [Path("new")]))["data"]
+    found = yaml.safe_load(render_training_data(RunFolder(Path("runs/x")), synthesis, Path("new")))["data"]
     DataConfig.model_validate(found)
     return found
 

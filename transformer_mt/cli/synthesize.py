@@ -23,7 +23,6 @@ from transformer_mt.cli.options import (
     ensemble_option,
     errors_option,
     json_flag,
-    number,
     quantization_option,
     run_argument,
 )
@@ -50,14 +49,6 @@ class FileOptions(OptionGroup):
         "new folder: train.SRC and train.TGT, report.json, and candidates.jsonl with every line and why it was dropped",
         metavar="DIR",
         is_required=True,
-    )
-    task: int | None = option(
-        "make only part I of the pairs, from 0, in the folder DIR/I-of-N; needs --tasks", metavar="I", parse=number(0)
-    )
-    tasks: int | None = option(
-        "number of parts, which may run at the same time; joined in their order, they are the pairs of one command",
-        metavar="N",
-        parse=number(1),
     )
     resume: bool = flag("continue an interrupted command")
     any_language: bool = flag("accept text that does not look like the source language of RUN")
@@ -92,10 +83,6 @@ class Synthesize(Command):
     def execute(self) -> None:
         """Write the pairs, and print their number and what was dropped."""
         files = self.files
-        if (files.task is None) != (files.tasks is None):
-            raise UserError("synthesize: --task and --tasks need each other")
-        if files.task is not None and files.tasks is not None and files.task >= files.tasks:
-            raise UserError(f"synthesize: --task {files.task}: pass a number from 0 to {files.tasks - 1}")
         from transformer_mt.flows.synthesize import open_job
         from transformer_mt.flows.translation import load_translator
 
@@ -106,8 +93,6 @@ class Synthesize(Command):
             files.mono,
             files.output,
             errors=files.errors,
-            task=files.task,
-            tasks=files.tasks,
             any_language=files.any_language,
         )
         others = {"engine": self.engine, "quantization": self.quantization, "guard": False}
@@ -134,9 +119,6 @@ def _show(report: SynthesisReport, job: SynthesisJob) -> None:
     rows = [(reason, f"{count:,}", DROP_REASONS[reason]) for reason, count in report.dropped.items()]
     if rows:
         print_table(("dropped", "lines", "meaning"), rows, numbers=(1,))
-    n_finished = job.count_finished_parts()
-    if n_finished < len(job.folders):
-        print_text(f"{n_finished:,} of {len(job.folders):,} parts are finished")
-    elif report.pairs:
+    if report.pairs:
         print_text("\ndata of the next training, to put into its configuration:\n")
-        print_text(render_training_data(job.run, job.synthesis, job.folders))
+        print_text(render_training_data(job.run, job.synthesis, job.folder))

@@ -197,16 +197,6 @@ def process_lines(
             finish(make_part_path(output))
 
 
-def find_part_bounds(n_lines: int, part: int, n_parts: int) -> tuple[int, int]:
-    """Return the first line (from 0) and the end of a part of a text.
-
-    A part has whole windows, so the outputs of all parts, joined in their order, are the output for the whole text.
-    """
-    n_windows = -(-n_lines // WINDOW_LINES)
-    start, end = (i * n_windows // n_parts * WINDOW_LINES for i in (part, part + 1))
-    return min(start, n_lines), min(end, n_lines)
-
-
 @dataclass(frozen=True)
 class FinishedLines:
     """The number of input lines that are finished, and the size of their output."""

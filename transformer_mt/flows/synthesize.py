@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 
 from transformer_mt import __version__
@@ -18,7 +17,7 @@ from transformer_mt.choices import SynthesisDirection
 from transformer_mt.data.text_files import Errors, check_is_file, read_lines
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.flows.line_io import Line, find_part_bounds, make_part_path, process_lines
+from transformer_mt.flows.line_io import Line, make_part_path, process_lines
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 from transformer_mt.tools.synthesis import synthetic_data
@@ -43,44 +42,30 @@ class SynthesisReport:
 
 @dataclass(frozen=True)
 class SynthesisJob:
-    """Monolingual text, the run that translates it, and the folder of the pairs or of a part of them."""
+    """Monolingual text, the run that translates it, and the folder of the pairs."""
 
     run: RunFolder
     synthesis: Synthesis
     mono: Sequence[Path]
     errors: Errors
-    folders: Sequence[Path]  # one for each part
-    part: int  # index of the part that this job makes
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder that this job writes."""
-        return self.folders[self.part]
-
-    def count_finished_parts(self) -> int:
-        """Return the number of complete folders."""
-        return sum((folder / CANDIDATES).exists() for folder in self.folders)
+    folder: Path
 
     def execute(self, translator: Translator, *, resume: bool) -> SynthesisReport:
         """Write the pairs. Raises `UserError` if none is left, after the files were written."""
-        start, end, max_tokens, settings = 0, None, *_describe_model(self, translator)
-        if len(self.folders) > 1:
-            n_lines = sum(1 for _ in self._read_lines())
-            start, end = find_part_bounds(n_lines, self.part, len(self.folders))
-            settings["part"] = f"lines {start + 1} to {end} of {n_lines}"
+        max_tokens, settings = _describe_model(self, translator)
         maker = CandidateMaker(translator, max_tokens)
-        self.folder.mkdir(exist_ok=True, parents=True)
+        self.folder.mkdir(exist_ok=True)
         found: list[SynthesisReport] = []
 
         def make_records(window: Sequence[Line], first_number: int) -> str:
-            return "".join(each.to_json() for each in maker.make([line.src for line in window], start + first_number))
+            return "".join(each.to_json() for each in maker.make([line.src for line in window], first_number))
 
         def write_results(candidates: Path) -> None:
             counts = synthetic_data.write_pairs(candidates, self.synthesis, self.folder)
             found.append(self._make_report(counts, settings))
             write_text(self.folder / REPORT, json.dumps(asdict(found[0]), ensure_ascii=False, indent=1) + "\n")
 
-        lines = map(Line, islice(self._read_lines(), start, end))
+        lines = map(Line, self._read_lines())
         output = self.folder / CANDIDATES
         process_lines(lines, make_records, output, settings, resume=resume, finish=write_results)
         return found[0]
@@ -102,11 +87,9 @@ def open_job(
     output: Path,
     *,
     errors: Errors,
-    task: int | None,
-    tasks: int | None,
     any_language: bool,
 ) -> SynthesisJob:
-    """Return a job for all pairs, or for part `task` of `tasks`, after checks that need no model.
+    """Return a job after checks that need no model.
 
     Raises `UserError` if a text or a run has the wrong language, or the output has other files.
     """
@@ -114,26 +97,21 @@ def open_job(
         check_is_file(path)
         if not path.is_file():
             raise UserError(f"{path}: is not a regular file, and would be read twice; write its lines to a file")
-    folders = [output] if tasks is None else [output / f"{part:05d}-of-{tasks:05d}" for part in range(tasks)]
-    _check_output(output, folders, task or 0)
+    _check_output(output)
     folder = RunFolder.open(run)
     languages = synthetic_data.read_languages(folder, tag)
     synthesis = Synthesis(kind, *languages)
     for path in mono:
         synthetic_data.check_text(path, run, languages, errors, any_language=any_language)
-    return SynthesisJob(folder, synthesis, mono, errors, folders, task or 0)
+    return SynthesisJob(folder, synthesis, mono, errors, output)
 
 
-def _check_output(output: Path, folders: Sequence[Path], part: int) -> None:
-    """Raise `UserError` unless the folder is new, empty, or left by an interrupted command or by other parts."""
-    if not output.absolute().parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.absolute().parent}")
-    folder = folders[part]
-    for path in {output, folder}:
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path}: is a file; pass a new folder")
-    if folder != output and output.exists() and (others := {*output.iterdir()} - {*folders}):
-        raise UserError(f"{output}: holds {min(others).name}, which is none of {len(folders)} parts; pass a new folder")
+def _check_output(folder: Path) -> None:
+    """Raise `UserError` unless the folder is new, empty, or left by an interrupted command."""
+    if not folder.absolute().parent.is_dir():
+        raise UserError(f"{folder}: there is no folder {folder.absolute().parent}")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; pass a new folder")
     if (folder / CANDIDATES).exists():
         raise UserError(f"{folder}: exists, and its pairs are complete; pass a new folder, or delete it")
     if folder.exists() and any(folder.iterdir()) and not make_part_path(folder / CANDIDATES).exists():

@@ -174,8 +174,8 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
             yield Candidate(**json.loads(line))
 
 
-def render_training_data(run: RunFolder, synthesis: Synthesis, folders: Sequence[Path]) -> str:
-    """Return the YAML of `data` for the next training: the pairs of the run, in its direction, and those of folders.
+def render_training_data(run: RunFolder, synthesis: Synthesis, folder: Path) -> str:
+    """Return the YAML of `data` for the next training: the pairs of the run, in its direction, and those of a folder.
 
     A run with tags learned several directions, so its pairs are left out.
     """
@@ -193,8 +193,7 @@ def render_training_data(run: RunFolder, synthesis: Synthesis, folders: Sequence
     name = "synthetic"
     while name in names:  # the run was trained on synthetic pairs too
         name += "-2"
-    sides = ([str(path) for path in paths] for paths in zip(*map(synthesis.files, folders), strict=True))
-    src, tgt = (paths if len(paths) > 1 else paths[0] for paths in sides)
+    src, tgt = map(str, synthesis.files(folder))
     lines.append(f"    - {render_value({'name': name, 'src': src, 'tgt': tgt})}")
     return "\n".join(lines)
 
