@@ -25,14 +25,14 @@ class Recorder:
         self.batches: list[tuple[str, list[str]]] = []
         self.gate, self.has_started = threading.Event(), threading.Event()
 
-    def __call__(self, options: BatchOptions, lines: Sequence[BatchLine[str, str]]) -> list[str]:
-        texts = [line.text for line in lines]
+    def __call__(self, options: BatchOptions, lines: Sequence[BatchLine]) -> list[Any]:
+        texts = [str(line.text) for line in lines]
         self.batches.append((options.language_pair.target, texts))
         self.has_started.set()
         assert self.gate.wait(WAIT)
         if "wrong" in texts:
             raise UserError("a wrong line")
-        return [f"{line.text.upper()} {line.position + 1}" for line in lines]
+        return [f"{text.upper()} {line.position + 1}" for text, line in zip(texts, lines, strict=True)]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def recorder() -> Recorder:
     return Recorder()
 
 
-def run(worker: BatchingWorker[str, str], options: BatchOptions, lines: Sequence[str]) -> Coroutine[Any, Any, Any]:
+def run(worker: BatchingWorker, options: BatchOptions, lines: Sequence[str]) -> Coroutine[Any, Any, Any]:
     return worker.run(options, lines, [len(line) for line in lines])
 
 

@@ -8,14 +8,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
+from transformer_mt.decoding.text_stages import Translation
+from transformer_mt.tools.markup.elements import MarkedText
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
 LINES_PER_BATCH = 8  # line i of a text is queued as if it had arrived i / LINES_PER_BATCH batches later
-LineT = TypeVar("LineT")
-ResultT = TypeVar("ResultT")
+
+SourceLine = str | MarkedText
+NBest = Sequence[Translation]
+"""The translations of a line, the best first."""
 
 
 class BatchOptions(NamedTuple):
@@ -30,23 +34,23 @@ class BatchOptions(NamedTuple):
 
 
 @dataclass(eq=False)
-class BatchLine(Generic[LineT, ResultT]):
+class BatchLine:
     """One line of a text, and its translation."""
 
     options: BatchOptions
-    text: LineT
+    text: SourceLine
     length: int
     """Characters."""
     position: int
     """In the text, from 0."""
     start_tag: float
     """Lines with a lower tag are translated first, as in fair queueing."""
-    result: asyncio.Future[ResultT]
+    result: asyncio.Future[NBest]
     """Cancelled if nobody waits for it any more."""
     created: float = field(default_factory=time.monotonic)
 
 
-class BatchingWorker(Generic[LineT, ResultT]):
+class BatchingWorker:
     """Translates lines with one model in a thread, those of several texts together.
 
     A long text does not hold up a short one, because its later lines have higher tags.
@@ -54,7 +58,7 @@ class BatchingWorker(Generic[LineT, ResultT]):
 
     def __init__(
         self,
-        translate: Callable[[BatchOptions, Sequence[BatchLine[LineT, ResultT]]], Sequence[ResultT]],
+        translate: Callable[[BatchOptions, Sequence[BatchLine]], Sequence[NBest]],
         *,
         window: float = 0.003,
         max_lines: int = 64,
@@ -65,16 +69,16 @@ class BatchingWorker(Generic[LineT, ResultT]):
         A line waits up to `window` seconds for others. `observe` is called after each batch.
         """
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
-        self._waiting: list[BatchLine[LineT, ResultT]] = []
+        self._waiting: list[BatchLine] = []
         self._arrival = asyncio.Event()
         self._n_batches = 0
         self._thread = ThreadPoolExecutor(1, "tmt-batching")
         self._task: asyncio.Task[None] | None = None
 
-    async def run(self, options: BatchOptions, lines: Sequence[LineT], lengths: Sequence[int]) -> list[ResultT]:
+    async def run(self, options: BatchOptions, lines: Sequence[SourceLine], lengths: Sequence[int]) -> list[NBest]:
         """Return the translated lines of a text. The search stops with the task."""
         loop = asyncio.get_running_loop()
-        batch_lines: list[BatchLine[LineT, ResultT]] = []
+        batch_lines: list[BatchLine] = []
         for i, (line, length) in enumerate(zip(lines, lengths, strict=True)):
             start_tag = self._n_batches + i / LINES_PER_BATCH
             batch_lines.append(BatchLine(options, line, length, i, start_tag, loop.create_future()))
@@ -110,10 +114,10 @@ class BatchingWorker(Generic[LineT, ResultT]):
             await self._translate_batch(batch)
             self._observe(len(batch), time.monotonic() - start)
 
-    def _take_batch(self) -> list[BatchLine[LineT, ResultT]]:
+    def _take_batch(self) -> list[BatchLine]:
         """Take the lines whose turn it is, and that have the options of the first one."""
         self._waiting.sort(key=lambda line: line.start_tag)
-        batch: list[BatchLine[LineT, ResultT]] = []
+        batch: list[BatchLine] = []
         room = MAX_BATCH_CHARACTERS
         for line in self._waiting:
             if line.options == self._waiting[0].options:
@@ -125,7 +129,7 @@ class BatchingWorker(Generic[LineT, ResultT]):
         self._waiting = [line for line in self._waiting if line not in taken]
         return batch
 
-    async def _translate_batch(self, batch: Sequence[BatchLine[LineT, ResultT]]) -> None:
+    async def _translate_batch(self, batch: Sequence[BatchLine]) -> None:
         """Translate a batch. If it fails, translate each line alone, so that one cannot make others fail."""
         loop = asyncio.get_running_loop()
         try:

@@ -1,6 +1,6 @@
 """The models of the server: loading and reloading of runs, and translation of texts.
 
-Only this module of the server knows the translator and its types.
+Only this module of the server knows the translator.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ from transformer_mt.runs.records import CorruptFileError
 from transformer_mt.system.log import log
 from transformer_mt.tools.documents.document import Document, DocumentOptions
 from transformer_mt.tools.documents.formats import fill_document, make_segments, parse_document, protect_elements
-from transformer_mt.tools.markup.elements import MarkedText
-from transformer_mt.tools.serving.batching import BatchLine, BatchOptions
+from transformer_mt.tools.serving.batching import BatchLine, BatchOptions, NBest, SourceLine
 from transformer_mt.tools.serving.language_pairs import LanguagePair
 from transformer_mt.tools.serving.schemas import TranslatedSegment, TranslateRequest
-
-SourceLine = str | MarkedText
-NBest = Sequence[Translation]
-"""The translations of a line, the best first."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ class ServedModel:
         """The language pairs of the model."""
         return tuple(self.loaded.translators)
 
-    def translate(self, options: BatchOptions, lines: Sequence[BatchLine[SourceLine, NBest]]) -> Sequence[NBest]:
+    def translate(self, options: BatchOptions, lines: Sequence[BatchLine]) -> Sequence[NBest]:
         """Translate a batch of lines with the checkpoint that is loaded now, each with up to `n_best` translations."""
         translator = self.loaded.translators[options.language_pair]
         if options.is_document:

@@ -14,13 +14,11 @@ from starlette.exceptions import HTTPException
 from transformer_mt.data.data_config import primary_language
 from transformer_mt.system.log import log
 from transformer_mt.tools.languages.detection import LANGUAGE_THRESHOLD, LanguageDetector, language_name
-from transformer_mt.tools.serving.batching import BatchingWorker, BatchOptions
+from transformer_mt.tools.serving.batching import BatchingWorker, BatchOptions, NBest
 from transformer_mt.tools.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.tools.serving.limits import ApiKeys, Limits
 from transformer_mt.tools.serving.models import (
-    NBest,
     ServedModel,
-    SourceLine,
     SourceText,
     iterate_language_pairs,
 )
@@ -74,7 +72,7 @@ class ModelRoute(NamedTuple):
 
     language_pair: LanguagePair
     model: ServedModel
-    worker: BatchingWorker[SourceLine, NBest]
+    worker: BatchingWorker
 
 
 class RoutedText(NamedTuple):
