@@ -68,11 +68,10 @@ class Export(Command):
     src: Path | None = option(
         "ctranslate2, argos, onnx: compare on the lines of this file (default: validation sentences)", metavar="F"
     )
-    web: str | None = option(
+    web: Path | None = option(
         "onnx: also write index.html, a page in which the model translates; its libraries come from DIR, a folder "
-        "node_modules, or from npm if DIR is left out",
+        "node_modules that npm wrote",
         metavar="DIR",
-        bare="",
     )
 
     def execute(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -164,22 +164,23 @@ def export_onnx(
     output: Path,
     quantization: str,
     src: Path | None,
-    web: str | None = None,
+    web: Path | None = None,
 ) -> list[str]:
     """Write an ONNX folder. Return a comparison like `export_ctranslate2`.
 
-    Unless `web` is None, the folder gets a web page. `web` is the folder of its libraries, or "" to get them from npm.
+    With `web`, the folder `node_modules` of its libraries, the folder gets a web page.
     Raises `UserError` before the model is loaded, for a search, a quantization or a page that the folder cannot have.
     """
     from transformer_mt.tools.export import onnx_export, web_export
 
     config = configuration.load_run(source)
     onnx_export.check_settings(config.decoding, quantization)
+    libraries: dict[str, Path] = {}
     if web is not None:
         web_export.check_tokenizers(TokenizerPair.load(source.tokenizer))
-    with nullcontext(dict[str, Path]()) if web is None else web_export.provide_libraries(web) as libraries:
-        translator = _load_fp32(source, checkpoint)
-        return onnx_export.write_folder(translator, output, quantization, _read_sources(config, src), libraries)
+        libraries = web_export.find_libraries(web)
+    translator = _load_fp32(source, checkpoint)
+    return onnx_export.write_folder(translator, output, quantization, _read_sources(config, src), libraries)
 
 
 def export_transformers(source: RunFolder, checkpoint: CheckpointInfo, output: Path) -> None:

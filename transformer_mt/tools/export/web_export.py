@@ -10,13 +10,9 @@ The page searches greedily. Tokenizers that the JavaScript library reads in anot
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformer_mt.data.data_config import split_tag
@@ -28,8 +24,6 @@ from transformer_mt.tools.languages.detection import language_name
 from transformer_mt.tools.pages.page_rendering import render_page
 
 INSTALL = "npm install onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0"
-INSTALL_SECONDS = 600
-ADVICE = f"run `{INSTALL}` elsewhere, and pass its folder node_modules as --web node_modules"
 LIBRARIES = {
     "ort.wasm.bundle.min.mjs": "onnxruntime-web/dist/ort.wasm.bundle.min.mjs",
     "ort-wasm-simd-threaded.wasm": "onnxruntime-web/dist/ort-wasm-simd-threaded.wasm",
@@ -69,35 +63,14 @@ def _list_types(part: dict[str, Any] | None) -> Iterator[str]:
                 yield from _list_types(inner)
 
 
-@contextmanager
-def provide_libraries(modules: str) -> Generator[dict[str, Path]]:
-    """Provide the files of lib/ from a folder `node_modules`. If its name is empty, npm fills a temporary one.
-
-    Raises `UserError` if a file is missing, or if npm is missing or fails.
-    """
-    with nullcontext(modules) if modules else TemporaryDirectory(prefix="tmt-npm-") as folder:
-        found = Path(modules or _install(folder))
-        paths = {name: found / path for name, path in LIBRARIES.items()}
-        if missing := [path for path in paths.values() if not path.is_file()]:
-            raise UserError(f"export --web: {missing[0]}: no such file; {ADVICE}")
-        yield paths
-
-
-def _install(folder: str) -> str:
-    """Install the libraries in a folder with npm, and return their folder `node_modules`."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise UserError(f"export --web: there is no npm; install Node.js, or {ADVICE}")
-    command = [npm, *INSTALL.split()[1:], "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"export --web: npm is not done after {INSTALL_SECONDS} s; {ADVICE}") from None
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if re.match("npm (error|ERR!)", line)]
-        reason = next(iter(errors), f"exit status {done.returncode}")
-        raise UserError(f"export --web: npm fails: {reason}\n{ADVICE}")
-    return f"{folder}/node_modules"
+def find_libraries(modules: Path) -> dict[str, Path]:
+    """Return the files of lib/ in a folder `node_modules`. Raises `UserError` if one is missing."""
+    paths = {name: modules / path for name, path in LIBRARIES.items()}
+    if missing := [path for path in paths.values() if not path.is_file()]:
+        raise UserError(
+            f"export --web: {missing[0]}: no such file; run `{INSTALL}`, and pass its folder as --web node_modules"
+        )
+    return paths
 
 
 def write_page(folder: Path, translator: Translator, libraries: Mapping[str, Path]) -> None:
