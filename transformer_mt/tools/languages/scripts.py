@@ -20,8 +20,6 @@ UNSPACED_SCRIPTS = {
     "TIBETAN": "\u0f00-\u0fff",
 }
 """Scripts that put no spaces between words, with the ranges of their characters."""
-CASED_SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN")
-"""Scripts with capitals."""
 UNSPACED = "".join(UNSPACED_SCRIPTS.values())
 """Characters of scripts without spaces between words, as the inside of a character class."""
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
