@@ -78,9 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     handles_interrupt = is_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles_interrupt:  # Ctrl-C during an import ends silently: no traceback, and no other error of a package
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if arguments is None:
-        _use_utf8()
-        _open_closed_streams()
     arguments, is_debugging = remove_debug_option(sys.argv[1:] if arguments is None else arguments)
     command = parse(arguments)
     name = arguments[0]
@@ -122,20 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         _fail(_out_of_memory_message(name, command))
     sys.exit(0)
-
-
-def _use_utf8() -> None:
-    """Re-execute Python in UTF-8 mode if the locale would decode arguments and file names differently."""
-    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _open_closed_streams() -> None:
-    """Open the null device in place of standard streams that the caller has closed, as some schedulers do."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def remove_debug_option(arguments: Sequence[str]) -> tuple[list[str], bool]:
