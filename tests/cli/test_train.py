@@ -352,6 +352,7 @@ def test_unusable_training_data_is_refused(
         ),
         (("device=cuda:99",), "device: cuda:99 is not available"),
         (("scoring.text=moses", "data.tgt_lang=xx"), 'scoring.text: Moses has no rules for "xx"'),
+        (("tokenizer.kind=unigram", "tokenizer.sampling=0.1"), "tokenizer.sampling: unigram cannot sample subwords"),
     ],
 )
 def test_unusable_settings_are_refused_before_a_run_exists(

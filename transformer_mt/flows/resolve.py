@@ -54,6 +54,8 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     `compile` on another device. Raises `UserError` if the run exists and a setting that affects the result differs, or
     it cannot be resumed.
     """
+    if requested.tokenizer.sampling > 0 and requested.tokenizer.kind == "unigram":
+        raise UserError("tokenizer.sampling: unigram cannot sample subwords: set 0, or kind: bpe or byte_bpe")
     if not run.exists():
         resolved = _resolve_machine_settings(pin_revisions(run, requested))
         check_schedule_end(run, resolved, is_new=True)

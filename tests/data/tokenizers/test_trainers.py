@@ -213,7 +213,6 @@ def test_text_round_trips_up_to_normalization(kind: str, steps: list[str], text:
         ({"vocab_size": 4, "kind": "word"}, "vocab_size", "4 is too small: word needs 5 or more"),
         ({"merges": 5, "kind": "unigram"}, "merges", "unigram has no merges: leave it null, or set kind: bpe"),
         ({"sampling": 0.1, "kind": "char"}, "sampling", "char cannot sample subwords"),
-        ({"sampling": 0.1, "kind": "unigram"}, "sampling", "set 0, or kind: bpe or byte_bpe"),
         ({"pre_tokenization": [], "kind": "word"}, "pre_tokenization", "word needs at least the boundary"),
         ({"file": "a", "merges": 5}, "merges", "is defined by the vocabulary file: leave this out"),
         ({"src_file": "a", "joint": False}, "src_file", "src_file and tgt_file must be set together"),

@@ -170,7 +170,7 @@ class TokenizerConfig(Section):
     def _check_kind(self) -> TokenizerConfig:
         if self.merges is not None and self.kind not in ("bpe", "byte_bpe"):
             raise section_error("merges", f"{self.kind} has no merges: leave it null, or set kind: bpe or byte_bpe")
-        if self.sampling > 0 and self.kind not in ("bpe", "byte_bpe"):
+        if self.sampling > 0 and self.kind not in ("bpe", "byte_bpe", "unigram"):  # runs of 0.2 may have unigram
             raise section_error("sampling", f"{self.kind} cannot sample subwords: set 0, or kind: bpe or byte_bpe")
         if "whitespace" not in self.pre_tokenization and self.kind == "word":
             raise section_error("pre_tokenization", "kind: word needs at least the boundary whitespace: add it")
