@@ -98,14 +98,14 @@ def screen_lines(output: str) -> list[str]:
             lines += [""] * (row + 1 - len(lines))
         elif part == "\r":
             overwrite = True
-        elif part.startswith("\x1b[") and part[-1] != "m":
+        elif part.startswith("\x1b["):
             if part[-1] == "A":
                 row = max(0, row - int(part[2:-1] or 1))
             elif part[-1] == "K":
                 lines[row], overwrite = "", False
         else:
-            lines[row] = part if overwrite and not part.startswith("\x1b") else lines[row] + part
-            overwrite = overwrite and part.startswith("\x1b")
+            lines[row] = part if overwrite else lines[row] + part
+            overwrite = False
     return [line.rstrip() for line in lines]
 
 

@@ -21,6 +21,7 @@ from transformer_mt.flows import configuration
 from transformer_mt.flows.run_overview import list_runs
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import write_manifest
+from transformer_mt.system import device
 from transformer_mt.training.trainer import StepDone, Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
@@ -337,6 +338,17 @@ def test_unusable_training_data_is_refused(
     assert_user_error(done, *(part.replace("W", str(unusable)) for part in parts))
     assert not RunFolder(tmp_path / "tiny").exists()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch can use the GPU")
+@pytest.mark.parametrize(("requested", "has_driver"), [("auto", True), ("auto", False), ("cpu", True)])
+def test_a_gpu_that_pytorch_cannot_use_is_named(
+    requested: str, has_driver: bool, in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "GPU_DRIVERS", (in_tiny,) if has_driver else ())
+    done = tmt(*TRAIN, f"runs_dir={tmp_path}", f"device={requested}", "data.max_length=2")
+    assert_user_error(done, "none of 50 pairs is left")
+    assert ("warning: device: " in done.stderr) == (requested == "auto" and has_driver)
 
 
 @pytest.mark.parametrize(

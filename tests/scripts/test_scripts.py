@@ -107,9 +107,8 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     [
         ("10 %\r20 %\r\ndone", ["20 %", "done"]),
         ("bar\r\n10 %\x1b[1A\r\x1b[2Kstep 1\r\n\x1b[2K20 %", ["step 1", "20 %"]),
-        ("\x1b[1mbold\x1b[0m", ["\x1b[1mbold\x1b[0m"]),
     ],
-    ids=["overwritten", "moved up", "colours are kept"],
+    ids=["overwritten", "moved up"],
 )
 def test_recorded_output_becomes_the_lines_of_a_screen(output: str, lines: list[str]) -> None:
     assert docs_session.screen_lines(output) == lines

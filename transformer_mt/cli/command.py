@@ -26,6 +26,8 @@ REMOVED_OPTIONS = {
         ["--round-trip", "--round-trip-tag", "--min-chrf"],
         "translate --score-targets rates pairs, and column filters them",
     ),
+    "--repetition-penalty": "translate --no-repeat-ngram forbids repetitions",
+    "--prefix": "translate continues no given beginning of a translation",
     "--worst": "check without it finds bad pairs, and check --write repairs shifted lines",
 }
 """Options of earlier versions, with what replaces them."""

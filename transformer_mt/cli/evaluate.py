@@ -106,9 +106,7 @@ class Evaluate(Command):
     def load(self, run: Path) -> Translator:
         """Load the model of a run, or the ensemble, with the options of the search."""
         from transformer_mt.flows.translation import load_translator
-        from transformer_mt.runs.folder import RunFolder
 
-        RunFolder.open(run)  # an exported model has no test sets and no scoring
         overrides = collect_overrides(self.search, n_best=1, engine=self.engine, quantization=self.quantization)
         return load_translator(run, self.loading.make_load_options(ensemble=self.ensemble), **overrides)
 

@@ -29,7 +29,7 @@ from transformer_mt.runs.checkpoints import MOMENTS_PER_WEIGHT
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.records import PERCENT_METRICS
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, read_gpu_bytes, resolve_machine
+from transformer_mt.system.device import Machine, has_gpu_driver, read_gpu_bytes, resolve_machine
 from transformer_mt.system.log import log_rank0
 from transformer_mt.training import memory_estimate
 from transformer_mt.training.distributed import Ranks
@@ -96,6 +96,11 @@ def _dataset_key(source: Source) -> tuple[str | None, ...]:
 def _resolve_machine_settings(config: Config) -> Config:
     machine = resolve_machine(config.device, config.precision, config.threads)
     _check_machine(config, machine.device)
+    if config.device == "auto" and machine.device.type == "cpu" and has_gpu_driver():
+        log_rank0(
+            "warning: device: the training uses the CPU, because this PyTorch cannot use the GPU; install the PyTorch "
+            "for the driver of the GPU (pytorch.org), or set device: cpu"
+        )
     return config.model_copy(
         update={
             "device": machine.device.type if config.device == "auto" else config.device,

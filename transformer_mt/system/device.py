@@ -126,8 +126,13 @@ def is_cpu(device: str) -> bool:
     """
     name = _read_or_fail("device", _read_device, device)
     if name == "auto" and sys.platform == "linux" and "torch" not in sys.modules:
-        name = "auto" if any(file.exists() for file in GPU_DRIVERS) else "cpu"
+        name = "auto" if has_gpu_driver() else "cpu"
     return name == "cpu" or _resolve_device(name).type == "cpu"
+
+
+def has_gpu_driver() -> bool:
+    """Return whether a GPU of this machine has a driver, on Linux."""
+    return any(file.exists() for file in GPU_DRIVERS)
 
 
 def configure_process(machine: Machine) -> None:
