@@ -13,9 +13,9 @@ from transformer_mt.flows.line_io import decode_argument
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Command):
-    """Print the resolved configuration with all defaults, or what its tokenizers do.
+    """Print the resolved configuration, its JSON schema, or the tokens of texts.
 
-    With --tokens, the configuration may be a run folder. Tokenizers of a configuration are trained first.
+    --tokens also accepts a run folder; for a configuration, it first trains the tokenizers.
     """
 
     EXAMPLE: ClassVar[str] = "tmt config mine.yaml"

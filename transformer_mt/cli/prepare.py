@@ -55,7 +55,7 @@ class EngineOptions(OptionGroup):
     )
 
     def check(self, workers: int | None) -> None:
-        """Raise `UserError` for options that contradict each other."""
+        """Raise `UserError` for options that belong to another engine."""
         mode, allowed = "--engine local, the default", {"--engine", "--workers"}
         if self.engine == "slurm":
             mode, allowed = "--engine slurm", {"--engine", "--tasks", "--partition", "--time", "--sbatch"}

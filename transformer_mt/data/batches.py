@@ -183,7 +183,7 @@ MODIFICATION_STREAM = 0x6D6F64  # separates the random numbers of modifications 
 
 
 Modify = Callable[[Sequence[Pair], random.Random], Sequence[Pair]]
-"""Random modification of the pairs of a batch, whose order stays."""
+"""Modifies pairs at random, and returns as many in the same order."""
 
 
 SampleSubwords = Callable[[Sequence[Sentences], Rows, int], Sequence[Sentences]]

@@ -140,7 +140,7 @@ class TokenizerConfig(Section):
     """Conversion of text to token ids. Vocabularies are learned from the training pairs only."""
 
     kind: TokenizerKind = "bpe"
-    """word, char, bpe (rare characters as bytes), byte_bpe or unigram; with a file: the kind in it, also wordpiece"""
+    """word, char, bpe (rare characters as bytes), byte_bpe or unigram; a file may also have wordpiece"""
     vocab_size: int = Field(default=8000, ge=1, le=MAX_VOCAB_SIZE)
     """size of the vocabulary (of each vocabulary if joint is false), control symbols included"""
     merges: int | None = Field(default=None, ge=0, le=MAX_VOCAB_SIZE)
@@ -156,7 +156,7 @@ class TokenizerConfig(Section):
     sample_size: int = Field(default=2_000_000, ge=1)
     """maximum number of training pairs to learn the vocabulary from; a larger corpus is sampled at random"""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
-    """bpe and byte_bpe: new subwords in each epoch, by BPE-dropout of this rate; 0: off"""
+    """rate of BPE-dropout (bpe, byte_bpe), drawn anew in each epoch; 0: off"""
     source_bos: bool = False
     """start source sentences with BOS (data.max_length does not count it)"""
     file: PathName | None = None
@@ -174,7 +174,7 @@ class TokenizerConfig(Section):
             raise section_error("sampling", f"{self.kind} cannot sample subwords: set 0, or kind: bpe or byte_bpe")
         if "whitespace" not in self.pre_tokenization and self.kind == "word":
             raise section_error("pre_tokenization", "kind: word needs at least the boundary whitespace: add it")
-        least = MIN_VOCAB_SIZE.get(self.kind, 1)
+        least = MIN_VOCAB_SIZE.get(self.kind, 1)  # wordpiece: learned only by earlier versions
         if self._is_learned and self.merges is None and self.vocab_size < least:
             raise section_error("vocab_size", f"{self.vocab_size} is too small: {self.kind} needs {least} or more")
         return self

@@ -38,8 +38,8 @@ _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\
 def parse_po(text: str, options: DocumentOptions) -> Document:
     """Return the document of a PO file. Messages without a translation and fuzzy messages are translated.
 
-    The language is set in an empty field `Language` of the header. Raises `DocumentError` unless it is a PO file in
-    UTF-8, or if the header names another language: the file would have translations into two.
+    The language is set in an empty field `Language` of the header. Raises `DocumentError` if the file is no PO file in
+    UTF-8, or its header names another language.
     """
     _check_lines(text)
     entries = _read_entries(text)

@@ -8,7 +8,7 @@ Near duplicates are texts that share most of their shingles, runs of four bytes 
 signatures (Broder 1997) with locality-sensitive hashing find candidates: texts that agree in every value of a band of
 their signatures. Then the Jaccard index of the candidates' shingles is computed.
 
-A letter of an alphabet is one byte there, and a character of East Asia two (see `ShingledTexts`), because four Latin or
+In these keys, a letter of an alphabet is one byte, and an East Asian character two (see `ShingledTexts`): four Latin or
 Georgian letters say about as much as two Chinese characters. In a sentence of ten words, one other word costs more than
 a fifth of the shingles; so captions that differ in a colour or a person are no near duplicates, unlike those that
 differ in an article or a typing error.
