@@ -12,7 +12,7 @@ import torch
 from transformer_mt.decoding.decoding_config import DecodingConfig
 from transformer_mt.decoding.search import (
     BeamState,
-    ForcedPrefix,
+    ForcedTag,
     Hypothesis,
     LogitsProcessor,
     MinLength,
@@ -75,27 +75,25 @@ def test_ngram_may_repeat_if_every_token_is_forbidden(toy: Any, least: int) -> N
         assert all(len(one.ids) >= least and len(set(one.ids[:3])) == min(3, len(one.ids)) for one in found)
 
 
-# --- prefixes -------------------------------------------------------------------------------------------------------
+# --- tags -----------------------------------------------------------------------------------------------------------
 
 
 @BEAMS
-def test_forced_prefix_equals_reference(
+def test_forced_tag_equals_reference(
     toy: Any, reference_search: ReferenceSearch, assert_same: AssertSame, beam: int
 ) -> None:
-    """Forced tokens have a log-probability of 0."""
-    prefixes = [[3, 3], [2, 1], [1, 2], [4, 1], [5, 5], [5, 3]]
+    """The tag has a log-probability of 0."""
+    tags = [3, 2, 1, 4, 5, 5]
     config, language = DecodingConfig(beam=beam), toy(range(len(LIMITS)), 6)
-    found = run_search(language, config, ForcedPrefix(prefixes, torch.device("cpu")))
-    for i, begun in enumerate(prefixes):
+    found = run_search(language, config, ForcedTag(tags, torch.device("cpu")))
+    for i, tag in enumerate(tags):
 
-        def force(ids: list[int], row: list[float], begun: list[int] = begun) -> list[float]:
-            t = len(ids)
-            return row if t >= len(begun) else [0.0 if begun[t] == token else NEG_INF for token in range(len(row))]
+        def force(ids: list[int], row: list[float], tag: int = tag) -> list[float]:
+            return row if ids else [0.0 if token == tag else NEG_INF for token in range(len(row))]
 
         assert_same(found[i], reference_search(with_rule(language.scores(i), force), LIMITS[i], config))
         for one in found[i]:
-            assert one.ids[:2] == begun[: LIMITS[i]]
-            assert one.log_probs[:2] == [0.0] * min(2, LIMITS[i])
+            assert (one.ids[0], one.log_probs[0]) == (tag, 0.0)
 
 
 # --- minimum length ---------------------------------------------------------------------------------------------------

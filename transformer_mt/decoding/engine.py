@@ -137,7 +137,7 @@ class TorchEngine:
         sources: list[list[int]],
         config: DecodingConfig,
         line_numbers: Sequence[int] | None = None,
-        prefixes: list[list[int]] | None = None,
+        tag_ids: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         constraints: Sequence[Constraint] | None = None,
         *,
@@ -146,20 +146,19 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
-        Sources and hypotheses start with the symbols of tags, if the model has them. That of a hypothesis is its
-        prefix, has a log-probability of 0 and counts as a token, as with `forced_bos_token_id` of Transformers and in
-        CTranslate2.
+        Sources and hypotheses start with the symbols of tags, if the model has them. `tag_ids` has those of hypotheses.
+        The tag symbol of a hypothesis has log-probability 0 and counts as a token.
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
         at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
         translation fulfils the constraint of its source (beam search only). `scores` is ignored: there always are some.
         `on_candidates` is called at each position.
         """
         device, tokenizer = self.device, self.tokenizers.tgt
-        prefixes = prefixes or [[] for _ in sources]
+        tag_ids = tag_ids or [[] for _ in sources]
         n_required = [each.n_tokens for each in constraints or ()] or [0] * len(sources)
         limits = (
-            config.max_target_tokens(len(ids)) + len(prefix) + n_required_tokens
-            for ids, prefix, n_required_tokens in zip(sources, prefixes, n_required, strict=True)
+            config.max_target_tokens(len(ids)) + len(tag) + n_required_tokens
+            for ids, tag, n_required_tokens in zip(sources, tag_ids, n_required, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         has_constraint = constraints is not None
@@ -167,7 +166,7 @@ class TorchEngine:
             config,
             tokenizer.eos_id,
             has_constraint=has_constraint,
-            prefixes=prefixes,
+            tag_ids=tag_ids,
             device=device,
         )
         choose_candidates = beam_candidates

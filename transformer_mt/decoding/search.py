@@ -7,7 +7,7 @@ become the new beams. The search of a sentence ends when it has K finished hypot
 Logits processors are constraints, which change log-probabilities before the search chooses candidates.
 
 `n` sentences of the call, `B` sentences still searched, `b` sentences of one slice, `K` beams, `N` candidates,
-`V` vocabulary, `T` positions, `t` tokens generated so far, `P` length of the prefixes.
+`V` vocabulary, `T` positions, `t` tokens generated so far.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ class MinLength(LogitsProcessor):
         return log_probs
 
 
-class ForcedPrefix(LogitsProcessor):
-    """Makes translations start with the symbols of tags, whose log-probability is 0."""
+class ForcedTag(LogitsProcessor):
+    """Makes translations start with the symbol of a tag, whose log-probability is 0."""
 
-    def __init__(self, prefixes: list[list[int]], device: torch.device) -> None:
-        """All prefixes have the same length."""
-        self.forced = torch.tensor(prefixes, dtype=torch.long, device=device)  # [B, P]
+    def __init__(self, tags: Sequence[int], device: torch.device) -> None:
+        self.forced = torch.tensor(tags, device=device)  # [B]
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid all tokens but the prefix's token at this position. [b, K, V] -> [b, K, V]."""
-        if position >= self.forced.size(1):
+        """Forbid all tokens but the tag at the first position. [b, K, V] -> [b, K, V]."""
+        if position > 0:
             return log_probs
-        forced = self.forced[rows, position, None, None]  # [b, 1, 1]
+        forced = self.forced[rows, None, None]  # [b, 1, 1]
         is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != forced  # [b, 1, V]
         return torch.zeros_like(log_probs).masked_fill_(is_other, -torch.inf)
 
@@ -122,13 +121,13 @@ def make_processors(
     eos: int,
     *,
     has_constraint: bool,
-    prefixes: list[list[int]],
+    tag_ids: list[list[int]],
     device: torch.device,
 ) -> list[LogitsProcessor]:
-    """Return the processors that the options and the prefixes of a batch, which are tags, ask for."""
-    processors: list[LogitsProcessor] = [MinLength(config.min_length + len(prefixes[0]), eos)]
-    if any(prefixes):
-        processors.append(ForcedPrefix(prefixes, device))
+    """Return the processors that the options and the tags of a batch ask for."""
+    processors: list[LogitsProcessor] = [MinLength(config.min_length + len(tag_ids[0]), eos)]
+    if any(tag_ids):
+        processors.append(ForcedTag([tag for (tag,) in tag_ids], device))
     if config.no_repeat_ngram and not has_constraint:  # a term may have to occur twice
         processors.append(NoRepeatNgram(config.no_repeat_ngram))
     return processors

@@ -116,7 +116,7 @@ def search_with_tree(translator: Translator, source: list[int]) -> tuple[list[Hy
     config, engine = translator.config, translator.torch_engine
     positions: list[Candidates] = []  # [1, N] each
     ((_, tag),) = translator.tag_ids()
-    (hypotheses,) = engine.search([source], config, prefixes=[tag], on_candidates=positions.append)
+    (hypotheses,) = engine.search([source], config, tag_ids=[tag], on_candidates=positions.append)
     limit = min(config.max_target_tokens(len(source)) + len(tag), engine.max_positions)
     return hypotheses, _build_tree(positions, translator.tokenizers.tgt, limit, config)
 

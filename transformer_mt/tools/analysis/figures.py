@@ -291,7 +291,7 @@ class AttentionMaps(NamedTuple):
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
     """Translate a text, then run the model once on both to record the attention weights."""
     (source,), ((_, tag),) = translator.encode([text], line_numbers=[1]), translator.tag_ids()
-    ((best, *_),) = translator.engine.search([source], translator.config, prefixes=[tag])
+    ((best, *_),) = translator.engine.search([source], translator.config, tag_ids=[tag])
     return record_attention(translator, source, best)
 
 
