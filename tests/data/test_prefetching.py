@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.tools.augmentation.modifiers import ModifierConfig, make_modify
-from transformer_mt.tools.augmentation.subword_sampling import PairSampler, SubwordSampler
+from transformer_mt.tools.augmentation.subword_sampling import SubwordSampler, sample_pairs
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8
 
@@ -42,7 +43,7 @@ def make_stream(
 
     def make() -> BatchStream:
         sampler = SubwordSampler(small_tokenizers.src, rate, 1, 99)
-        sample = PairSampler(sampler, sampler) if rate else None
+        sample = partial(sample_pairs, (sampler, sampler)) if rate else None
         modifier = BatchModifier(small_tokenizers, 80, 1, 99, make_modify(modifiers), sample)
         return make_modified_stream(corpus, modifier)
 

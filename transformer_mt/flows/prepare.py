@@ -334,14 +334,13 @@ def make_modifier(config: Config, tokenizers: TokenizerPair, tokens: int) -> Bat
 
         modify = make_modify(config.data.modifiers)
     if config.tokenizer.sampling > 0:
-        from transformer_mt.tools.augmentation.subword_sampling import PairSampler, SubwordSampler
+        from transformer_mt.tools.augmentation.subword_sampling import SubwordSampler, sample_pairs
 
         longest = config.data.max_length - 1  # one position is for the end symbol
         settings = config.tokenizer.sampling, config.seed, longest
         src = SubwordSampler(tokenizers.src, *settings)
-        sample = PairSampler(
-            src, src if tokenizers.tgt is tokenizers.src else SubwordSampler(tokenizers.tgt, *settings)
-        )
+        tgt = src if tokenizers.tgt is tokenizers.src else SubwordSampler(tokenizers.tgt, *settings)
+        sample = partial(sample_pairs, (src, tgt))
     if modify is None and sample is None:
         return None
     return BatchModifier(tokenizers, tokens, config.seed, config.data.max_length, modify, sample)

@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,9 +25,8 @@ from transformer_mt.data.tokenizers.trainers import build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.tools.augmentation.subword_sampling import (
     BpeVocabulary,
-    PairSampler,
     SubwordSampler,
-    make_draw_factory,
+    sample_pairs,
 )
 
 PAIRS = load_pairs("test")[:120]
@@ -181,7 +181,7 @@ def test_word_with_unknown_characters_is_unchanged() -> None:
 def test_end_of_word_suffix_is_refused() -> None:
     model = models.BPE({"a": 0, "b</w>": 1}, [], end_of_word_suffix="</w>")
     with pytest.raises(UserError, match=r"tokenizer\.sampling: .* mark the ends of words"):
-        make_draw_factory(Tokenizer(hf.Tokenizer(model)), 0.1)
+        SubwordSampler(Tokenizer(hf.Tokenizer(model)), 0.1, 1, 999)
 
 
 # --- in batches -------------------------------------------------------------------------------------------------------
@@ -200,8 +200,9 @@ def corpus(tokenizers: TokenizerPair, make_corpus: Callable[..., EncodedCorpus])
 
 
 def make_stream(corpus: EncodedCorpus, tokenizers: TokenizerPair, rate: float) -> BatchStream:
-    sample = PairSampler(*(SubwordSampler(tokenizer, rate, 1, 255) for tokenizer in (tokenizers.src, tokenizers.tgt)))
-    return make_modified_stream(corpus, BatchModifier(tokenizers, 600, 1, 256, sample=sample))
+    samplers = [SubwordSampler(tokenizer, rate, 1, 255) for tokenizer in (tokenizers.src, tokenizers.tgt)]
+    modifier = BatchModifier(tokenizers, 600, 1, 256, sample=partial(sample_pairs, samplers))
+    return make_modified_stream(corpus, modifier)
 
 
 def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[tuple[str, str]]:

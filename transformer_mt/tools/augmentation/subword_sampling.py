@@ -37,12 +37,18 @@ class SubwordSampler:
     """Random segmentation for one language: replaces the ids of a sentence by other ids of the same text."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float, seed: int, max_length: int) -> None:
+        """Raises `UserError` for a tokenizer whose tokens mark the ends of words."""
         self.tokenizer, self.rate, self.seed = tokenizer, rate, seed
         self.max_length = max_length  # a sentence that would have more ids keeps its canonical segmentation
         self._normalizer = tokenizer.backend.normalizer
         self._pre_tokenizer = tokenizer.backend.pre_tokenizer
         self._model: Any = tokenizer.backend.model
-        self._make_draw = make_draw_factory(tokenizer, rate)
+        model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
+        if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
+            raise UserError(
+                "tokenizer.sampling: not supported for this vocabulary file, whose tokens mark the ends of words; set 0"
+            )
+        self._make_draw = BpeVocabulary(model, rate).make_draw
         spans_words = any(re.search(f".{SPACE}", entry) for entry in tokenizer.backend.get_vocab())
         self._word_start = None if spans_words else re.compile(f"(?={SPACE})")
         self._cached_look_up = lru_cache(maxsize=MAX_CACHED_WORDS)(self._look_up)
@@ -83,34 +89,17 @@ class SubwordSampler:
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 
-class PairSampler:
-    """Samples the subwords of both sides of pairs."""
-
-    def __init__(self, src: SubwordSampler, tgt: SubwordSampler) -> None:
-        self.samplers = src, tgt
-
-    def __call__(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> list[Sentences]:
-        """Return sampled ids of the source and the target of some corpus rows in an epoch."""
-        return [
-            [sampler([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
-            for side, (sampler, sentences) in enumerate(zip(self.samplers, sides, strict=True))
-        ]
+def sample_pairs(
+    samplers: Sequence[SubwordSampler], sides: Sequence[Sentences], rows: Rows, epoch: int
+) -> list[Sentences]:
+    """Return sampled ids of the source and the target of some corpus rows in an epoch."""
+    return [
+        [sampler([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
+        for side, (sampler, sentences) in enumerate(zip(samplers, sides, strict=True))
+    ]
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def make_draw_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], Draw | None]:
-    """Return a function that returns the `Draw` of a word, or None if the vocabulary cannot spell the word.
-
-    Raises `UserError` for a tokenizer whose tokens mark the ends of words.
-    """
-    model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-    if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
-        raise UserError(
-            "tokenizer.sampling: not supported for this vocabulary file, whose tokens mark the ends of words; set 0"
-        )
-    return BpeVocabulary(model, rate).make_draw
+# --- BPE-dropout ------------------------------------------------------------------------------------------------------
 
 
 def _spell(character: str, vocabulary: dict[str, int], byte_fallback: bool) -> list[int]:
@@ -119,9 +108,6 @@ def _spell(character: str, vocabulary: dict[str, int], byte_fallback: bool) -> l
         return [vocabulary[character]]
     names = [BYTE_TOKENS[byte] for byte in character.encode()] if byte_fallback else []
     return [vocabulary[name] for name in names] if all(name in vocabulary for name in names) else []
-
-
-# --- BPE-dropout ------------------------------------------------------------------------------------------------------
 
 
 class BpeVocabulary:
