@@ -120,7 +120,7 @@ def test_case_changes_a_share_of_the_sources(corpus: EncodedCorpus, small_tokeni
     "options",
     [
         {"lower_source": 1.0},
-        {"lower_source": 0.5, **dict.fromkeys(PAIR_MODIFIERS, 0.5)},
+        dict.fromkeys(PAIR_MODIFIERS, 0.5),
         dict.fromkeys(PAIR_MODIFIERS, 1.0),
     ],
     ids=str,
@@ -163,7 +163,7 @@ def test_results_that_are_too_long_are_not_used(corpus: EncodedCorpus, small_tok
     assert any(is_unchanged) and not all(is_unchanged)
 
 
-ALL = {"lower_source": 0.5, **dict.fromkeys(PAIR_MODIFIERS, 0.5)}
+ALL = dict.fromkeys(PAIR_MODIFIERS, 0.5)
 
 
 def ids(batches: Sequence[Batch]) -> list[tuple[list[list[int]], list[list[int]]]]:

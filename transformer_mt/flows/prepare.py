@@ -35,7 +35,7 @@ from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.log import log_rank0
 
-SHAPES_VERSION = 3  # of cached shapes of batches; part of their key
+SHAPES_VERSION = 4  # of cached shapes of batches; part of their key
 TOKENIZERS = "tokenizers.json"
 LENGTH_WINDOW, LENGTH_WINDOWS = 10_000, 100  # pairs of a window, and windows, whose lengths are measured
 TEXT_SAMPLE = 2000  # pairs whose text is measured

@@ -44,20 +44,6 @@ _GRAPHEME = regex.compile(r"\X")
 _END_PUNCTUATION = regex.compile(r"[\p{P}\s]+$")
 
 
-# --- letter case ------------------------------------------------------------------------------------------------------
-
-
-def change_case(src: str, probability: float, rng: random.Random) -> str:
-    """Write a source in lower case or in sentence case, each with half of the probability."""
-    value = rng.random()
-    if value < probability / 2:
-        return to_lower_case(src)
-    return to_sentence_case(src) if value < probability else src
-
-
-# --- single pairs -----------------------------------------------------------------------------------------------------
-
-
 def drop_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
     """Remove the punctuation at the end of both sides, if both have some and something is left."""
     left = _END_PUNCTUATION.sub("", src), _END_PUNCTUATION.sub("", tgt)
@@ -78,11 +64,17 @@ def add_typos(src: str, tgt: str, rng: random.Random) -> Pair:
     return (changed if changed.strip() else src), tgt
 
 
+def lower_source(src: str, tgt: str, rng: random.Random) -> Pair:
+    """Write the source in lower case or in sentence case, each with the same probability."""
+    return (to_lower_case if rng.random() < 0.5 else to_sentence_case)(src), tgt
+
+
 PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
     "drop_end_punctuation": drop_end_punctuation,
     "typos": add_typos,
+    "lower_source": lower_source,
 }
-"""Modifiers of single pairs, by key of the configuration, in the order in which they are applied."""
+"""Modifiers by key of the configuration, in the order in which they are applied."""
 
 
 def make_modify(config: ModifierConfig) -> Modify | None:
@@ -96,7 +88,7 @@ def _modify(config: ModifierConfig, pairs: Sequence[Pair], rng: random.Random) -
         for name, change in PAIR_MODIFIERS.items():
             if rng.random() < getattr(config, name):
                 src, tgt = change(src, tgt, rng)
-        modified.append((change_case(src, config.lower_source, rng), tgt))
+        modified.append((src, tgt))
     return modified
 
 
@@ -119,4 +111,4 @@ class TokenizerTrainingPairs:
         """Yield the pairs in order."""
         rng = random.Random(f"{self._seed} {RNG_STREAM}")
         for src, tgt in self._pairs:
-            yield change_case(src, self._config.lower_source, rng), tgt
+            yield lower_source(src, tgt, rng) if rng.random() < self._config.lower_source else (src, tgt)
