@@ -41,9 +41,8 @@ class Config(Command):
 
     def _show_tokens(self) -> None:
         from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-        from transformer_mt.flows.check import show_tokens
         from transformer_mt.flows.configuration import find_preset, load_run_or_file
-        from transformer_mt.flows.prepare import load_split, make_tokenizers
+        from transformer_mt.flows.prepare import load_split, make_tokenizers, show_tokens
 
         path, overrides = self.config.split()
         config, run = load_run_or_file(path or find_preset("quickstart"), overrides)

@@ -10,7 +10,7 @@ from shlex import quote
 from transformer_mt.config.yaml_files import render_yaml
 from transformer_mt.data.data_config import DataConfig
 from transformer_mt.data.stages import IN_PROCESS_RUNNER, Runner
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.flows import configuration
 from transformer_mt.flows.configuration import Config
 from transformer_mt.flows.prepare import (
@@ -19,7 +19,6 @@ from transformer_mt.flows.prepare import (
     load_sources,
     make_tokenizers,
 )
-from transformer_mt.system.log import label_piece
 from transformer_mt.tools.analysis.config_differences import list_changes
 from transformer_mt.tools.quality.checks import CorpusReport
 from transformer_mt.tools.quality.corpus_check import check_sources, check_tokenizers
@@ -68,9 +67,3 @@ def suggest_next_command(config_path: str) -> str:
     if has_settings or isinstance(config.data.train, tuple):
         return f"tmt train --config {quote(config_path)}"
     return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
-
-
-def show_tokens(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
-    """Return the tokens of a line, with spaces shown as ▁, and their ids."""
-    (ids,) = tokenizer.encode([line])
-    return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))
